@@ -1,0 +1,189 @@
+"""The words of the store: tables, their key columns, and every metric with its unit and meaning.
+
+Names follow Prometheus: base units as suffix, `_total` for a counter that only grows, ratios from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "counter", "text"]
+Bad = Literal["high", "low", "both", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named quantity with one unit.
+
+    `bad` says which deviation from the peers can be a fault ("none": never judged, context only). `floor` is the
+    least difference from the peers that is worth a word, in the metric's unit (a counter's rate: unit per second).
+    `relative` is the same as a share of the peers' value; the larger of the two counts.
+    """
+
+    table: str
+    name: str
+    unit: str
+    kind: Kind
+    bad: Bad
+    floor: float
+    relative: float
+    help: str
+
+    @property
+    def key(self) -> str:
+        """The name people see: `gpu.sm_clock_hertz`."""
+        return f"{self.table}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the store: its key columns beside time and machine, and whether peers are compared by it."""
+
+    name: str
+    keys: tuple[str, ...]
+    judged: bool
+    help: str
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """All key columns, time first."""
+        return ("time", "machine", *self.keys)
+
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table("host", (), True, "one reading of the operating system"),
+        Table("gpu", ("gpu",), True, "one reading of one GPU"),
+        Table("rdma", ("port",), True, "one reading of one RDMA port"),
+        Table("nccl", ("gpu", "slot"), True, "one communicator of one process, over the last period"),
+        Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
+        Table("task", (), False, "which training task the machine works for"),
+        Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
+        Table("verdict", ("task",), False, "what the detector concluded"),
+        Table("source", ("source",), False, "how each source of the agent fares"),
+        Table("probe", ("library",), False, "what the agent has attached to, and what is blocked and why"),
+    )
+}
+
+
+def _metric(row: str) -> Metric:
+    table, name, unit, kind, bad, floor, relative, text = (part.strip() for part in row.split("|", 7))
+    return Metric(table, name, unit, kind, bad, float(floor), float(relative), text)  # type: ignore[arg-type]
+
+
+# table | name | unit | kind | which way is bad | floor | share of the peers' value | what it is
+_ROWS = """
+host | cpu_utilization_ratio | ratio | gauge | both | 0.15 | 0.3 | share of CPU time that was busy
+host | cpu_system_ratio | ratio | gauge | high | 0.10 | 0.3 | share of CPU time spent in the kernel
+host | cpu_iowait_ratio | ratio | gauge | high | 0.10 | 0.3 | share of CPU time idle while disk I/O was outstanding
+host | cpu_pressure_ratio | ratio | gauge | high | 0.10 | 0.3 | share of time some thread waited for a CPU (PSI)
+host | memory_utilization_ratio | ratio | gauge | high | 0.10 | 0.15 | share of memory in use
+host | memory_pressure_ratio | ratio | gauge | high | 0.05 | 0.3 | share of time some thread waited for memory (PSI)
+host | io_pressure_ratio | ratio | gauge | high | 0.10 | 0.3 | share of time some thread waited for I/O (PSI)
+host | disk_utilization_ratio | ratio | gauge | high | 0.20 | 0.3 | share of time the busiest disk had work
+host | disk_read_bytes_total | bytes | counter | both | 2e7 | 0.5 | bytes read from disks
+host | disk_write_bytes_total | bytes | counter | both | 2e7 | 0.5 | bytes written to disks
+host | network_receive_bytes_total | bytes | counter | both | 1e7 | 0.3 | bytes received, all interfaces but loopback
+host | network_transmit_bytes_total | bytes | counter | both | 1e7 | 0.3 | bytes sent, all interfaces but loopback
+host | tcp_retransmit_segments_total | segments | counter | high | 20 | 1.0 | TCP segments sent again
+host | context_switches_total | switches | counter | both | 5e3 | 0.5 | context switches
+host | processes_running | processes | gauge | high | 4 | 0.5 | threads that run or wait for a CPU
+gpu | duty_cycle_ratio | ratio | gauge | both | 0.08 | 0.1 | share of time a kernel was running (NVML utilization)
+gpu | power_watts | watts | gauge | both | 25 | 0.08 | power draw
+gpu | temperature_celsius | celsius | gauge | high | 8 | 0.1 | GPU temperature
+gpu | memory_temperature_celsius | celsius | gauge | high | 8 | 0.1 | memory temperature
+gpu | sm_clock_hertz | hertz | gauge | low | 6e7 | 0.04 | clock of the streaming multiprocessors
+gpu | memory_clock_hertz | hertz | gauge | low | 6e7 | 0.04 | memory clock
+gpu | memory_used_bytes | bytes | gauge | both | 2e9 | 0.1 | device memory in use
+gpu | graphics_active_ratio | ratio | gauge | both | 0.08 | 0.1 | share of time the graphics engine was active (GPM)
+gpu | sm_active_ratio | ratio | gauge | both | 0.05 | 0.1 | share of time an SM had a warp (GPM)
+gpu | sm_occupancy_ratio | ratio | gauge | both | 0.05 | 0.1 | warps resident over warps possible (GPM)
+gpu | tensor_active_ratio | ratio | gauge | both | 0.03 | 0.1 | share of time tensor cores were active (GPM)
+gpu | dram_active_ratio | ratio | gauge | both | 0.03 | 0.1 | share of time device memory was active (GPM)
+gpu | fp64_active_ratio | ratio | gauge | both | 0.03 | 0.1 | share of time the FP64 pipe was active (GPM)
+gpu | fp32_active_ratio | ratio | gauge | both | 0.03 | 0.1 | share of time the FP32 pipe was active (GPM)
+gpu | fp16_active_ratio | ratio | gauge | both | 0.03 | 0.1 | share of time the FP16 pipe was active (GPM)
+gpu | pcie_transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes sent over PCIe
+gpu | pcie_receive_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes received over PCIe
+gpu | nvlink_transmit_bytes_total | bytes | counter | both | 1e8 | 0.15 | bytes sent over NVLink
+gpu | nvlink_receive_bytes_total | bytes | counter | both | 1e8 | 0.15 | bytes received over NVLink
+gpu | pcie_generation | generation | gauge | low | 0.5 | 0.0 | PCIe generation of the link
+gpu | pcie_width | lanes | gauge | low | 0.5 | 0.0 | PCIe lanes of the link
+gpu | pcie_replay_total | replays | counter | high | 0.5 | 1.0 | PCIe packets sent again
+gpu | nvlink_errors_total | errors | counter | high | 0.5 | 1.0 | NVLink errors of all kinds
+gpu | ecc_corrected_total | errors | counter | high | 0.5 | 1.0 | memory errors that ECC corrected
+gpu | ecc_uncorrected_total | errors | counter | high | 0.02 | 1.0 | memory errors that ECC could not correct
+gpu | remapped_rows | rows | gauge | high | 0.5 | 0.0 | memory rows remapped
+gpu | throttle_power_seconds_total | seconds | counter | high | 0.10 | 0.5 | time clocks were held down for power
+gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | time clocks were held down for temperature
+gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | NVML clock event reasons, a bit mask
+gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | energy drawn
+rdma | transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes sent
+rdma | receive_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes received
+rdma | transmit_packets_total | packets | counter | both | 5e4 | 0.15 | packets sent
+rdma | receive_packets_total | packets | counter | both | 5e4 | 0.15 | packets received
+rdma | transmit_wait_ticks_total | ticks | counter | high | 1e4 | 1.0 | ticks with data to send and no credit
+rdma | pfc_transmit_frames_total | frames | counter | high | 50 | 1.0 | pause frames sent: this port could not drain
+rdma | pfc_receive_frames_total | frames | counter | high | 50 | 1.0 | pause frames received
+rdma | ecn_marked_packets_total | packets | counter | high | 50 | 1.0 | packets received with a congestion mark
+rdma | cnp_sent_total | packets | counter | high | 50 | 1.0 | congestion notifications sent
+rdma | cnp_handled_total | packets | counter | high | 50 | 1.0 | congestion notifications obeyed
+rdma | out_of_sequence_total | packets | counter | high | 5 | 1.0 | packets received out of order
+rdma | packet_sequence_errors_total | packets | counter | high | 1 | 1.0 | negative acknowledgements for lost packets
+rdma | ack_timeouts_total | timeouts | counter | high | 0.2 | 1.0 | acknowledgements that never came
+rdma | symbol_errors_total | errors | counter | high | 0.5 | 1.0 | symbol errors on the wire
+rdma | link_downed_total | times | counter | high | 0.02 | 0.0 | times the link went down
+rdma | discards_total | packets | counter | high | 5 | 1.0 | packets thrown away
+rdma | rate_bits_per_second | bits per second | gauge | low | 1e9 | 0.05 | negotiated rate
+rdma | link_up | 0 or 1 | gauge | low | 0.5 | 0.0 | whether the link is up
+nccl | comm | hex | text | none | 0 | 0 | identity of the communicator, the same on all its ranks
+nccl | rank | number | gauge | none | 0 | 0 | rank of this process in the communicator
+nccl | ranks | number | gauge | none | 0 | 0 | number of ranks of the communicator
+nccl | pid | number | gauge | none | 0 | 0 | process, as the agent's PID namespace numbers it
+nccl | operation | text | text | none | 0 | 0 | last operation enqueued: kind:datatype:count
+nccl | operations_total | operations | counter | both | 2 | 0.1 | operations enqueued
+nccl | bytes_total | bytes | counter | both | 1e6 | 0.1 | payload of the operations enqueued, by this rank
+nccl | pending | 0 or 1 | gauge | none | 0 | 0 | whether the communicator has unfinished work
+nccl | idle_seconds | seconds | gauge | none | 0 | 0 | time since the last enqueue
+nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | inferred period of the operations
+nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | time from a synchronize call behind an operation to the thread's next call
+nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | share of looks that found a chunk handed to the network and not yet through
+nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | share of looks that found a chunk awaited from the network
+nccl | steps_posted_total | steps | counter | both | 10 | 0.1 | proxy steps posted
+nccl | steps_transmitted_total | steps | counter | both | 10 | 0.1 | proxy steps handed to the network
+nccl | steps_done_total | steps | counter | both | 10 | 0.1 | proxy steps done
+nccl | lost_total | readings | counter | none | 0 | 0 | probe hits that could not be counted for this process
+cuda | pid | number | gauge | none | 0 | 0 | process, as the agent's PID namespace numbers it
+cuda | launches_total | calls | counter | both | 50 | 0.2 | kernels launched through libcudart
+cuda | graph_launches_total | calls | counter | both | 5 | 0.2 | CUDA graphs launched
+cuda | synchronize_calls_total | calls | counter | none | 0 | 0 | synchronize calls
+cuda | synchronize_seconds_total | seconds | counter | both | 0.08 | 0.25 | time from a synchronize call to the thread's next probed call
+cuda | copy_bytes_total | bytes | counter | both | 1e7 | 0.2 | bytes copied
+cuda | allocated_bytes | bytes | gauge | none | 0 | 0 | device memory asked for
+cuda | gc_pauses_total | pauses | counter | high | 0.5 | 1.0 | garbage collections of CPython
+cuda | gc_seconds_total | seconds | counter | high | 0.03 | 0.5 | time in garbage collection
+cuda | startup_phase | text | text | none | 0 | 0 | how far the process has come since its start
+task | task | text | text | none | 0 | 0 | which training task the machine works for
+event | message | text | text | none | 0 | 0 | what happened, in words
+event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
+event | severity | text | text | none | 0 | 0 | info, warn or crit
+source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
+source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last reading took
+source | failures_total | readings | counter | none | 0 | 0 | readings that failed
+source | error | text | text | none | 0 | 0 | why the last reading failed
+probe | state | text | text | none | 0 | 0 | on, blocked or gone
+probe | reason | text | text | none | 0 | 0 | why, where it is not on
+probe | symbols | number | gauge | none | 0 | 0 | functions that carry a probe
+probe | path | text | text | none | 0 | 0 | where the library was seen
+verdict | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
+verdict | kind | text | text | none | 0 | 0 | the method that convicts: peer, evidence, progress
+verdict | metric | text | text | none | 0 | 0 | the reading that convicts
+verdict | score | score | gauge | none | 0 | 0 | how far from the peers
+verdict | since | nanoseconds | gauge | none | 0 | 0 | when the pattern began
+verdict | level | text | text | none | 0 | 0 | crit, warn or ok
+verdict | message | text | text | none | 0 | 0 | the verdict in words
+"""
+
+METRICS: dict[str, Metric] = {metric.key: metric for metric in map(_metric, _ROWS.strip().splitlines())}
