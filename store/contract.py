@@ -1,0 +1,41 @@
+"""What every place that keeps readings promises, and the one error that all of them raise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store.sample import Batch
+
+LATEST = 2**63 - 1
+"""The last time there is: Unix nanoseconds, signed 64 bits."""
+
+
+class StoreError(OSError):
+    """A store cannot do what was asked; the message is one line that names cause and mend."""
+
+
+class Store(Protocol):
+    """A place that keeps tables of readings (recording.md has the tables, catalogue.py the words)."""
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep all samples of these batches, or none of them and raise StoreError."""
+
+    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+        """Rows with after < time <= until (Unix ns), in order of time, then of writing.
+
+        `time` is int64, machine and keys are strings; the rest is int64, double or string (see columns.py).
+        A missing value is null. A table that is not there has its key columns and no row. Raises StoreError.
+        """
+
+    def span(self, after: int = 0) -> tuple[int, int] | None:
+        """Bounds (Unix ns) of the times later than `after` in all tables; None where there is no such row."""
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that are there, sorted."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""

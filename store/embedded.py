@@ -1,0 +1,133 @@
+"""The store that needs no server: one SQLite file, write-ahead log, one plain wide table for each kind of row.
+
+A person can ask it with any SQLite client: `select * from gpu order by time desc limit 5`.
+Many threads and processes may write and read at once; a committed batch survives a kill of its writer.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from store import retention, rows
+from store.columns import Type, type_of
+from store.contract import LATEST, StoreError
+from store.sample import Batch
+from store.sqlite import DECLARED, connect, declared_types, explain, is_busy, quote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_PATIENCE_S = 60.0
+_CHUNK_ROWS = 16384
+
+
+class Embedded:
+    """A store in one SQLite file. `create` says whether a file that is not there is begun."""
+
+    def __init__(self, path: str | Path, create: bool = True) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._types: dict[str, dict[str, Type]] = {}
+        self._connection = self._patiently(lambda: connect(self.path, create))
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep these batches in one transaction; tables and columns that are missing are added."""
+        groups = rows.group(batches)
+        if groups:
+            self._transact(lambda connection: rows.insert(connection, groups, self._types))
+
+    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+        """Rows with after < time <= until as an Arrow table; the contract has the details."""
+        from store import arrow  # pyarrow is large and the agent never reads
+
+        def select(connection: sqlite3.Connection) -> pa.Table:
+            found = declared_types(connection, table)
+            if not found:
+                return arrow.empty(table)
+            types = {name: type_of(table, name) or kind for name, kind in found.items()}
+            columns = ", ".join(
+                quote(name) if types[name] == found[name] else f"CAST({quote(name)} AS {DECLARED[types[name]]})"
+                for name in types
+            )
+            query = f"SELECT {columns} FROM {quote(table)} WHERE time > ? AND time <= ? ORDER BY time, rowid"  # noqa: S608 - names are quoted
+            with closing(connection.execute(query, (after, until))) as cursor:
+                return arrow.from_rows(iter(lambda: cursor.fetchmany(_CHUNK_ROWS), []), types)
+
+        return self._patiently(lambda: self._locked(select))
+
+    def span(self, after: int = 0) -> tuple[int, int] | None:
+        """Times of the oldest and the newest row later than `after`, over all tables."""
+        return self._patiently(lambda: self._locked(lambda connection: retention.span(connection, after)))
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables, sorted."""
+        return self._patiently(lambda: self._locked(retention.tables))
+
+    def prune(self, now: int, age_s: float | None = None, size_bytes: int | None = None) -> int:
+        """Drop rows older than `age_s` before `now` (Unix ns), then the oldest until the file fits `size_bytes`.
+
+        Returns the number of rows dropped; the space goes back to the file system.
+        """
+        dropped = 0
+        if age_s is not None:
+            before = now - round(age_s * 1e9)
+            dropped += self._repeat(lambda connection: retention.drop_before(connection, before))
+        if size_bytes is not None:
+            dropped += self._repeat(lambda connection: retention.drop_oldest(connection, size_bytes))
+        self._patiently(lambda: self._locked(retention.give_back))
+        return dropped
+
+    def size_bytes(self) -> int:
+        """Bytes that the file and its write-ahead log take on disk."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def attempt(connection: sqlite3.Connection) -> T:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._types.clear()  # what this transaction added is gone again
+                with suppress(sqlite3.Error):  # a full disk has rolled back by itself
+                    connection.execute("ROLLBACK")
+                raise
+            return result
+
+        return self._patiently(lambda: self._locked(attempt))
+
+    def _repeat(self, work: Callable[[sqlite3.Connection], int]) -> int:
+        """Do a piece of work in short transactions, so that writers get in between, until it drops nothing."""
+        total = 0
+        while count := self._transact(work):
+            total += count
+        return total
+
+    def _locked(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            return work(self._connection)
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Try again while others hold the file: SQLite's own busy handler is not asked in every case."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return attempt()
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise StoreError(explain(self.path, error)) from error
+            time.sleep(0.02)

@@ -1,0 +1,99 @@
+"""Samples on their way into SQLite: grouped into rows, tables and columns made to fit, values converted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from store.catalogue import METRICS, TABLES
+from store.columns import WIDTH, Type, check_name, converter, key_columns, type_found, type_of
+from store.contract import StoreError
+from store.sample import Batch, Value
+from store.sqlite import DECLARED, declared_types, quote
+
+Row = tuple[Value, ...]
+Groups = dict[tuple[str, tuple[str, ...]], list[Row]]
+Known = dict[str, dict[str, Type]]
+"""Tables seen so far, their columns and types: spares asking SQLite at each write."""
+
+
+def group(batches: Iterable[Batch]) -> Groups:
+    """Rows by table and columns, so that each group is one statement."""
+    groups: Groups = defaultdict(list)
+    for batch in batches:
+        for sample in batch.samples:
+            when = batch.time if sample.time is None else sample.time
+            columns = ("time", "machine", *sample.values)
+            groups[sample.table, columns].append((when, batch.machine, *sample.values.values()))
+    for table, columns in groups:
+        check_name(table)
+        for name in columns:
+            check_name(name)
+        if len(set(columns)) < len(columns):
+            raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
+    return dict(groups)
+
+
+def insert(connection: sqlite3.Connection, groups: Groups, known: Known) -> None:
+    """Insert all rows, adding what tables and columns are missing; call it within a transaction."""
+    for (table, columns), rows in groups.items():
+        needs = _needs(table, columns, rows)
+        types = known.get(table, {})
+        if not all(name in types and _fits(need, types[name]) for name, need in needs.items()):
+            types = known[table] = _adapt(connection, table, needs)
+        converters = [converter(types[name]) for name in columns]
+        names = ", ".join(map(quote, columns))
+        statement = f"INSERT INTO {quote(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - checked
+        connection.executemany(statement, [_converted(table, columns, converters, row) for row in rows])
+
+
+def _needs(table: str, columns: tuple[str, ...], rows: list[Row]) -> dict[str, Type | None]:
+    """The type that each column must have; None where any will do."""
+    return {name: type_of(table, name) or type_found([row[at] for row in rows]) for at, name in enumerate(columns)}
+
+
+def _adapt(connection: sqlite3.Connection, table: str, needs: dict[str, Type | None]) -> dict[str, Type]:
+    """Make the table hold these columns; returns the types of all it has."""
+    types = declared_types(connection, table) or _create(connection, table)
+    for name, need in needs.items():
+        if name not in types:
+            types[name] = need or "int64"  # nothing seen yet: wider types may follow
+            connection.execute(f"ALTER TABLE {quote(table)} ADD COLUMN {quote(name)} {DECLARED[types[name]]}")
+        elif need is not None and not _fits(need, types[name]):
+            types[name] = need
+            _widen(connection, table, name, need)
+    return types
+
+
+def _converted(
+    table: str, columns: tuple[str, ...], converters: list[Callable[[Value], Value]], row: Row
+) -> tuple[Value, ...]:
+    try:
+        return tuple([convert(value) for convert, value in zip(converters, row, strict=True)])
+    except (ValueError, TypeError) as error:
+        shown = dict(zip(columns, row, strict=True))
+        raise StoreError(f"table {table} takes no such value ({error}): {shown}") from error
+
+
+def _fits(need: Type | None, have: Type) -> bool:
+    return need is None or WIDTH.index(need) <= WIDTH.index(have)
+
+
+def _create(connection: sqlite3.Connection, table: str) -> dict[str, Type]:
+    """A new table with all columns that the catalogue knows, and its index by time."""
+    metrics = [metric.name for metric in METRICS.values() if metric.table == table] if table in TABLES else []
+    types = {name: type_of(table, name) or "double" for name in (*key_columns(table), *metrics)}
+    columns = ", ".join(f"{quote(name)} {DECLARED[kind]}" for name, kind in types.items())
+    connection.execute(f"CREATE TABLE {quote(table)} ({columns})")
+    connection.execute(f"CREATE INDEX {quote(f'{table}_time')} ON {quote(table)} (time)")
+    return types
+
+
+def _widen(connection: sqlite3.Connection, table: str, column: str, kind: Type) -> None:
+    """Give a column a wider type, keeping its values: what a catalogue does not know shows its type bit by bit."""
+    place, old, new = quote(table), quote(column), quote(f"{column}_wider")
+    connection.execute(f"ALTER TABLE {place} ADD COLUMN {new} {DECLARED[kind]}")
+    connection.execute(f"UPDATE {place} SET {new} = {old}")  # noqa: S608 - names are checked
+    connection.execute(f"ALTER TABLE {place} DROP COLUMN {old}")
+    connection.execute(f"ALTER TABLE {place} RENAME COLUMN {new} TO {old}")

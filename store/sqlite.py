@@ -1,0 +1,83 @@
+"""The SQLite file itself: how it is opened, what its columns are, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from store.columns import Type
+from store.contract import StoreError
+
+DECLARED: dict[Type, str] = {"int64": "INTEGER", "double": "REAL", "string": "TEXT"}
+_TYPES: dict[str, Type] = {word: kind for kind, word in DECLARED.items()}
+
+# How SQLite words an error (all versions), and what a person can do about it.
+_MEANINGS = (
+    ("not a database", "is not an SQLite file: name another file, or move this one away"),
+    ("malformed", "is damaged: move it away (a new one is begun), or rescue it with sqlite3 FILE .recover"),
+    ("disk is full", "cannot grow, the disk is full: free space or lower the store's size"),
+    ("readonly", "may only be read by this user: run as the user who owns it"),
+    ("unable to open", "cannot be opened: this user needs the right to read and write the file and its folder"),
+    ("locked", "is kept busy by another program: find it with fuser FILE"),
+    ("busy", "is kept busy by another program: find it with fuser FILE"),
+    ("disk i/o", "cannot be read or written, the disk reports an error: look at the kernel log (dmesg)"),
+)
+
+
+def connect(path: Path, create: bool) -> sqlite3.Connection:
+    """A connection in which transactions are begun by hand. Raises StoreError and sqlite3.Error."""
+    if not path.parent.is_dir():
+        raise StoreError(f"{path}: there is no folder {path.parent}; create it or name another place")
+    if not create and not path.exists():
+        raise StoreError(f"{path} is not there: is the agent running, and does it write to this place?")
+    connection = sqlite3.connect(_address(path), uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+    try:
+        if _writable(path):
+            # Before the first table, or it has no effect; lets pruning give space back without a full rewrite.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            # A power cut may lose the last batches, a kill of the process none; no fsync at each write.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA journal_size_limit = 16777216")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _writable(path: Path) -> bool:
+    return not path.exists() or os.access(path, os.W_OK)
+
+
+def _address(path: Path) -> str:
+    address = path.absolute().as_uri()
+    if _writable(path):
+        return address
+    # Without its log nobody has the file open, so it may be taken as unchanging; SQLite insists on that promise.
+    idle = not path.with_name(f"{path.name}-wal").exists()
+    return f"{address}?mode=ro{'&immutable=1' if idle else ''}"
+
+
+def declared_types(connection: sqlite3.Connection, table: str) -> dict[str, Type]:
+    """Columns of a table and their types; none where there is no such table."""
+    rows = connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()
+    return {name: _TYPES.get(kind.upper(), "string") for name, kind in rows}
+
+
+def quote(name: str) -> str:
+    """A name as SQL takes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection was in the way for a moment."""
+    return "locked" in str(error) or "busy" in str(error)
+
+
+def explain(path: Path, error: sqlite3.Error) -> str:
+    """One line that names cause and mend."""
+    text = str(error).lower()
+    meaning = next((said for word, said in _MEANINGS if word in text), None)
+    return f"{path} {meaning.replace('FILE', str(path))}" if meaning else f"{path}: SQLite says {error}"
