@@ -1,0 +1,104 @@
+# Everything a person does with Peerwatch begins here; `make` alone lists it.
+#
+#   ARGS="--fault slow_link"   options for `make demo`
+#   PREFIX, UNITS, CONFIG      where `make install` puts the program, its units and its configuration
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+# The distribution's interpreter, whatever else is on PATH: bcc is built for it and for no other.
+PYTHON := /usr/bin/python3
+VENV := $(CURDIR)/.venv
+PACKAGES := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
+PREFIX := /opt/peerwatch
+UNITS := /etc/systemd/system
+CONFIG := /etc/peerwatch
+C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
+# A virtual environment of somebody's shell, or his own Python paths, must not leak into ours.
+unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup packages demo test format install uninstall clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+# What is missing is installed by root; anybody else is told what to ask for and what goes without it.
+packages:
+	@missing=()
+	for package in $(PACKAGES); do
+		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing+=($$package)
+	done
+	[ $${#missing[@]} -eq 0 ] && exit 0
+	if [ $$(id -u) -eq 0 ] && command -v apt-get >/dev/null; then
+		echo "setup: installing $${missing[*]}"
+		export DEBIAN_FRONTEND=noninteractive
+		apt-get update -qq
+		apt-get install -y -qq --no-install-recommends $${missing[@]} >/dev/null
+	else
+		echo "setup: missing $${missing[*]}; ask root for: apt-get install $${missing[*]}"
+		echo "setup: without python3-bpfcc there are no probes, without gcc and libc6-dev no emulated fleet"
+		[[ " $${missing[*]} " != *" python3-venv "* ]] || { echo "setup: without python3-venv nothing can be set up" >&2; exit 1; }
+	fi
+
+setup: packages ## install what is missing and leave the command at .venv/bin/peerwatch
+	@wanted="$$(sha256sum pyproject.toml | cut -d' ' -f1) $(VENV) $$($(PYTHON) --version)"
+	if [ -x $(VENV)/bin/peerwatch ] && [ "$$(cat $(VENV)/.setup 2>/dev/null)" = "$$wanted" ]; then exit 0; fi
+	echo "setup: Python packages into $(VENV)"
+	grep -qsx "home = $(patsubst %/,%,$(dir $(PYTHON)))" $(VENV)/pyvenv.cfg || rm -rf $(VENV)
+	$(PYTHON) -m venv --system-site-packages $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[agent,detector,test]'
+	echo "$$wanted" > $(VENV)/.setup
+
+demo: setup ## an emulated fleet, one fault, and the verdict; options in ARGS
+	@exec $(VENV)/bin/peerwatch demo $(ARGS)
+
+test: setup ## every check: style, types, floors, C format, tests
+	@[ $$(id -u) -eq 0 ] || echo "test: without root, tests that load probes are skipped"
+	export PATH="$(VENV)/bin:$$PATH"
+	ruff check
+	ruff format --check
+	mypy
+	lint-imports
+	clang-format --dry-run -Werror $(C_FILES)
+	python -m pytest -rs $(ARGS)
+
+format: setup ## bring Python and C into form
+	@export PATH="$(VENV)/bin:$$PATH"
+	ruff format
+	ruff check --fix
+	clang-format -i $(C_FILES)
+
+install: packages ## as root: program, units and configuration (which is kept if it is there)
+	@[ -w "$$(dirname $(PREFIX))" ] || { echo "install: needs root, try: sudo make install" >&2; exit 1; }
+	$(PYTHON) -m venv --system-site-packages $(PREFIX)
+	$(PREFIX)/bin/python -m pip install --quiet --upgrade '.[agent,detector]'
+	install -d $(UNITS) $(CONFIG)
+	[ -e $(CONFIG)/peerwatch.toml ] || install -m 644 systemd/peerwatch.toml $(CONFIG)/
+	for unit in systemd/*.service; do
+		sed -e 's|/opt/peerwatch|$(PREFIX)|g' -e 's|/etc/peerwatch|$(CONFIG)|g' $$unit > $(UNITS)/$${unit##*/}
+	done
+	if [ $$(id -u) -eq 0 ] && [ $(PREFIX) = /opt/peerwatch ]; then
+		id -u peerwatch >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin peerwatch
+		ln -sf $(PREFIX)/bin/peerwatch /usr/local/bin/peerwatch
+		[ ! -d /run/systemd/system ] || systemctl daemon-reload
+	fi
+	echo "installed; start with: systemctl enable --now peerwatch-agent peerwatch-detector"
+
+uninstall: ## as root: take all of it away, but the configuration and the readings
+	@[ -w "$$(dirname $(PREFIX))" ] || { echo "uninstall: needs root, try: sudo make uninstall" >&2; exit 1; }
+	units="$$(cd systemd && ls *.service)"
+	if [ -d /run/systemd/system ] && [ $(UNITS) = /etc/systemd/system ]; then
+		systemctl disable --now $$units 2>/dev/null || true
+	fi
+	for unit in $$units; do rm -f $(UNITS)/$$unit; done
+	[ ! -d /run/systemd/system ] || systemctl daemon-reload
+	[ "$$(readlink /usr/local/bin/peerwatch)" != $(PREFIX)/bin/peerwatch ] || rm /usr/local/bin/peerwatch
+	[ ! -e $(PREFIX)/pyvenv.cfg ] || rm -rf $(PREFIX)
+	echo "uninstalled; $(CONFIG) and /var/lib/peerwatch are kept"
+
+clean: ## remove what setup and the tests have made here
+	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
