@@ -1,0 +1,57 @@
+"""The few numbers the detector is built on, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Durations are seconds of data time unless the name says steps."""
+
+    fewest_peers: int = 4
+    """Below four entities a median cannot tell which of them is the odd one."""
+    smooth_s: float = 8.0
+    """Readings are averaged over this long: about one iteration, so that its phases cancel."""
+    smooth_steps_least: int = 3
+    """Also with coarse steps: with three values the highest and lowest can be left out."""
+    hold_steps: float = 2.5
+    """A reading stands for this long: bridges jitter, half a second of clock error and one lost row."""
+    memory_steps: int = 300
+    """Length of the norm's memory; long against a fault's onset, short against a task."""
+    warm_steps: int = 20
+    """A norm younger than this judges nobody."""
+    sigmas: float = 4.0
+    """Deviations from the norm below this many standard deviations of healthy readings are noise."""
+    unknown_share: float = 0.1
+    """For a metric no catalogue knows: least difference as a share of the peers' value ..."""
+    unknown_spread: float = 0.5
+    """... and as a share of how much the metric moves over time anyway."""
+    nats: float = 6.0
+    """Evidence for a deviation of twice the bound over one that sits at it, per independent reading."""
+    independent_s: float = 20.0
+    """Healthy disturbances last about this long, so readings closer than this are not independent."""
+    shortest_s: float = 45.0
+    """No soft verdict comes sooner, however strong: bursts of other work on a machine are that long."""
+    prompt_tables: tuple[str, ...] = ("nccl",)
+    """Tables that speak of the task's own progress: not disturbed by other work on the machine ..."""
+    prompt_factor: float = 0.25
+    """... so they need this share of the two durations above."""
+    strength_most: float = 6.0
+    """Deviations beyond this many bounds say no more than this."""
+    false_alarm_days: float = 7.0
+    """Healthy days per false verdict in one task: sets how much evidence convicts."""
+    spread_share: float = 0.2
+    """When more of the machines than this deviate at once, it is the task and not a machine."""
+    still_s: float = 5.0
+    """A communicator that moves nothing for this long may be stuck ..."""
+    still_gaps: float = 4.0
+    """... if that is also this many times its longest usual gap."""
+    silent_s: float = 30.0
+    """A machine without a row for this long, and ten of its periods, is silent; twice that is critical."""
+    grace_s: float = 3.0
+    """How long to see whether the other ranks leave too before an exit is held against one."""
+    forget_s: float = 600.0
+    """An incident that rests on one event closes after this long."""

@@ -1,0 +1,142 @@
+"""How far each entity stands from its peers: in the metric's own unit, over what is usual and worth a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import Config
+from detector.window import grown
+from store.catalogue import METRICS
+
+Array = NDArray[np.floating[Any]]
+_NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
+
+
+def middle(values: Array) -> Array:
+    """Median along the last axis, NaN left out (NaN where nothing is known); [metric, entity] -> [metric]."""
+    ordered = np.sort(values, axis=-1)  # NaN goes to the end
+    count = (~np.isnan(values)).sum(-1)
+    last = np.maximum(count - 1, 0)
+    low = np.take_along_axis(ordered, (last // 2)[..., None], -1)[..., 0]
+    high = np.take_along_axis(ordered, ((last + 1) // 2)[..., None], -1)[..., 0]
+    result: Array = (low + high) / 2
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Per metric, what the catalogue has to say; [metric]."""
+
+    floor: Array
+    relative: Array
+    unknown: NDArray[np.bool_]
+    high: NDArray[np.bool_]
+    low: NDArray[np.bool_]
+
+
+def bounds_of(table: str, metrics: list[str], config: Config) -> Bounds:
+    """Floors and directions; a metric that no catalogue knows gets the defaults and both directions."""
+    rows = [METRICS.get(f"{table}.{metric}") for metric in metrics]
+    return Bounds(
+        np.array([row.floor if row else 0.0 for row in rows]),
+        np.array([row.relative if row else config.unknown_share for row in rows]),
+        np.array([row is None for row in rows], bool),
+        np.array([row is None or row.bad in ("high", "both") for row in rows], bool),
+        np.array([row is None or row.bad in ("low", "both") for row in rows], bool),
+    )
+
+
+@dataclass(slots=True)
+class Norm:
+    """What is usual for each entity, arrays [metric, entity], learned while it is not under suspicion."""
+
+    offset: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    """Usual distance from the peers: roles and bad sensors differ by a constant, and that is no fault."""
+    power: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    """Mean square of what is left."""
+    level: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    swing: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    """Mean absolute distance of the reading from its own level: how much it moves anyway."""
+    count: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def fit(self, shape: tuple[int, ...]) -> None:
+        """Make room for [metric, entity]."""
+        for name in ("offset", "power", "level", "swing", "count"):
+            setattr(self, name, grown(getattr(self, name), shape, 0.0))
+
+    def forget(self, entities: NDArray[np.int64]) -> None:
+        """Begin anew for some entities, as when they change their task."""
+        self.count[:, entities] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """One group of peers at one step; [metric, member]."""
+
+    strength: Array
+    """Signed distance in multiples of the least that counts; NaN where unknown or the norm is young."""
+    residual: Array
+    """Distance from where the peers say this member should be, in the metric's unit."""
+    bound: Array
+    center: Array
+    """[metric, 1]: where the peers are, the usual offsets taken off."""
+
+
+def compare(values: Array, members: NDArray[np.int64], norm: Norm, bounds: Bounds, config: Config) -> Distance:
+    """Distances of a peer group's members from its median: `values` is [metric, entity], denoised."""
+    rows = slice(len(bounds.floor))
+    mine = values[rows][:, members]
+    count = norm.count[rows][:, members]
+    expected = norm.offset[rows][:, members] * (count > 0)
+    center = middle(mine - expected)[:, None]
+    residual = mine - expected - center
+    now = _NORMAL * middle(np.abs(residual))[:, None]
+    own = np.sqrt(norm.power[rows][:, members])
+    usual = middle(np.where(count > 0, own, np.nan))[:, None]
+    noise = np.fmax(np.fmax(own, now), usual)
+    # A norm learned from few steps knows its own noise badly.
+    noise = noise * (1 + config.warm_steps / 2 / np.maximum(count, 1))
+    bound = np.fmax(config.sigmas * noise, _floors(mine, norm.swing[rows][:, members], bounds, config))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        strength = np.where(residual == 0, 0.0, residual / bound)
+    peers = (~np.isnan(mine)).sum(1) >= config.fewest_peers
+    strength[~peers] = np.nan
+    strength[count < config.warm_steps] = np.nan
+    return Distance(strength, residual, bound, center)
+
+
+def _floors(mine: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
+    """[metric, 1]: the least difference worth a word."""
+    level = np.abs(middle(mine))
+    moves = np.where(bounds.unknown, config.unknown_spread * middle(swing), 0.0)
+    floor: Array = np.fmax(np.fmax(bounds.floor, bounds.relative * level), moves)
+    return floor[:, None]
+
+
+def learn(norm: Norm, values: Array, members: NDArray[np.int64], distance: Distance, pace: Array) -> None:
+    """Move the norm towards what was just seen; `pace` [metric, member] is 1 where all is well, less under suspicion."""
+    rows = slice(len(values))
+    cell = np.ix_(np.arange(len(values)), members)
+    mine = values[rows][:, members]
+    count = norm.count[cell]
+    known = ~np.isnan(mine) & ~np.isnan(distance.residual)
+    rate = np.where(known, pace / (count + 1), 0.0)
+    far = 2 * distance.bound
+    left = np.where(known, np.where(count > 0, np.clip(distance.residual, -far, far), distance.residual), 0.0)
+    norm.offset[cell] = np.where(count > 0, norm.offset[cell], 0.0) + rate * left
+    square = np.where(count > 1, left, 0.0) ** 2
+    norm.power[cell] = np.where(count > 0, norm.power[cell] * (1 - rate) + rate * square, 0.0)
+    level = np.where(count > 0, norm.level[cell], 0.0)
+    away = np.where(known, mine - level, 0.0)
+    norm.level[cell] = level + rate * away
+    norm.swing[cell] = np.where(count > 0, norm.swing[cell] * (1 - rate) + rate * np.abs(away), 0.0)
+    norm.count[cell] = count + known
+
+
+def cap_memory(norm: Norm, steps: int) -> None:
+    """Keep the memory exponential: a count that stops growing makes the mean forget."""
+    np.minimum(norm.count, steps, out=norm.count)

@@ -1,0 +1,64 @@
+"""One incident, one verdict: what is said, what is a consequence of something said, and what is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from detector.verdict import RANK, Finding, Verdict
+from detector.words import subject
+
+_AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
+_SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
+
+
+@dataclass(slots=True)
+class Incidents:
+    """Open incidents by (task, machine), as they were last said."""
+
+    open: dict[tuple[str, str], Finding] = field(default_factory=dict)
+
+    def update(self, now: int, findings: Iterable[Finding]) -> list[Verdict]:
+        """The verdicts to say now: new, worse, or cleared."""
+        current: dict[tuple[str, str], Finding] = {}
+        for finding in sorted(findings, key=_order):
+            current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
+        said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
+        for key in [key for key in self.open if key not in current]:
+            said.append(_cleared(self.open.pop(key).verdict, now))
+        return said
+
+    def _say(self, key: tuple[str, str], finding: Finding) -> Verdict | None:
+        before = self.open.get(key)
+        if before is None:
+            if self._is_consequence(key, finding):
+                return None
+        elif not _is_worse(before, finding):
+            return None
+        self.open[key] = finding
+        return finding.verdict
+
+    def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
+        others = [other for known, other in self.open.items() if known[0] == key[0] and known != key]
+        if not others or (finding.hard and finding.verdict.kind != "progress" and finding.weight > 1):
+            return False
+        if finding.hard or any(other.hard for other in others):
+            return any(other.hard for other in others)
+        strongest = max(other.verdict.score for other in others)
+        return finding.weight < _SURE or finding.verdict.score < _AS_STRONG * strongest
+
+
+def _order(finding: Finding) -> tuple[bool, float, int, float]:
+    verdict = finding.verdict
+    return (not finding.hard, -finding.weight if finding.hard else 0.0, verdict.since, -verdict.score)
+
+
+def _is_worse(before: Finding, after: Finding) -> bool:
+    harder = after.hard and not before.hard
+    return harder or RANK[after.verdict.level] > RANK[before.verdict.level]
+
+
+def _cleared(verdict: Verdict, now: int) -> Verdict:
+    who = subject(verdict.machine, verdict.device)
+    how = "is like its peers again" if verdict.kind == "peer" else "is no longer held up by this"
+    return replace(verdict, time=now, level="ok", score=0.0, message=f"{who} {how} ({verdict.metric})", evidence=())

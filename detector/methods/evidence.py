@@ -1,0 +1,134 @@
+"""Evidence: hard facts that need no statistics, and the silence of a machine whose peers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import SECOND, Config
+from detector.tasks import Tasks
+from detector.verdict import Finding, Verdict
+from detector.window import NEVER, Rows, grown
+from detector.words import subject
+
+EXIT = "rank_exit"
+_ENDS = {"link_up": "link_down", "nvml_resumed": "nvml_stalled"}
+_NOT_LIFE = ("event", "verdict")  # written late, or by the detector itself
+
+
+@dataclass(slots=True)
+class Life:
+    """When each machine was last heard of; arrays over machines."""
+
+    number: dict[str, int] = field(default_factory=dict)
+    seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    period: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Usual seconds between two signs of life."""
+    longest_gap: float = 0.0
+    """Seconds of the longest silence that ended by itself."""
+
+    def feed(self, rows: Rows) -> None:
+        """Note the newest row of each machine."""
+        newest = np.full(len(rows.idents), NEVER)
+        np.maximum.at(newest, rows.ident, rows.time)
+        place = np.array([self.number.setdefault(ident[0], len(self.number)) for ident in rows.idents], np.int64)
+        self.seen = grown(self.seen, (len(self.number),), NEVER)
+        self.period = grown(self.period, (len(self.number),), 0.0)
+        before = self.seen.copy()
+        np.maximum.at(self.seen, place, newest)
+        came = np.flatnonzero((self.seen > before) & (before > NEVER))
+        gap = (self.seen[came] - before[came]) / SECOND
+        usual = np.where(self.period[came] > 0, self.period[came], gap)
+        back = gap[gap > 5 * usual]
+        self.longest_gap = max(self.longest_gap, float(back.max(initial=0.0)))
+        self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The method and its memory."""
+
+    config: Config
+    life: Life = field(default_factory=Life)
+    active: dict[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    """(machine, device, code) -> what is held against it."""
+    exits: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    """(machine, device, time) -> message of each exit of the last minutes."""
+
+    def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
+        """Take in what is new; every hard fact of the last minutes and every silence is a finding."""
+        for name, new in rows.items():
+            if name not in _NOT_LIFE and len(new.time):
+                self.life.feed(new)
+        if "event" in rows:
+            self._note(now, rows["event"], tasks)
+        self._judge_exits(now, tasks)
+        oldest = now - int(self.config.forget_s * SECOND)
+        self.active = {key: verdict for key, verdict in self.active.items() if verdict.since > oldest}
+        facts = [Finding(verdict, True, 2.0) for verdict in self.active.values()]
+        return facts + [Finding(verdict, True, 1.0) for verdict in self._silent(now, tasks)]
+
+    def _note(self, now: int, rows: Rows, tasks: Tasks) -> None:
+        columns = (rows.text("severity"), rows.text("device"), rows.text("message"))
+        codes = rows.who(1 + rows.keys.index("code")) if "code" in rows.keys else rows.text("code")  # noqa: SIM118
+        for at, machine in enumerate(rows.who(0)):
+            severity, device, message = (column[at] for column in columns)
+            task, time, code = tasks.task_of(machine), int(rows.time[at]), codes[at]
+            if code in _ENDS:
+                self.active.pop((machine, device, _ENDS[code]), None)
+            elif code == EXIT and severity == "crit":
+                self.exits[machine, device, time] = message
+            elif severity == "crit" and task is not None:
+                self._hold(now, task, (machine, device, code), time, message)
+
+    def _hold(self, now: int, task: str, key: tuple[str, str, str], time: int, message: str) -> None:
+        machine, device, code = key
+        said = f"{subject(machine, device or None)}: {message or code}"
+        verdict = Verdict(now, task, machine, device or None, "evidence", f"event.{code}", 10.0, time, "crit", said)
+        known = self.active.get(key)
+        self.active[key] = verdict if known is None or time > known.since else known
+
+    def _judge_exits(self, now: int, tasks: Tasks) -> None:
+        """A rank that leaves alone is at fault; when the machines leave together, the task has ended."""
+        grace = int(self.config.grace_s * SECOND)
+        oldest = now - int(self.config.forget_s * SECOND)
+        self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}
+        for (machine, device, time), message in self.exits.items():
+            task = tasks.task_of(machine)
+            if task is None or now - time < grace:
+                continue
+            leavers = {m: t for (m, _, t) in self.exits if tasks.task_of(m) == task}
+            together = {m for m, t in leavers.items() if abs(t - time) <= grace}
+            first = min(t for (m, _, t) in self.exits if tasks.task_of(m) == task)
+            if len(together) == 1 and time - first <= grace:
+                self._hold(now, task, (machine, device, EXIT), time, message)
+
+    def _silent(self, now: int, tasks: Tasks) -> list[Verdict]:
+        life, config = self.life, self.config
+        count = len(life.number)
+        if not count:
+            return []
+        quiet = (now - life.seen[:count]) / SECOND
+        limit = np.maximum(np.maximum(config.silent_s, 10 * life.period[:count]), 2 * life.longest_gap)
+        suspects = np.flatnonzero(quiet > limit)
+        if not len(suspects):
+            return []
+        names = list(life.number)
+        team = np.array([tasks.task_of(name) or "" for name in names], object)
+        out = []
+        for at in suspects:
+            peers = (team == team[at]) & (np.arange(count) != at)
+            gone = int((peers & (quiet > limit / 2)).sum())
+            few = max(1, int(config.spread_share * (peers.sum() + 1)))
+            if team[at] and peers.sum() + 1 >= config.fewest_peers and gone < few:
+                level = replace(_silence(names[at], team[at], now, int(life.seen[at])), score=quiet[at] / limit[at])
+                out.append(level if level.score < 2 else replace(level, level="crit"))
+        return out
+
+
+def _silence(machine: str, task: str, now: int, seen: int) -> Verdict:
+    message = f"{machine}: no reading since {(now - seen) / SECOND:.0f} s while its peers go on"
+    return Verdict(now, task, machine, None, "evidence", "event.silent", 1.0, seen, "warn", message)

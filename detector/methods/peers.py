@@ -1,0 +1,211 @@
+"""Peers: in one task all machines carry the same load, so the one that goes on differing is faulty.
+
+After Minder (NSDI'25, arXiv 2411.01791), with devices as entities, robust statistics, both directions, and effect sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import Config
+from detector.continuity import LOW, Streaks, add_up, pace_of
+from detector.dissimilarity import Bounds, Distance, Norm, bounds_of, cap_memory, compare, learn, middle
+from detector.embedding import Embedding, depth_of
+from detector.tasks import Tasks
+from detector.verdict import Finding, Verdict
+from detector.window import Rows, Window
+from detector.words import comparison, subject
+from store.catalogue import TABLES
+
+Ints = NDArray[np.int64]
+NO_TASK = -1
+
+
+@dataclass(slots=True)
+class Panel:
+    """All that is remembered of one table; arrays are [metric, entity]."""
+
+    window: Window
+    embedding: Embedding = field(default_factory=Embedding)
+    norm: Norm = field(default_factory=Norm)
+    streaks: Streaks = field(default_factory=Streaks)
+    tasks: list[str] = field(default_factory=list)
+    group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Each entity's task, an index into `tasks`."""
+    machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Each entity's machine as a number."""
+    judged: int = 0
+    """The last grid step that was judged."""
+    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    strength: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+@dataclass(slots=True)
+class Peers:
+    """The method and its memory."""
+
+    config: Config
+    panels: dict[str, Panel] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
+    """Tasks and tables, as `task/table`, that have too few peers to be judged."""
+
+    def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
+        """Take in what is new, judge every table whose next step has come, and say who stands convicted."""
+        for name, new in rows.items():
+            table = TABLES.get(name)
+            if table is None or table.judged:
+                self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
+        findings = []
+        for panel in self.panels.values():
+            slot = now // panel.window.step_ns if panel.window.step_ns else panel.judged
+            if slot > panel.judged:
+                panel.judged = slot
+                self._judge(panel, now, tasks)
+            findings += self._convicted(panel, now)
+        return _by_machine(findings, self)
+
+    def _judge(self, panel: Panel, now: int, tasks: Tasks) -> None:
+        window, config = panel.window, self.config
+        snapshot = window.snapshot(now, config.hold_steps)
+        if not snapshot.size:
+            return
+        self._seat(panel, tasks)
+        panel.values = panel.embedding.push(snapshot, depth_of(window.step_ns / 1e9, config))
+        panel.norm.fit(snapshot.shape)
+        panel.streaks.fit(snapshot.shape)
+        panel.strength = np.full(snapshot.shape, np.nan)
+        bounds = bounds_of(window.table, window.metrics, config)
+        for number, task in enumerate(panel.tasks):
+            members = np.flatnonzero(panel.group == number)
+            self._note_peers(f"{task}/{window.table}", len(members))
+            if len(members):
+                self._judge_group(panel, members, bounds, now)
+        cap_memory(panel.norm, config.memory_steps)
+
+    def _note_peers(self, name: str, count: int) -> None:
+        (self.alone.add if 0 < count < self.config.fewest_peers else self.alone.discard)(name)
+
+    def _judge_group(self, panel: Panel, members: Ints, bounds: Bounds, now: int) -> None:
+        distance = compare(panel.values, members, panel.norm, bounds, self.config)
+        panel.strength[:, members] = distance.strength
+        sided = _sided(distance, bounds)
+        against = _one_or_nobody(sided, panel.machine[members], self.config)
+        streams = sided.shape[1] * len(members)
+        pace = pace_of(panel.window.table, panel.window.step_ns, streams, self.config)
+        add_up(panel.streaks, against, members, pace, self.config, now)
+        under = panel.streaks.evidence[:, : sided.shape[1]][:, :, members].max(0) > pace.enough / 8
+        suspect = under | (np.nan_to_num(np.abs(distance.strength)) > 1)
+        learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0))
+
+    def _seat(self, panel: Panel, tasks: Tasks) -> None:
+        """Give each entity its task and machine numbers; who changes task begins anew."""
+        entities = panel.window.entities
+        numbers: dict[str, int] = {name: place for place, name in enumerate(panel.tasks)}
+        machines: dict[str, int] = {}
+        group = np.full(len(entities), NO_TASK, np.int64)
+        machine = np.empty(len(entities), np.int64)
+        for place, (name, _) in enumerate(entities):
+            task = tasks.task_of(name)
+            if task is not None:
+                group[place] = numbers.setdefault(task, len(numbers))
+            machine[place] = machines.setdefault(name, len(machines))
+        before = np.full(len(entities), NO_TASK, np.int64)
+        before[: len(panel.group)] = panel.group
+        moved = np.flatnonzero((before != group) & (before != NO_TASK))
+        if len(moved):
+            panel.norm.forget(moved)
+            panel.streaks.forget(moved)
+        panel.tasks, panel.group, panel.machine = list(numbers), group, machine
+
+    def _convicted(self, panel: Panel, now: int) -> list[tuple[Finding, int]]:
+        window = panel.window
+        found = []
+        for side, metric, entity in np.argwhere(panel.streaks.convicted):
+            if panel.group[entity] == NO_TASK:
+                continue
+            streams = len(window.metrics) * int((panel.group == panel.group[entity]).sum())
+            enough = pace_of(window.table, window.step_ns, streams, self.config).enough
+            weight = float(panel.streaks.evidence[side, metric, entity] / enough)
+            verdict = self._verdict(panel, (int(side), int(metric), int(entity)), now)
+            found.append((Finding(verdict, False, weight), int(metric)))
+        return found
+
+    def _verdict(self, panel: Panel, cell: tuple[int, int, int], now: int) -> Verdict:
+        side, metric, entity = cell
+        machine, device = panel.window.entities[entity]
+        task = panel.group[entity]
+        others = np.flatnonzero((panel.group == task) & (np.arange(len(panel.group)) != entity))
+        theirs = panel.values[metric, others]
+        key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+        value, usual = float(panel.values[metric, entity]), float(middle(theirs[None])[0])
+        strength = float(np.nan_to_num(abs(panel.strength[metric, entity]), posinf=99.0))
+        if _is_whole_machine(panel, cell):
+            device = None
+        known = int((~np.isnan(theirs)).sum())
+        message = comparison(subject(machine, device), key, value, usual, known)
+        if key == "nccl.host_blocked_seconds_total" and side == LOW:
+            message += self._reason(machine, device)
+        since = int(panel.streaks.since[cell])
+        level = "crit" if strength >= 1.5 else "warn"
+        return Verdict(now, panel.tasks[task], machine, device, "peer", key, min(strength, 99.0), since, level, message)
+
+    def _reason(self, machine: str, device: str | None) -> str:
+        """Waiting least: the time in all waits, computing too, tells a slow GPU from a host that comes late."""
+        panel = self.panels.get("cuda")
+        metric = "synchronize_seconds_total"
+        if panel is None or metric not in panel.window.metrics or (machine, device) not in panel.window.entities:
+            return ""
+        row, entity = panel.window.metrics.index(metric), panel.window.entities.index((machine, device))
+        if row >= len(panel.strength) or entity >= panel.strength.shape[1] or np.isnan(panel.strength[row, entity]):
+            return ""
+        late = panel.strength[row, entity] <= -1
+        return "; its host comes late" if late else "; its GPU computes longer"
+
+
+def _sided(distance: Distance, bounds: Bounds) -> NDArray[np.float64]:
+    """[direction, metric, member]: what is held against a member; the harmless direction counts as no deviation."""
+    unknown = np.isnan(distance.strength)
+    high = np.where(bounds.high[:, None], np.maximum(distance.strength, 0), 0.0)
+    low = np.where(bounds.low[:, None], np.maximum(-distance.strength, 0), 0.0)
+    high[unknown] = low[unknown] = np.nan
+    return np.stack([high, low])
+
+
+def _one_or_nobody(sided: NDArray[np.float64], machine: Ints, config: Config) -> NDArray[np.float64]:
+    """When many machines deviate at once, only one that deviates twice as far as any other stays incriminated."""
+    _, place = np.unique(machine, return_inverse=True)
+    count = int(place.max()) + 1
+    most = max(1, int(config.spread_share * count))
+    for side, metric in np.argwhere((np.nan_to_num(sided) >= 1).sum(-1) > most):
+        worst = np.zeros(count)
+        np.maximum.at(worst, place, np.nan_to_num(sided[side, metric]))
+        if (worst >= 1).sum() <= most:
+            continue
+        first, second = np.sort(worst)[[-1, -2]]
+        alone = (place == worst.argmax()) & (first >= 2 * second)
+        sided[side, metric] = np.where(alone, sided[side, metric], np.minimum(sided[side, metric], 0.5))
+    return sided
+
+
+def _is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:
+    """Whether half of the machine's devices of this table are suspect alike: then the machine is meant."""
+    side, metric, entity = cell
+    mine = np.flatnonzero(panel.machine == panel.machine[entity])
+    evidence = panel.streaks.evidence[side, metric, mine]
+    alike = int((evidence >= panel.streaks.evidence[cell] / 2).sum())
+    return len(mine) > 2 and 2 * alike > len(mine)
+
+
+def _by_machine(found: list[tuple[Finding, int]], _: Peers) -> list[Finding]:
+    """One finding a machine: the strongest speaks, the others are its evidence."""
+    ranked = sorted((finding for finding, _ in found), key=lambda f: -f.weight * f.verdict.score)
+    out: dict[str, Finding] = {}
+    more: dict[str, list[str]] = {}
+    for finding in ranked:
+        out.setdefault(finding.verdict.machine, finding)
+        more.setdefault(finding.verdict.machine, []).append(finding.verdict.message)
+    return list(out.values())

@@ -1,0 +1,124 @@
+"""From rows to verdicts: the same steps over a recording and over a live store, never looking ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from detector.config import SECOND, Config
+from detector.incidents import Incidents
+from detector.methods.evidence import Evidence
+from detector.methods.peers import Peers
+from detector.methods.progress import Progress
+from detector.tasks import Tasks
+from detector.verdict import Finding, Verdict
+from detector.window import NEVER, ArrowTable, Rows, rows_of
+from store.catalogue import TABLES
+
+METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
+CHUNK_STEPS = 300
+LEAST_TICK_NS = SECOND // 5
+
+
+class Method(Protocol):
+    """A way of judging: keeps its own memory, says who stands convicted after each step."""
+
+    def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
+        """Judge at `now` (Unix ns) with the rows that came since the last step."""
+
+
+class Store(Protocol):
+    """Where rows come from; `store.contract.Store` as far as it is needed here."""
+
+    def read(self, table: str, after: int, until: int) -> ArrowTable:
+        """Rows with after < time <= until, in order of time."""
+
+    def span(self, after: int) -> tuple[int, int] | None:
+        """First and last time later than `after`; None where there is nothing."""
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that are there."""
+
+
+@dataclass(slots=True)
+class State:
+    """All that the detector remembers: plain data, so it can be copied, kept and taken up again."""
+
+    tasks: Tasks = field(default_factory=Tasks)
+    methods: list[Method] = field(default_factory=list)
+    incidents: Incidents = field(default_factory=Incidents)
+
+
+class Detector:
+    """Judges step by step; `state` is its whole memory."""
+
+    def __init__(self, config: Config | None = None, state: State | None = None) -> None:
+        self.config = config or Config()
+        self.state = state or State()
+        if not self.state.methods:
+            self.state.methods = [method(self.config) for method in METHODS]
+
+    def step(self, now: int, rows: Mapping[str, Rows]) -> list[Verdict]:
+        """Verdicts reached at `now` (Unix ns), given the rows that came since the last step."""
+        state = self.state
+        for new in rows.values():
+            state.tasks.feed(new)
+        findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
+        return state.incidents.update(now, findings)
+
+
+def read_rows(store: Store, after: int, until: int) -> dict[str, Rows]:
+    """All tables that carry readings, as rows with after < time <= until."""
+    tables = {name: store.read(name, after, until) for name in store.tables() if name not in ("verdict", "probe")}
+    return {name: rows_of(name, table) for name, table in tables.items() if table.num_rows}
+
+
+def tick_of(tables: Mapping[str, Rows]) -> int:
+    """The shortest step of the judged tables (ns); one second where nothing tells."""
+    steps = [_step_of(rows) for name, rows in tables.items() if _is_judged(name)]
+    known = [step for step in steps if step]
+    return max(LEAST_TICK_NS, min(known)) if known else SECOND
+
+
+def _step_of(rows: Rows) -> int:
+    order = np.lexsort((rows.time, rows.ident))
+    gap = np.diff(rows.time[order])[np.diff(rows.ident[order]) == 0]
+    gap = gap[gap > 0]
+    return int(np.median(gap)) if len(gap) else 0
+
+
+def replay(
+    store: Store, config: Config | None = None, task: str | None = None, machines: Iterable[str] | None = None
+) -> Iterator[Verdict]:
+    """Verdicts over all that the store holds, in time order, as if it were live."""
+    only = frozenset(machines) if machines else None
+    detector = Detector(config, State(tasks=Tasks(only=task, machines=only)))
+    first, last, tick = _span(store)
+    now = (first // tick) * tick
+    while now <= last:
+        end = min(now + CHUNK_STEPS * tick, last + tick)
+        chunk = read_rows(store, now, end)
+        for until in range(now + tick, end + tick, tick):
+            yield from detector.step(until, {name: rows.span(until - tick, until) for name, rows in chunk.items()})
+        now += CHUNK_STEPS * tick
+
+
+def _span(store: Store) -> tuple[int, int, int]:
+    """Time before the first reading, time of the last, and the step to go by, learned from the first readings."""
+    ends = store.span(NEVER)
+    if ends is None:
+        return 0, -1, SECOND
+    first, last = ends
+    look = 60 * SECOND
+    while True:
+        rows = read_rows(store, first - 1, min(first + look, last))
+        if look >= last - first or any(_step_of(new) for name, new in rows.items() if _is_judged(name)):
+            return first - 1, last, tick_of(rows)
+        look *= 4
+
+
+def _is_judged(table: str) -> bool:
+    return table not in TABLES or TABLES[table].judged

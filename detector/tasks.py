@@ -1,0 +1,79 @@
+"""Which machines train together: from the task table, else from shared communicators, else all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from detector.window import Rows
+
+EVERYBODY = "all"
+
+
+@dataclass(slots=True)
+class Tasks:
+    """What is known of who works for what; grows with the number of machines and communicators seen."""
+
+    only: str | None = None
+    """Limits judging to one task."""
+    machines: frozenset[str] | None = None
+    """Limits judging to some machines, which then are one task where no task table says otherwise."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Machine -> task as the task table says."""
+    members: dict[str, set[str]] = field(default_factory=dict)
+    """Communicator -> machines."""
+    seen: set[str] = field(default_factory=set)
+    _found: dict[str, str] = field(default_factory=dict)
+    _stale: bool = True
+
+    def feed(self, rows: Rows) -> None:
+        """Learn from one table's rows."""
+        machines = rows.who(0)
+        fresh = {ident[0] for ident in rows.idents if ident} - self.seen
+        if fresh:
+            self.seen |= fresh & set(machines)
+            self._stale = True
+        if rows.table == "task":
+            for machine, task in dict(zip(machines, rows.text("task"), strict=True)).items():
+                self._stale |= self.said.get(machine) != task
+                self.said[machine] = task
+        elif rows.table == "nccl" and "comm" in rows.texts:
+            for machine, comm in set(zip(machines, rows.text("comm"), strict=True)):
+                if comm and machine not in self.members.setdefault(comm, set()):
+                    self.members[comm].add(machine)
+                    self._stale = True
+
+    def task_of(self, machine: str) -> str | None:
+        """The machine's task; None where it works for none, or is not asked about."""
+        if self._stale:
+            self._found, self._stale = self._assign(), False
+        task = self._found.get(machine)
+        return task if self.only in (None, task) else None
+
+    def machines_of(self, task: str) -> list[str]:
+        """All machines seen that work for a task."""
+        return [machine for machine in sorted(self.seen) if self.task_of(machine) == task]
+
+    def _assign(self) -> dict[str, str]:
+        wanted = sorted(self.seen if self.machines is None else self.seen & self.machines)
+        if self.said:
+            return {machine: self.said[machine] for machine in wanted if self.said.get(machine)}
+        if self.machines is None:
+            groups = self._connected()
+            # Single machines that each talk only to themselves would leave nobody with peers.
+            if any(len(group) >= 4 for group in groups):
+                return {machine: f"task of {min(group)}" for group in groups for machine in group}
+        return dict.fromkeys(wanted, EVERYBODY)
+
+    def _connected(self) -> list[set[str]]:
+        """Machines joined by shared communicators, as disjoint sets."""
+        groups: list[set[str]] = []
+        for members in self.members.values():
+            joined = set(members)
+            apart = []
+            for group in groups:
+                if group & joined:
+                    joined |= group
+                else:
+                    apart.append(group)
+            groups = [*apart, joined]
+        return groups

@@ -1,0 +1,56 @@
+"""What the detector concludes: this machine, this reading, since then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warn", "crit"]
+RANK: dict[Level, int] = {"ok": 0, "warn": 1, "crit": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One judgement on one machine of a task; times in Unix ns, `since` is when the pattern began."""
+
+    time: int
+    task: str
+    machine: str
+    device: str | None
+    """Such as `gpu:3`; None where the machine as a whole is meant."""
+    kind: str
+    """The method that convicts: peer, progress, evidence."""
+    metric: str
+    score: float
+    """Multiples of the least difference that counts; hard evidence has its own scale."""
+    since: int
+    level: Level
+    message: str
+    evidence: tuple[str, ...] = ()
+    """Further readings that point the same way, in words."""
+
+    def as_json(self) -> dict[str, object]:
+        """The object that `peerwatch replay --json` prints, one a line."""
+        return {
+            "time": self.time,
+            "task": self.task,
+            "machine": self.machine,
+            "device": self.device,
+            "kind": self.kind,
+            "metric": self.metric,
+            "score": round(self.score, 2),
+            "since": self.since,
+            "level": self.level,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a method holds against a machine right now; incidents decide whether it is said."""
+
+    verdict: Verdict
+    hard: bool
+    """A fact that needs no statistics; soft findings elsewhere in the task become its consequences."""
+    weight: float
+    """Evidence in multiples of what convicts."""
