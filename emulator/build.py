@@ -1,0 +1,86 @@
+"""Compiles the emulated libraries, once for each state of their sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FLAGS = ("-g", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wl,--build-id")
+CUDART = ("cudart.c", "cudart_event.c", "cudart_memory.c", "stream.c", "fabric.c")
+NCCL = ("nccl.c", "nccl_life.c", "nccl_query.c", "nccl_comm.c", "nccl_op.c", "nccl_proxy.c", "fabric.c")
+
+
+class BuildError(OSError):
+    """The libraries could not be compiled; the message names cause and mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Where the two libraries lie; both in one folder, under the names that programs load."""
+
+    nccl: Path
+    cudart: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of both."""
+        return self.nccl.parent
+
+
+def cache_folder() -> Path:
+    """The folder for compiled libraries: $XDG_CACHE_HOME/peerwatch/emulator, by default in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peerwatch" / "emulator"
+
+
+def build(folder: Path | None = None) -> Libraries:
+    """Compile both libraries below `folder` (default: the user's cache), unless these very sources were before.
+
+    Raises BuildError when there is no C compiler, it refuses, or the folder can't be written.
+    """
+    target = (folder or cache_folder()) / _fingerprint()
+    if not target.is_dir():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _compile_into(target)
+        except (PermissionError, FileExistsError, NotADirectoryError) as error:
+            raise BuildError(f"can't write {target.parent} ({error.strerror}): set XDG_CACHE_HOME") from None
+    return Libraries(nccl=target / "libnccl.so.2", cudart=target / "libcudart.so.12")
+
+
+def _compile_into(target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as made:
+        out = Path(made) / "libraries"
+        out.mkdir()
+        version = f"-Wl,--version-script,{HERE / 'cudart.map'}"
+        _compile(out / "libcudart.so.12", CUDART, version)
+        _compile(out / "libnccl.so.2", NCCL, "-Wl,-rpath,$ORIGIN", f"-L{out}", "-l:libcudart.so.12")
+        try:
+            out.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was faster, with the same result
+                raise
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for path in sorted((*HERE.glob("*.c"), *HERE.glob("*.h"), *HERE.glob("*.map"), HERE / "build.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(out: Path, sources: tuple[str, ...], *options: str) -> None:
+    compiler = shutil.which("cc")
+    if not compiler:
+        raise BuildError("no C compiler (cc) found for the emulated libraries: apt-get install gcc libc6-dev")
+    files = [str(HERE / name) for name in sources]
+    command = [compiler, *FLAGS, f"-Wl,-soname,{out.name}", "-o", str(out), *files, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        raise BuildError(f"cc could not compile {out.name}: {first}")

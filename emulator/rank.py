@@ -1,0 +1,276 @@
+"""What one emulated rank does, iteration by iteration, and how it suffers its faults.
+
+An iteration: load data; per micro-batch receive, compute, wait as `.item()` does, all-reduce among the tensor ranks,
+send on; then reduce-scatter and all-gather among the data ranks; optimize. Computing and communicating are waited
+for separately, so a rank that computes slowly waits less for its peers and they wait more for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.calls import BFLOAT16, FLOAT32, SUM, Calls, Dim3, UniqueId, communicator_config, pointer_array
+from emulator.fabric import Fabric, RankBlock
+from emulator.faults import KINDS, Pauses
+from emulator.watchdog import Watchdog
+
+HISTORY = 600
+LAYERS = 3  # kernels of one micro-batch
+TENSOR_BYTES, PIPELINE_BYTES = 60_000_000, 30_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a rank is told at its start.
+
+    Durations are seconds; 0 iterations: for ever; the world is tensor times pipeline times data.
+    """
+
+    rank: int
+    world: int
+    tensor: int
+    pipeline: int
+    data: int
+    gpu: int
+    iterations: int
+    seed: int
+    micro_batches: int
+    checkpoint_every: int
+    load: float
+    compute: float
+    optimizer: float
+    checkpoint_seconds: float
+    gradient_bytes: int
+    report: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A communicator, this rank's place in it and its size."""
+
+    communicator: int
+    rank: int
+    ranks: int
+
+
+def places(rank: int, tensor: int, data: int) -> dict[str, int]:
+    """The rank's place in its tensor, data and pipeline group: tensor ranks are neighbours, as in Megatron."""
+    return {"tensor": rank % tensor, "data": rank // tensor % data, "pipeline": rank // (tensor * data)}
+
+
+class Stopped(Exception):  # noqa: N818 - it says that the rank is asked to end, which is no error
+    """The rank is to end."""
+
+
+class Rank:
+    """The state of one rank: its streams, its communicators and its fault."""
+
+    def __init__(self, options: Options, calls: Calls, fabric: Fabric) -> None:
+        self.options, self.calls, self.fabric = options, calls, fabric
+        self.block: RankBlock = fabric.ranks[options.rank]
+        self.watchdog = Watchdog(calls)
+        self.stopping = threading.Event()
+        self.groups: dict[str, Group] = {}
+        self.history: deque[tuple[int, float, float, float]] = deque(maxlen=HISTORY)
+        self.blocked = {"compute": 0.0, "collective": 0.0}
+        self.pauses: Pauses | None = None
+        self.wrong_at = 0
+        self._arguments: dict[float, tuple[ctypes.c_double, ctypes.Array[ctypes.c_void_p]]] = {}
+
+    def connect(self) -> None:
+        """Create streams, buffer and communicators, as PyTorch does: the world by its id, the groups by splitting."""
+        options = self.options
+        self.calls("cudaSetDevice", options.gpu)
+        self.streams = {name: self.calls.make("cudaStreamCreateWithFlags", 1) for name in ("compute", "comm", "pipe")}
+        self.ready = self.calls.make("cudaEventCreateWithFlags", 2)
+        self.buffer = self.calls.make("cudaMalloc", 1 << 20)
+        if options.world == 1:
+            return
+        unique_id = UniqueId()
+        if options.rank == 0:
+            self.calls("ncclGetUniqueId", ctypes.byref(unique_id))
+            self.fabric.put_id(bytes(unique_id))
+        unique_id = UniqueId.from_buffer_copy(self.fabric.wait_id())
+        config = communicator_config()
+        world = self.calls.make("ncclCommInitRankConfig", options.world, unique_id, options.rank, config)
+        self.groups["world"] = Group(world, options.rank, options.world)
+        self.split()
+
+    def split(self) -> None:
+        """Make the groups of more than one rank out of the world; a group as big as the world is the world."""
+        options, world = self.options, self.groups["world"]
+        at = places(options.rank, options.tensor, options.data)
+        for name, size in (("tensor", options.tensor), ("pipeline", options.pipeline), ("data", options.data)):
+            if size == options.world:
+                self.groups[name] = world
+            elif size > 1:
+                colour = sum(place << 8 * i for i, (other, place) in enumerate(at.items()) if other != name)
+                made, config = ctypes.c_void_p(), communicator_config()
+                self.calls("ncclCommSplit", world.communicator, colour, at[name], ctypes.byref(made), config)
+                self.groups[name] = Group(made.value or 0, at[name], size)
+
+    def launch(self, seconds: float) -> None:
+        """Put a kernel of that length on the compute stream."""
+        if seconds not in self._arguments:
+            length = ctypes.c_double(seconds)
+            self._arguments[seconds] = (length, pointer_array([ctypes.addressof(length)]))
+        one = Dim3(1, 1, 1)
+        self.calls("cudaLaunchKernel", None, one, one, self._arguments[seconds][1], 0, self.streams["compute"])
+
+    def wait(self, stream: str, kind: str) -> None:
+        """Block on a stream and account for the time."""
+        start = time.monotonic()
+        self.calls("cudaStreamSynchronize", self.streams[stream])
+        self.blocked[kind] += time.monotonic() - start
+        self.check_stop()
+
+    def check_stop(self) -> None:
+        """End the iteration when the rank is to end. Raises Stopped."""
+        if self.stopping.is_set():
+            raise Stopped
+
+    @property
+    def fault(self) -> str:
+        """The fault ordered for this rank at the moment."""
+        return KINDS[self.block.fault]
+
+    def collective(self, name: str, group: Group, count: int, datatype: int = BFLOAT16) -> None:
+        """Enqueue a collective behind what was computed, wait for it, and leave it to the watchdog."""
+        name = self.suffer_before_collective(name)
+        stream, buffer = self.streams["comm"], self.buffer
+        reducing = (SUM,) if name in ("ncclAllReduce", "ncclReduceScatter") else ()
+        self.calls("cudaEventRecord", self.ready, self.streams["compute"])
+        self.calls("cudaStreamWaitEvent", stream, self.ready, 0)
+        self.calls(name, buffer, buffer, count, datatype, *reducing, group.communicator, stream)
+        self.watch(group, "comm")
+        self.wait("comm", "collective")
+
+    def watch(self, group: Group, stream: str) -> None:
+        """Record an event behind the last work of a stream and let the watchdog ask after it."""
+        event = self.watchdog.take_event()
+        self.calls("cudaEventRecord", event, self.streams[stream])
+        self.watchdog.watch(group.communicator, event)
+
+    def suffer_before_collective(self, name: str) -> str:
+        """Hang here, die here, or answer the wrong collective, once; the name to call."""
+        while self.fault == "rank_hang":
+            time.sleep(0.05)
+            self.check_stop()
+        if self.fault == "rank_exit":
+            self.write_report()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "wrong_collective" and self.wrong_at != self.block.epoch:
+            self.wrong_at = self.block.epoch
+            return "ncclAllReduce" if name == "ncclAllGather" else "ncclAllGather"
+        return name
+
+    def pair(self, name: str, group: Group, peer: int) -> None:
+        """Enqueue a transfer with a neighbour in the pipeline."""
+        self.calls(name, self.buffer, PIPELINE_BYTES // 2, BFLOAT16, peer, group.communicator, self.streams["pipe"])
+        self.watch(group, "pipe")
+
+    def load_data(self) -> None:
+        """The host's own work, and the faults that lengthen it."""
+        late = self.block.amount if self.fault == "slow_host" else 0.0
+        time.sleep(self.options.load + late)
+        if self.fault == "gc_pauses":
+            self.pauses = self.pauses or Pauses(self.block.amount, self.options.seed)
+            self.pauses.collect(time.monotonic())
+        elif self.pauses:
+            self.pauses.close()
+            self.pauses = None
+
+    def micro_batch(self) -> None:
+        """One pass through this rank's layers."""
+        pipeline, tensor = self.groups.get("pipeline"), self.groups.get("tensor")
+        if pipeline and pipeline.rank > 0:
+            self.pair("ncclRecv", pipeline, pipeline.rank - 1)
+            self.wait("pipe", "collective")
+        for _ in range(LAYERS):
+            self.launch(self.options.compute / self.options.micro_batches / LAYERS)
+        self.wait("compute", "compute")
+        if tensor:
+            self.collective("ncclAllReduce", tensor, TENSOR_BYTES // 2)
+        if pipeline and pipeline.rank < pipeline.ranks - 1:
+            self.pair("ncclSend", pipeline, pipeline.rank + 1)
+
+    def reduce_gradients(self) -> None:
+        """Reduce-scatter and all-gather among the data ranks; the norm over all when the model is spread."""
+        data = self.groups.get("data")
+        if data:
+            share = self.options.gradient_bytes // 2 // data.ranks
+            self.collective("ncclReduceScatter", data, share)
+            self.collective("ncclAllGather", data, share)
+        if data is not self.groups.get("world"):
+            self.collective("ncclAllReduce", self.groups["world"], 1, FLOAT32)
+
+    def checkpoint(self) -> None:
+        """All ranks pause together; rank 0 writes the file."""
+        if self.options.rank == 0:
+            self.options.report.with_suffix(".checkpoint").write_bytes(bytes(4 << 20))
+        time.sleep(self.options.checkpoint_seconds)
+        if "world" in self.groups:
+            self.collective("ncclAllReduce", self.groups["world"], 1, FLOAT32)
+
+    def iterate(self, number: int) -> None:
+        """One training iteration, and what it took."""
+        start = time.monotonic()
+        self.blocked = {"compute": 0.0, "collective": 0.0}
+        self.load_data()
+        for _ in range(self.options.micro_batches):
+            self.micro_batch()
+        self.reduce_gradients()
+        self.launch(self.options.optimizer)
+        if self.options.checkpoint_every and number % self.options.checkpoint_every == 0:
+            self.checkpoint()
+        took = time.monotonic() - start
+        block = self.block
+        block.iteration_seconds, block.iterations = took, number
+        block.compute_seconds, block.collective_seconds = self.blocked["compute"], self.blocked["collective"]
+        self.history.append((time.time_ns(), took, self.blocked["compute"], self.blocked["collective"]))
+
+    def train(self) -> None:
+        """Connect and iterate until the wanted number or a stop."""
+        try:
+            self.connect()
+            self.watchdog.start()
+            number = 0
+            while not self.options.iterations or number < self.options.iterations:
+                self.check_stop()
+                number += 1
+                self.iterate(number)
+        except Stopped:
+            return
+        self.watchdog.stop()
+        for handle in {group.communicator for group in self.groups.values()}:
+            self.calls("ncclCommDestroy", handle)
+
+    def abort(self) -> None:
+        """Abort every communicator, so that whoever waits for it comes back."""
+        for handle in {group.communicator for group in self.groups.values()}:
+            self.calls.result("ncclCommAbort", handle)
+
+    def write_report(self) -> None:
+        """Write counts and history to the report's path, in one move."""
+        options = self.options
+        report = {
+            "rank": options.rank,
+            "pid": os.getpid(),
+            "machine": socket.gethostname(),
+            "calls": self.calls.totals(),
+            "iterations": self.block.iterations,
+            "gc_pauses": self.pauses.count if self.pauses else 0,
+            "history": list(self.history),
+        }
+        fresh = options.report.with_suffix(".new")
+        fresh.write_text(json.dumps(report))
+        fresh.rename(options.report)

@@ -1,0 +1,37 @@
+/* A stream: a queue and the one thread that works it off in order. */
+#ifndef PEERWATCH_STREAM_H
+#define PEERWATCH_STREAM_H
+
+#include "cudart.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A point in a stream's life: all work up to number `count`. Holds the stream alive. */
+struct stream_mark {
+	struct CUstream_st *stream;
+	uint64_t count;
+};
+
+struct CUstream_st *stream_create(void);
+/* The stream a handle stands for: NULL, 1 and 2 are the default ones. */
+struct CUstream_st *stream_pick(cudaStream_t handle);
+void stream_hold(struct CUstream_st *stream);
+void stream_release(struct CUstream_st *stream);
+
+/* Both return false when memory is short. A kernel lasts `seconds` times the rank's live compute_scale. */
+bool stream_push(struct CUstream_st *stream, cudaHostFn_t fn, void *argument);
+bool stream_push_kernel(struct CUstream_st *stream, double seconds);
+
+uint64_t stream_pushed(struct CUstream_st *stream);
+bool stream_reached(struct CUstream_st *stream, uint64_t count);
+void stream_wait(struct CUstream_st *stream, uint64_t count);
+void stream_synchronize(cudaStream_t handle);
+
+/* Ends the worker once its queue is empty and drops the creator's hold. */
+void stream_destroy(struct CUstream_st *stream);
+
+/* Waits for all work on all streams of the process. */
+void stream_wait_all(void);
+
+#endif
