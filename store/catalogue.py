@@ -172,6 +172,8 @@ event | severity | text | text | none | 0 | 0 | info, warn or crit
 source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
 source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last reading took
 source | failures_total | readings | counter | none | 0 | 0 | readings that failed
+source | lost_total | readings | counter | none | 0 | 0 | probe hits that could not be counted (source kernel)
+source | foreign_total | readings | counter | none | 0 | 0 | probe hits of processes outside of the agent's PID namespace (source kernel)
 source | error | text | text | none | 0 | 0 | why the last reading failed
 probe | state | text | text | none | 0 | 0 | on, blocked or gone
 probe | reason | text | text | none | 0 | 0 | why, where it is not on

@@ -1,0 +1,166 @@
+"""Keeps the probes where the training processes' libraries are: finds, attaches, lists, detaches."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.libraries import Answer, Layout, Libraries
+from agent.processes import MappedFile, Process, Processes
+from bpf.uprobe import attach
+
+log = logging.getLogger(__name__)
+
+VARIANTS = ("", "Config", "_ptsz", "_ptds")
+"""Suffixes of functions that take the same arguments in the same places and share a program."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "launches": ("cudaLaunchKernel", "cudaLaunchKernelExC"),
+    "graphs": ("cudaGraphLaunch",),
+    "copies": ("cudaMemcpy", "cudaMemcpyAsync"),
+    "allocations": ("cudaMalloc", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"),
+}
+"""Programs that are attached only on request: their functions are called too often to be free."""
+FileKey = tuple[str, int]
+"""Device and inode of a mapping, as /proc/PID/maps shows them."""
+_NAMES = ("nccl", "cudart")
+_REMEMBERED = 65536
+
+
+@dataclass
+class Library:
+    """One file on disk (or deleted from it) and the probes on it."""
+
+    identity: str
+    path: str
+    """As a process that maps it calls it."""
+    state: str = "on"
+    """on, blocked, or gone (no process maps it any more)."""
+    reason: str = ""
+    layout: Layout | None = None
+    probes: dict[int, int] = field(default_factory=dict)
+    """Descriptors by file offset."""
+    users: set[Process] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """The file's name alone."""
+        return os.path.basename(self.path)
+
+
+class Attachments:
+    """The libraries that carry probes, and those that cannot, with the reason. Programs are descriptors by function."""
+
+    def __init__(self, programs: Mapping[str, int], processes: Processes, groups: Iterable[str] = ()) -> None:
+        wanted_groups = set(groups)
+        off = {name for group, names in GROUPS.items() if group not in wanted_groups for name in names}
+        self._processes = processes
+        self._programs = {
+            name + suffix: descriptor for name, descriptor in programs.items() if name not in off for suffix in VARIANTS
+        }
+        self._finder = Libraries(list(self._programs))
+        self._identities: dict[FileKey, str] = {}  # "": of no interest
+        self._waiting: dict[FileKey, list[MappedFile]] = {}
+        self.libraries: dict[str, Library] = {}
+
+    def update(self) -> None:
+        """One look: new processes and mappings, answers about files, users that are gone."""
+        self.libraries = {key: library for key, library in self.libraries.items() if library.state != "gone"}
+        for process, files in self._processes.changed():
+            for file in files:
+                self._see(process, file)
+        for answer in self._finder.poll():
+            self._learn(answer)
+        for library in self.libraries.values():
+            library.users = {process for process in library.users if self._processes.alive(process)}
+            if not library.users:
+                self._detach(library, "no process maps it any more")
+
+    def layout_of(self, process: Process) -> Layout | None:
+        """The layout of the NCCL that a process maps, where it is known."""
+        for library in self.libraries.values():
+            if process in library.users and library.layout:
+                return library.layout
+        return None
+
+    def close(self) -> None:
+        """Take every probe off."""
+        self._finder.close()
+        for library in self.libraries.values():
+            self._detach(library, "the agent stops")
+
+    def _see(self, process: Process, file: MappedFile) -> None:
+        key = (file.device, file.inode)
+        identity = self._identities.get(key)
+        if identity:
+            self.libraries[identity].users.add(process)
+        elif identity is None:
+            waiting = self._waiting.setdefault(key, [])
+            waiting.append(file)
+            if len(waiting) == 1:
+                self._finder.ask(key, self._processes.paths(file))
+
+    def _learn(self, answer: Answer) -> None:
+        key = answer.key
+        if answer.layout is not None and self._identities.get(key):
+            self.libraries[self._identities[key]].layout = answer.layout
+        if answer.functions is None and not answer.error and not answer.gone:
+            return
+        files = self._waiting.pop(key, [])
+        if answer.gone:
+            self._retry(key, files, answer.gone)
+        elif files and (answer.functions or any(word in os.path.basename(files[0].path).lower() for word in _NAMES)):
+            self._add(key, files, answer)
+        else:
+            self._remember(key, "")
+
+    def _retry(self, key: FileKey, files: list[MappedFile], why: str) -> None:
+        """The file could not be opened through its first process: look through another one, if there is any."""
+        rest = [file for file in files[1:] if self._processes.alive(file.process)]
+        if rest:
+            self._waiting[key] = rest
+            self._finder.ask(key, self._processes.paths(rest[0]))
+        elif files and self._processes.alive(files[0].process):
+            self._remember(key, "")
+            log.debug("%s cannot be opened: %s", files[0].path, why)
+
+    def _remember(self, key: FileKey, identity: str) -> None:
+        if len(self._identities) >= _REMEMBERED:
+            self._identities = {key: name for key, name in self._identities.items() if name}
+        self._identities[key] = identity
+
+    def _add(self, key: FileKey, files: list[MappedFile], answer: Answer) -> None:
+        identity = answer.identity or f"{files[0].device} {files[0].inode}"
+        self._remember(key, identity)
+        if identity not in self.libraries:
+            library = self.libraries[identity] = Library(identity, files[0].path)
+            self._attach(library, files[0], answer)
+            log.info("%s: %s, %d probes %s", library.path, library.state, len(library.probes), library.reason)
+        self.libraries[identity].users.update(file.process for file in files)
+
+    def _attach(self, library: Library, file: MappedFile, answer: Answer) -> None:
+        if answer.error:
+            library.state, library.reason = "blocked", answer.error
+        elif answer.inode != file.inode:
+            library.state, library.reason = "blocked", "replaced on disk since, and the mapping itself cannot be opened"
+        elif not answer.functions:
+            library.state, library.reason = "blocked", "defines no public NCCL or CUDA function (stripped, or static)"
+        for name, offset in (answer.functions or {}).items() if library.state == "on" else ():
+            if offset in library.probes:  # an alias
+                continue
+            try:
+                library.probes[offset] = attach(self._programs[name], answer.path, offset)
+            except FileNotFoundError:
+                self._detach(library, "its process ended while probes were being attached")
+                return
+            except OSError as error:
+                library.state, library.reason = "blocked", f"{name}: {error.strerror}"
+
+    def _detach(self, library: Library, why: str) -> None:
+        for descriptor in library.probes.values():
+            os.close(descriptor)
+        library.probes.clear()
+        library.state, library.reason = "gone", why
+        # Its number may be another file's by the time somebody maps it again: look afresh then.
+        self._identities = {key: name for key, name in self._identities.items() if name != library.identity}

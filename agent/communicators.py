@@ -1,0 +1,96 @@
+"""Who a communicator is: joins addresses in a process with what was said when the communicator was made."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+INIT, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT = range(1, 9)
+"""Kinds of events (enum event_kind, bpf/nccl.bpf.c)."""
+
+Key = tuple[int, int]
+"""Process number and address of a communicator in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """What is known of one communicator in one process. None: not known."""
+
+    identity: str | None = None
+    """16 hex digits, the same on all its ranks."""
+    rank: int | None = None
+    ranks: int | None = None
+    ended: bool = False
+    """Finalized, destroyed or aborted by its process."""
+
+
+def _digest(*parts: object) -> str:
+    text = b"\0".join(part if isinstance(part, bytes) else str(part).encode() for part in parts)
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+class Communicators:
+    """The communicators of all processes, from the stream of their life.
+
+    The identity is a hash of the whole 128-byte unique id: its first bytes are the same for every communicator of a
+    machine. A child's follows from its parent's, and which child it is: the calls that make children are collective,
+    so all ranks count them alike.
+    """
+
+    def __init__(self, machine: str) -> None:
+        self._machine = machine
+        self._pending: dict[Key, Communicator] = {}  # by process and the place where the address will be written
+        self.known: dict[Key, Communicator] = {}
+
+    def apply(self, events: Any) -> None:
+        """Take in events (structured array, bpf/nccl.bpf.c struct event) in their order."""
+        for event in events:
+            pid, comm = int(event["tgid"]), int(event["comm"])
+            kind = int(event["kind"])
+            if kind == BORN:
+                self.deliver(pid, int(event["out"]), comm)
+            elif kind in (FINALIZE, DESTROY, ABORT):
+                self.known[pid, comm] = replace(self.known.get((pid, comm), Communicator()), ended=True)
+            else:
+                self._expect(kind, pid, comm, event)
+
+    def _expect(self, kind: int, pid: int, parent: int, event: Any) -> None:
+        out, ranks = int(event["out"]), int(event["ranks"])
+        if kind == INIT:
+            self._pending[pid, out] = Communicator(_digest(event["id"].tobytes()), int(event["rank"]), ranks)
+        elif kind == INIT_ALL:
+            identity = _digest(self._machine, pid, int(event["ns"]))
+            for rank in range(min(ranks, 1024)):
+                self._pending[pid, out + 8 * rank] = Communicator(identity, rank, ranks)
+        else:
+            whole = self.known.get((pid, parent), Communicator())
+            family = whole.identity and _digest(whole.identity, kind, int(event["nth"]), int(event["color"]))
+            left = whole.ranks - ranks if kind == SHRINK and whole.ranks else None
+            self._pending[pid, out] = Communicator(family, None, left)
+
+    def deliver(self, pid: int, out: int, comm: int) -> None:
+        """The communicator that was to be written at `out` has this address."""
+        born = self._pending.pop((pid, out), None)
+        if born is not None:
+            self.known[pid, comm] = born
+
+    def look_up(self, pid: int, comm: int, read_pointer: Callable[[int, int], int | None]) -> Communicator:
+        """The communicator at that address; one nobody announced is looked for where new ones were to be written."""
+        if (pid, comm) not in self.known:
+            for owner, out in [key for key in self._pending if key[0] == pid]:
+                if read_pointer(owner, out) == comm:
+                    self.deliver(owner, out, comm)
+        return self.known.setdefault((pid, comm), Communicator())
+
+    def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> None:
+        """What the library itself says of a communicator, read from its memory."""
+        before = self.known.get((pid, comm), Communicator())
+        self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
+
+    def forget(self, pid: int, comm: int | None = None) -> None:
+        """Drop one communicator, or all that a process had."""
+        for table in (self.known, self._pending):
+            for key in [key for key in table if key[0] == pid and comm in (None, key[1])]:
+                del table[key]

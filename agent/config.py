@@ -1,0 +1,61 @@
+"""What an agent is told: one table `[agent]` of the configuration file."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+SOURCES = ("host", "probe", "nccl", "cuda")
+"""Every source, by the stem of its file under `agent/sources/`."""
+
+CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
+"""Groups of CUDA calls that can be counted beside the synchronize calls."""
+
+
+class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the agent; every one has a default that suits a training machine.
+
+    Raises ValueError for a value that cannot be meant.
+    """
+
+    machine: str = ""
+    """The name under which readings are kept; empty: the host name."""
+    period_seconds: float = 1.0
+    """How often every source is read."""
+    limit_seconds: float = 0.8
+    """How long a source may take before the others go on without it."""
+    sources: tuple[str, ...] = SOURCES
+    """Which sources to read."""
+    cuda_calls: tuple[str, ...] = ()
+    """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
+    scan_seconds: float = 2.0
+    """How often to look for new processes and libraries."""
+    progress_hertz: float = 10.0
+    """How often to look at the progress of transfers; 0: never."""
+    keep_seconds: float = 7 * 86400.0
+    """How long the embedded store keeps rows."""
+    keep_bytes: int = 2_000_000_000
+    """How large the embedded store may grow."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, naming the key."""
+        for key, low, high in (
+            ("period_seconds", 0.05, 3600.0),
+            ("limit_seconds", 0.01, 3600.0),
+            ("scan_seconds", 0.1, 3600.0),
+            ("progress_hertz", 0.0, 100.0),
+            ("keep_seconds", 1.0, 1e10),
+            ("keep_bytes", 1_000_000, 1 << 60),
+        ):
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"agent.{key} is {getattr(self, key)}: it must lie between {low:g} and {high:g}")
+        for key, known in (("sources", SOURCES), ("cuda_calls", CUDA_CALLS)):
+            for word in getattr(self, key):
+                if word not in known:
+                    raise ValueError(f"agent.{key} names {word!r}: known are {', '.join(known)}")
+
+    @property
+    def name(self) -> str:
+        """The machine's name."""
+        return self.machine or socket.gethostname()

@@ -1,0 +1,52 @@
+"""What sources are given: the configuration, the probes, and the shared view of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from agent.attachments import Attachments
+from agent.config import AgentConfig
+from agent.processes import Processes
+from agent.training import Training
+from bpf.loader import Kernel
+from store.sample import Sample
+
+
+class Source(Protocol):
+    """What a signal is read from. The loop owns time, threads and errors; a source only looks."""
+
+    def read(self, now: int) -> Iterable[Sample]:
+        """The samples at this time (Unix ns). Raises OSError or ValueError when it cannot be read."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class NothingThereError(Exception):
+    """This machine has nothing for the source to read, or the source cannot be had here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One for the whole agent. Without probes `kernel` is None and `no_probes` says why."""
+
+    config: AgentConfig
+    kernel: Kernel | None = None
+    attachments: Attachments | None = None
+    no_probes: str = ""
+    proc: Path = Path("/proc")
+    processes: Processes = field(default_factory=Processes)
+    training: Training = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Training processes are found by the same view of processes."""
+        object.__setattr__(self, "training", Training(self.processes))
+
+    def probes(self) -> tuple[Kernel, Attachments]:
+        """The probes. Raises NothingThereError where there are none."""
+        if self.kernel is None or self.attachments is None:
+            raise NothingThereError(self.no_probes or "probes are switched off")
+        return self.kernel, self.attachments

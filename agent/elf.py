@@ -1,0 +1,182 @@
+"""Reads libraries in a process of its own: which functions are where, and how NCCL lays out its structures.
+
+The files belong to others. So a child with bounds on time and memory reads them, one answer a line, and whoever
+started it survives whatever they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import resource
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+_FUNCTION = 2  # STT_FUNC
+CPU_SECONDS = 20
+MEMORY_BYTES = 8 << 30
+
+STRUCTURES: dict[str, tuple[str, ...]] = {
+    "ncclComm": ("rank", "nRanks", "commHash", "cudaDev", "opCount", "proxyState"),
+    "ncclProxyState": ("progressState",),
+    "ncclProxyProgressState": ("active",),
+    "ncclProxyArgs": ("subs", "nsubs", "next", "state"),
+    "ncclProxySubArgs": ("posted", "received", "transmitted", "done"),
+}
+OPTIONAL: dict[str, tuple[str, ...]] = {"ncclComm": ("startMagic", "endMagic")}
+_LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
+
+
+def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, int]:
+    """File offsets of those of the wanted functions that this file defines.
+
+    A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are looked for as
+    bytes and symbols by the place of their name.
+    """
+    found: dict[str, int] = {}
+    for section in elf.iter_sections():
+        if section["sh_type"] not in ("SHT_DYNSYM", "SHT_SYMTAB"):
+            continue
+        names = elf.get_section(section["sh_link"])
+        low, high = names["sh_offset"], names["sh_offset"] + names["sh_size"]
+        begin, size = section["sh_offset"], section["sh_size"]
+        if max(high, begin + size) > len(data):
+            raise ELFError("a symbol table reaches beyond the end of the file")
+        symbols = np.frombuffer(data, SYMBOL, size // SYMBOL.itemsize, begin)
+        symbols = symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == _FUNCTION) & (symbols["value"] != 0)]
+        for name in wanted:
+            if name not in found:
+                address = _address(data, symbols, name.encode(), low, high)
+                offsets = list(elf.address_offsets(address)) if address else []
+                if offsets:
+                    found[name] = offsets[0]
+    return found
+
+
+def _address(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) -> int | None:
+    place = data.find(name + b"\0", low, high)
+    while place >= 0:
+        hits = symbols["value"][symbols["name"] == place - low]
+        if hits.size:
+            return int(hits[0])
+        place = data.find(name + b"\0", place + 1, high)
+    return None
+
+
+def find_layout(elf: Any) -> dict[str, dict[str, int]] | None:
+    """Byte offsets of the members that are read from outside, and sizes; None where not all are there."""
+    if not elf.has_dwarf_info():
+        return None
+    dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
+    units = []
+    for unit in dwarf.iter_CUs():
+        name = unit.get_top_DIE().attributes.get("DW_AT_name")
+        path = os.path.basename(name.value.decode(errors="replace")) if name else ""
+        units.append((_LIKELY_UNITS.index(path) if path in _LIKELY_UNITS else len(_LIKELY_UNITS), unit))
+    layout: dict[str, dict[str, int]] = {}
+    for _, unit in sorted(units, key=lambda pair: pair[0]):
+        for die in unit.get_top_DIE().iter_children():
+            _learn(die, layout)
+        if all(name in layout for name in STRUCTURES):
+            return layout
+    return None
+
+
+def _learn(die: Any, layout: dict[str, dict[str, int]]) -> None:
+    if die.tag != "DW_TAG_structure_type" or "DW_AT_declaration" in die.attributes:
+        return
+    name = die.attributes["DW_AT_name"].value.decode(errors="replace") if "DW_AT_name" in die.attributes else ""
+    if name not in STRUCTURES or name in layout:
+        return
+    members = {"sizeof": int(die.attributes["DW_AT_byte_size"].value)}
+    wanted = STRUCTURES[name] + OPTIONAL.get(name, ())
+    for member in die.iter_children():
+        label = member.attributes.get("DW_AT_name")
+        place = member.attributes.get("DW_AT_data_member_location")
+        if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
+            members[label.value.decode()] = int(place.value)
+    if all(member in members for member in STRUCTURES[name]):
+        layout[name] = members
+
+
+def build_id(elf: Any) -> str | None:
+    """The linker's identity of this build, in hex."""
+    for section in elf.iter_sections():
+        if section["sh_type"] == "SHT_NOTE" and section.name == ".note.gnu.build-id":
+            for note in section.iter_notes():
+                return str(note["n_desc"])
+    return None
+
+
+def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
+    """What one file holds: identity and functions at once, then the layout where it defines `layout_for`.
+
+    Raises OSError where no path can be opened, and what the parsers raise for a file that is no library.
+    """
+    path, file = _open_first(paths)
+    with file:
+        status = os.fstat(file.fileno())
+        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(status), "path": path}
+        if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
+            yield answer | {"functions": {}, "done": True}
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[:4] != b"\x7fELF" or data[4] != 2:
+                yield answer | {"functions": {}, "done": True}
+                return
+            elf = ELFFile(file)
+            functions = find_functions(elf, data, wanted)
+            more = layout_for in functions
+            yield answer | {"functions": functions, "build_id": build_id(elf), "done": not more}
+            if more:
+                yield {"layout": find_layout(elf), "done": True}
+
+
+def identity(status: os.stat_result) -> str:
+    """A name for the file that two mounts of one overlay layer share: they show other devices, but the same times."""
+    return f"{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
+
+
+def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
+    failure: OSError = FileNotFoundError("no path given")
+    for path in paths:
+        try:
+            # Not blocking: what another put at that path may be a pipe.
+            return path, os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The answers for each file of the request, in its order; the last one for a file says `done`."""
+    for paths in request["files"]:
+        try:
+            yield from examine(paths, request["wanted"], request["layout_for"])
+        except OSError as error:
+            yield {"gone": error.strerror or str(error), "done": True}
+        except Exception as error:  # whatever a damaged or hostile file makes the parsers raise: it is not readable
+            yield {"error": f"not a readable library ({type(error).__name__}: {error})"[:200], "done": True}
+
+
+def main() -> None:
+    """Answer one request from standard input, one JSON line a file, within bounds."""
+    os.nice(19)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    for answer in answers(json.load(sys.stdin)):
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

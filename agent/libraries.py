@@ -1,0 +1,113 @@
+"""Which functions a mapped file holds, asked of a child that reads it (agent/elf.py), once for each file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Layout = dict[str, dict[str, int]]
+"""Byte offsets of structure members by structure and member name; `sizeof` is the structure's size."""
+
+_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of one file so far."""
+
+    key: Any
+    """What the asker called the file."""
+    identity: str = ""
+    inode: int = 0
+    path: str = ""
+    """The path by which it could be opened."""
+    functions: dict[str, int] | None = None
+    """File offsets by name; None: this answer brings only the layout, or a failure."""
+    layout: Layout | None = None
+    error: str = ""
+    """Why the file cannot be read."""
+    gone: str = ""
+    """Why it cannot be opened: mostly, its process has ended."""
+
+
+class Libraries:
+    """Asks one child at a time about batches of files and never waits for it."""
+
+    def __init__(self, wanted: Sequence[str], layout_for: str = "ncclCommInitRank") -> None:
+        self._wanted = list(wanted)
+        self._layout_for = layout_for
+        self._queue: list[tuple[Any, tuple[str, ...]]] = []
+        self._asked: list[tuple[Any, tuple[str, ...]]] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._text = b""
+
+    def ask(self, key: Any, paths: tuple[str, ...]) -> None:
+        """Queue a file, to be opened by the first of the paths that works."""
+        self._queue.append((key, paths))
+
+    def poll(self) -> list[Answer]:
+        """The answers that have come since the last call."""
+        if self._child is None:
+            self._start()
+            return []
+        assert self._child.stdout is not None
+        ended = self._child.poll() is not None
+        while chunk := self._child.stdout.read(1 << 16):
+            self._text += chunk
+        lines = self._text.split(b"\n")
+        self._text = lines.pop()[:_LINE_BYTES]
+        found = [self._take(json.loads(line)) for line in lines if line]
+        if ended:
+            found += self._finish()
+            self._start()
+        return found
+
+    def close(self) -> None:
+        """End the child, whatever it is at."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+            self._child = None
+
+    def _start(self) -> None:
+        if not self._queue:
+            return
+        self._asked, self._queue = self._queue, []
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-m", "agent.elf"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        request = {"files": [paths for _, paths in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
+        try:
+            self._child.stdin.write(json.dumps(request).encode())
+            self._child.stdin.close()
+        except BrokenPipeError:
+            self._text = b""  # it died at once: the next poll finds that out and says so
+        os.set_blocking(self._child.stdout.fileno(), False)
+
+    def _take(self, line: dict[str, Any]) -> Answer:
+        key = self._asked[0][0]
+        if line.pop("done", False):
+            self._asked.pop(0)
+        line.pop("build_id", None)
+        return Answer(key, **line)
+
+    def _finish(self) -> list[Answer]:
+        assert self._child is not None
+        self._child.communicate()
+        code, self._child, self._text = self._child.returncode, None, b""
+        left, self._asked = self._asked, []
+        if not left:
+            return []
+        # The child died over the first file that it did not answer for; the others get another one.
+        self._queue = left[1:] + self._queue
+        return [Answer(left[0][0], error=f"reading it took too long or too much memory (exit {code})")]

@@ -1,0 +1,75 @@
+"""Quick looks at the progress of transfers, many a second, summed up for the slower reading."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.libraries import Layout
+from agent.memory import Memory, Transfers
+
+Key = tuple[int, int]
+"""Process number and address of a communicator in it."""
+
+
+@dataclass(slots=True)
+class _Target:
+    memory: Memory
+    active_list: int
+    layout: Layout
+    looks: int = 0
+    sending: int = 0
+    receiving: int = 0
+
+
+class Looks:
+    """A thread that looks at every known communicator's proxy `hertz` times a second."""
+
+    def __init__(self, hertz: float) -> None:
+        self._targets: dict[Key, _Target] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(1 / hertz,), name="looks", daemon=True)
+        self._thread.start()
+
+    def watch(self, key: Key, memory: Memory, layout: Layout) -> None:
+        """Look at this communicator from now on, if its proxy can be found."""
+        active_list = memory.active_list(key[1], layout)
+        if active_list is not None:
+            with self._lock:
+                self._targets[key] = _Target(memory, active_list, layout)
+
+    def forget(self, gone: Callable[[Key], bool]) -> None:
+        """Look no more at the communicators of which this is true."""
+        with self._lock:
+            self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
+
+    def take(self, key: Key) -> tuple[float, float] | None:
+        """Shares of looks that found a chunk being sent and one awaited, since the last call; None: no look worked."""
+        with self._lock:
+            target = self._targets.get(key)
+            if target is None or not target.looks:
+                return None
+            shares = target.sending / target.looks, target.receiving / target.looks
+            target.looks = target.sending = target.receiving = 0
+            return shares
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self, period: float) -> None:
+        while not self._stop.wait(period):
+            with self._lock:
+                found: dict[tuple[int, int], Transfers | None] = {}
+                for (pid, _), target in self._targets.items():
+                    place = (pid, target.active_list)  # communicators may share one proxy
+                    if place not in found:
+                        found[place] = target.memory.transfers(target.active_list, target.layout)
+                    one = found[place]
+                    if one is not None:
+                        target.looks += 1
+                        target.sending += one.sending
+                        target.receiving += one.receiving

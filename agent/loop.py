@@ -1,0 +1,175 @@
+"""The agent's loop: reads every source once a period, hands batches to the store. The one place that asks a clock."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from agent.attachments import Attachments
+from agent.config import AgentConfig
+from agent.context import Context, NothingThereError, Source
+from agent.processes import Processes
+from bpf.loader import BpfError, load
+from store.sample import Batch, Sample, Value
+
+log = logging.getLogger(__name__)
+
+PROBED = ("nccl", "cuda")
+"""Sources that count in the kernel, in the order of their .bpf.c files."""
+BACKLOG = 600
+"""Batches kept while the store cannot be written: ten minutes at one a second."""
+PRUNE_PERIOD_S = 60.0
+
+
+class Sink(Protocol):
+    """The side of a store that the agent sees."""
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep the batches. Raises OSError or ValueError when it cannot."""
+
+
+@dataclass
+class Worker:
+    """One source with a thread of its own, and how it fares."""
+
+    name: str
+    source: Source
+    executor: ThreadPoolExecutor
+    running: Future[list[Sample]] | None = None
+    started: float = 0.0
+    failures: int = 0
+    error: str = ""
+
+    def start(self, now: int) -> None:
+        """Begin a reading, unless the last one is still at it."""
+        if self.running is None:
+            self.started = time.monotonic()
+            self.running = self.executor.submit(lambda: list(self.source.read(now)))
+
+    def collect(self, deadline: float) -> list[Sample]:
+        """What the reading brought by the deadline, and a row on how it went."""
+        assert self.running is not None
+        samples: list[Sample] = []
+        before, self.error = self.error, ""
+        try:
+            samples = self.running.result(max(deadline - time.monotonic(), 0.0))
+            self.running = None
+        except TimeoutError:
+            self.error = f"still reading after {time.monotonic() - self.started:.1f} s"
+        except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
+            self.error = f"{type(error).__name__}: {error}"
+            self.running = None
+        self.failures += bool(self.error)
+        if self.error and self.error.split(" after")[0] != before.split(" after")[0]:
+            log.warning("source %s: %s", self.name, self.error)
+        values: dict[str, Value] = {
+            "source": self.name,
+            "success": float(not self.error),
+            "duration_seconds": time.monotonic() - self.started,
+            "failures_total": self.failures,
+            "error": self.error or None,
+        }
+        return [*samples, Sample("source", values)]
+
+
+@dataclass
+class Outbox:
+    """Batches on their way to the store; the oldest are dropped, and counted, when it stays shut."""
+
+    sink: Sink
+    waiting: deque[Batch] = field(default_factory=deque)
+    dropped: int = 0
+    shut: bool = False
+
+    def send(self, batch: Batch) -> None:
+        """Write what waits, this batch included."""
+        self.waiting.append(batch)
+        while len(self.waiting) > BACKLOG:
+            self.waiting.popleft()
+            self.dropped += 1
+        try:
+            self.sink.write(tuple(self.waiting))
+        except (OSError, ValueError) as error:
+            if not self.shut:
+                log.error("the store cannot be written, readings wait: %s", error)
+            self.shut = True
+            return
+        if self.shut:
+            log.info("the store can be written again; %d batches were dropped", self.dropped)
+        self.shut = False
+        self.waiting.clear()
+
+
+def open_context(config: AgentConfig) -> Context:
+    """Load the probes that the configured sources need; without them, a context that says why."""
+    wanted = [name for name in PROBED if name in config.sources]
+    if not wanted:
+        return Context(config)
+    processes = Processes()
+    try:
+        kernel = load(PROBED)
+    except BpfError as error:
+        return Context(config, no_probes=str(error), processes=processes)
+    programs = {name: fd for name, fd in kernel.programs.items() if name.startswith(tuple(wanted))}
+    attachments = Attachments(programs, processes, config.cuda_calls)
+    return Context(config, kernel, attachments, processes=processes)
+
+
+def open_workers(context: Context) -> list[Worker]:
+    """The configured sources that this machine can give; the others are named with their reason."""
+    workers = []
+    for name in context.config.sources:
+        module = importlib.import_module(f"agent.sources.{name}")
+        try:
+            source: Source = module.open_source(context)
+        except (NothingThereError, OSError, ValueError) as error:
+            log.warning("source %s is off: %s", name, error)
+            continue
+        workers.append(Worker(name, source, ThreadPoolExecutor(1, thread_name_prefix=name)))
+    return workers
+
+
+def read_once(workers: list[Worker], now: int, machine: str, limit_s: float) -> Batch:
+    """One reading of all sources, each within the same time limit."""
+    for worker in workers:
+        worker.start(now)
+    deadline = time.monotonic() + limit_s
+    samples = [sample for worker in workers for sample in worker.collect(deadline)]
+    return Batch(machine, now, tuple(samples))
+
+
+def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[[int], None] | None = None) -> None:
+    """Read and write until told to stop. `prune` is called once a minute with the time (Unix ns)."""
+    context = open_context(config)
+    workers = open_workers(context)
+    outbox = Outbox(sink)
+    due = pruned = time.monotonic()
+    log.info("%s: sources %s", config.name, ", ".join(worker.name for worker in workers) or "none")
+    try:
+        while not stop.is_set():
+            outbox.send(read_once(workers, time.time_ns(), config.name, config.limit_seconds))
+            if prune and time.monotonic() - pruned >= PRUNE_PERIOD_S:
+                pruned = time.monotonic()
+                prune(time.time_ns())
+            # A reading that took longer than a period skips the ticks it missed.
+            due += config.period_seconds * max(1, -(-(time.monotonic() - due) // config.period_seconds))
+            stop.wait(max(due - time.monotonic(), 0.0))
+    finally:
+        close(workers, context)
+
+
+def close(workers: list[Worker], context: Context) -> None:
+    """Let go of everything; a source that hangs is left behind, it ends with the process."""
+    for worker in workers:
+        if worker.running is None or worker.running.done():
+            worker.source.close()
+        worker.executor.shutdown(wait=False, cancel_futures=True)
+    if context.kernel is not None:
+        context.kernel.close()

@@ -1,0 +1,127 @@
+"""Reads NCCL's own structures out of a training process, by the layout that its library's debug information gives.
+
+Nothing is written and nothing is stopped. What is read may change under the reader's hands or be freed: every value
+is checked, and what cannot be true is not reported.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from agent.libraries import Layout
+
+_RANKS = 1 << 20
+_DEVICES = 64
+_SUBS = 4096
+_ARGUMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a communicator says of itself."""
+
+    comm_hash: int
+    rank: int
+    ranks: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Whether a look found chunks on their way."""
+
+    sending: bool
+    """A chunk was handed to the network and is not yet through."""
+    receiving: bool
+    """A chunk is awaited from the network."""
+
+
+class Memory:
+    """The memory of one process, read through /proc/PID/mem."""
+
+    def __init__(self, pid: int, root: str = "/proc") -> None:
+        self._descriptor = os.open(f"{root}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Let go of the process."""
+        os.close(self._descriptor)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """That many bytes, or None where they cannot be read."""
+        if not 4096 <= address < 1 << 47:
+            return None
+        try:
+            data = os.pread(self._descriptor, size, address)
+        except (OSError, OverflowError):
+            return None
+        return data if len(data) == size else None
+
+    def word(self, address: int, size: int = 8) -> int | None:
+        """An unsigned number."""
+        data = self.read(address, size)
+        return None if data is None else int.from_bytes(data, "little")
+
+    def identity(self, comm: int, layout: Layout) -> Identity | None:
+        """Identity of the communicator at that address; None unless everything about it is plausible."""
+        places = layout["ncclComm"]
+        rank, ranks = self.word(comm + places["rank"], 4), self.word(comm + places["nRanks"], 4)
+        device, comm_hash = self.word(comm + places["cudaDev"], 4), self.word(comm + places["commHash"])
+        if rank is None or ranks is None or device is None or not comm_hash:
+            return None
+        if not (rank < ranks <= _RANKS and device < _DEVICES and self._is_whole(comm, layout)):
+            return None
+        return Identity(comm_hash, rank, ranks, device)
+
+    def _is_whole(self, comm: int, layout: Layout) -> bool:
+        """Builds since 2.26 carry the same magic word at both ends."""
+        places = layout["ncclComm"]
+        if "startMagic" not in places or "endMagic" not in places:
+            return True
+        magic = self.word(comm + places["startMagic"])
+        return bool(magic) and magic == self.word(comm + places["endMagic"])
+
+    def active_list(self, comm: int, layout: Layout) -> int | None:
+        """Where the proxy thread of a communicator keeps the head of its list of transfers at work."""
+        state = self.word(comm + layout["ncclComm"]["proxyState"])
+        if not state:
+            return None
+        return state + layout["ncclProxyState"]["progressState"] + layout["ncclProxyProgressState"]["active"]
+
+    def transfers(self, active_list: int, layout: Layout) -> Transfers | None:
+        """What the proxy thread is at; None where it cannot be read."""
+        address = self.word(active_list)
+        if address is None:
+            return None
+        sending = receiving = False
+        places = layout["ncclProxyArgs"]
+        for _ in range(_ARGUMENTS):
+            if not address:
+                break
+            head = self.word(address + places["nsubs"], 4)
+            if head is None or head > _SUBS:
+                return None
+            one = self._subs(address + places["subs"], head, layout)
+            if one is None:
+                return None
+            sending, receiving = sending or one.sending, receiving or one.receiving
+            address = self.word(address + places["next"]) or 0
+        return Transfers(sending, receiving)
+
+    def _subs(self, address: int, count: int, layout: Layout) -> Transfers | None:
+        places = layout["ncclProxySubArgs"]
+        data = self.read(address, count * places["sizeof"])
+        if data is None:
+            return None
+        words = np.frombuffer(data, np.uint8).reshape(count, places["sizeof"])
+
+        def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+            return words[:, places[name] : places[name] + 8].copy().view(np.uint64)[:, 0]
+
+        # Only receiving counts `received`; there `transmitted` means handed to the GPU (proxy.h, ncclProxySubArgs).
+        received = column("received")
+        sending = (received == 0) & (column("transmitted") > column("done"))
+        receiving = (received > 0) & (column("posted") > received)
+        return Transfers(bool(sending.any()), bool(receiving.any()))

@@ -1,0 +1,147 @@
+"""Processes and the files they execute, from /proc. All that is read here is controlled by others: bounded, checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAPS_BYTES = 16 << 20
+_ENVIRONMENT_BYTES = 1 << 20
+_EXECUTABLE = re.compile(
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-]x[sp] [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) ([1-9][0-9]*) +(.*)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process; the start time tells it from a later one with the same number."""
+
+    pid: int
+    start: int
+    """Clock ticks since boot (proc(5), stat field 22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file that a process maps executable."""
+
+    process: Process
+    device: str
+    inode: int
+    path: str
+    """As the process's own mount namespace calls it; ' (deleted)' cut off."""
+    deleted: bool
+    addresses: str
+    """Its address range, the name of a link under /proc/PID/map_files."""
+
+
+def _read(path: str, limit: int) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        chunks, size = [], 0
+        while size < limit and (chunk := file.read(min(1 << 16, limit - size))):
+            chunks.append(chunk)
+            size += len(chunk)
+    return b"".join(chunks)
+
+
+def parse_maps(process: Process, text: bytes) -> list[MappedFile]:
+    """The executable file mappings of /proc/PID/maps, each file once."""
+    files: dict[tuple[bytes, bytes], MappedFile] = {}
+    for low, high, device, inode, name in _EXECUTABLE.findall(text):
+        if (device, inode) not in files and len(inode) < 20:
+            deleted = name.endswith(b" (deleted)")
+            path = os.fsdecode(name[: -len(b" (deleted)")] if deleted else name)
+            addresses = f"{int(low, 16):x}-{int(high, 16):x}"
+            files[device, inode] = MappedFile(process, device.decode(), int(inode), path, deleted, addresses)
+    return list(files.values())
+
+
+def parse_stat(text: bytes) -> tuple[int, int]:
+    """Start time in clock ticks and virtual size in bytes from /proc/PID/stat.
+
+    Raises ValueError for a text of another form. The command may hold spaces and brackets of its own.
+    """
+    fields = text[text.rfind(b")") + 1 :].split()
+    if len(fields) < 21:
+        raise ValueError("/proc/PID/stat has too few fields")
+    return int(fields[19]), int(fields[20])
+
+
+class Processes:
+    """The processes of this PID namespace, and which of them are worth another look."""
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root = str(root)
+        self._seen: dict[int, tuple[int, int]] = {}  # pid: start, virtual size at the last look
+
+    def changed(self) -> Iterator[tuple[Process, list[MappedFile]]]:
+        """Processes that are new or grew since the last call (a library may have come), with what they map."""
+        alive = set()
+        for name in os.listdir(self._root):
+            if not name.isdecimal():
+                continue
+            pid = int(name)
+            try:
+                start, size = parse_stat(_read(f"{self._root}/{name}/stat", 4096))
+                alive.add(pid)
+                if not size or self._seen.get(pid) == (start, size):  # no memory of its own: a thread of the kernel
+                    continue
+                text = _read(f"{self._root}/{name}/maps", _MAPS_BYTES)
+            except (OSError, ValueError):
+                continue  # it ended while we looked, or is not ours to read: the next look will tell
+            self._seen[pid] = (start, size)
+            process = Process(pid, start)
+            yield process, parse_maps(process, text)
+        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in alive}
+
+    def find(self, pid: int) -> Process | None:
+        """The living process of that number."""
+        try:
+            return Process(pid, parse_stat(_read(f"{self._root}/{pid}/stat", 4096))[0])
+        except (OSError, ValueError):
+            return None
+
+    def alive(self, process: Process) -> bool:
+        """Whether that very process still runs (a zombie does not: it has no memory left)."""
+        try:
+            start, size = parse_stat(_read(f"{self._root}/{process.pid}/stat", 4096))
+        except (OSError, ValueError):
+            return False
+        return start == process.start and size > 0
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """The environment that the process was started with; empty where it cannot be read."""
+        try:
+            text = _read(f"{self._root}/{pid}/environ", _ENVIRONMENT_BYTES)
+        except OSError:
+            return {}
+        pairs = (entry.partition("=") for entry in text.decode(errors="replace").split("\0"))
+        return {name: value for name, equals, value in pairs if equals}
+
+    def paths(self, file: MappedFile) -> tuple[str, str]:
+        """Where to open a mapped file: the mapping itself, then the path below the process's own root.
+
+        The mapping reaches deleted and replaced files too, but asks for more rights.
+        """
+        folder = f"{self._root}/{file.process.pid}"
+        return f"{folder}/map_files/{file.addresses}", f"{folder}/root/{file.path.lstrip('/')}"
+
+
+def gpu_of(environment: dict[str, str]) -> str | None:
+    """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: not told.
+
+    With several devices visible the local rank chooses among them, as training frameworks do.
+    """
+    visible = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    for key in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"):
+        rank = environment.get(key, "")
+        if rank.isdecimal() and len(rank) < 4:
+            index = int(rank)
+            if len(visible) == 1:
+                return visible[0] if visible[0].isdecimal() else str(index)
+            return visible[index] if index < len(visible) and visible[index].isdecimal() else str(index)
+    return visible[0] if len(visible) == 1 and visible[0].isdecimal() else None

@@ -1,0 +1,68 @@
+"""CUDA calls of each training process, as the probes on libcudart count them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from agent.config import CUDA_CALLS
+from agent.context import Context
+from agent.pool import Pool
+from store.sample import Sample, Value
+
+_GROUP_OF = {
+    "launches_total": ("launches", "launches"),
+    "graph_launches_total": ("graph_launches", "graphs"),
+    "copy_bytes_total": ("copy_bytes", "copies"),
+    "allocated_bytes": ("allocated_bytes", "allocations"),
+}
+"""Column: the field of the kernel's entry, and the group that must be attached for it to count."""
+
+
+class Cuda:
+    """One row a GPU: the processes of one GPU are added up."""
+
+    def __init__(self, context: Context, pool: Pool) -> None:
+        self._training = context.training
+        self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
+        self._pool = pool
+
+    def read(self, now: int) -> list[Sample]:
+        """A row for each GPU whose processes live; entries of ended processes are given back."""
+        indices, entries = self._pool.taken()
+        clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        rows: dict[str, dict[str, Value]] = {}
+        for index, entry in zip(indices.tolist(), entries, strict=True):
+            pid = int(entry["tgid"])
+            trainee = self._training.get(pid)
+            if trainee is None:
+                self._pool.give_back(index, np.uint64(pid).tobytes())
+                continue
+            row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})
+            for column, value in self._values(entry, clock).items():
+                row[column] = row.get(column, 0) + value  # type: ignore[operator]
+        return [Sample("cuda", row) for row in rows.values()]
+
+    def close(self) -> None:
+        """The maps are the loader's."""
+
+    def _values(self, entry: Any, clock: int) -> dict[str, float]:
+        since = int(entry["synchronize_since"])
+        waiting = max(clock - since, 0) if since else 0
+        values: dict[str, float] = {
+            "synchronize_calls_total": int(entry["synchronize_calls"]),
+            "synchronize_seconds_total": (int(entry["synchronize_ns"]) + waiting) / 1e9,
+        }
+        for column, (field, group) in _GROUP_OF.items():
+            if group in self._groups:
+                values[column] = int(entry[field])
+        return values
+
+
+def open_source(context: Context) -> Cuda:
+    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    kernel, _ = context.probes()
+    maps = kernel.maps
+    return Cuda(context, Pool(maps["processes"], maps["process_of"], maps["free_processes"]))

@@ -1,0 +1,121 @@
+"""The operating system: processors, memory, disks, network, and pressure (PSI, Documentation/accounting/psi.rst)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from agent.context import Context
+from store.sample import Sample, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Totals since boot, of which ratios are made."""
+
+    time: int
+    """Unix ns."""
+    cpu: dict[str, float]
+    """Seconds by state, all processors together."""
+    pressure: dict[str, int]
+    """Microseconds in which some thread waited, by resource."""
+    disk_busy_ms: dict[str, int]
+
+
+def parse_pressure(text: str) -> int:
+    """Microseconds in which some thread waited, from a file under /proc/pressure. Raises ValueError on another form."""
+    for line in text.splitlines():
+        if line.startswith("some "):
+            for word in line.split():
+                if word.startswith("total="):
+                    return int(word[6:])
+    raise ValueError("a pressure file has no line 'some … total='")
+
+
+def parse_retransmits(text: str) -> int:
+    """TCP segments sent again, from /proc/net/snmp. Raises ValueError on another form."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
+    if len(lines) != 2 or "RetransSegs" not in lines[0]:
+        raise ValueError("/proc/net/snmp has no TCP line with RetransSegs")
+    return int(lines[1][lines[0].index("RetransSegs")])
+
+
+def ratios(before: Reading, after: Reading) -> dict[str, Value]:
+    """Shares of the time between two readings, 0 to 1."""
+    elapsed_ns = after.time - before.time
+    if elapsed_ns <= 0:
+        return {}
+    spent = {state: after.cpu[state] - before.cpu.get(state, 0.0) for state in after.cpu}
+    # guest time is contained in user time
+    total = sum(share for state, share in spent.items() if not state.startswith("guest"))
+    values: dict[str, Value] = {}
+    if total > 0:
+        idle, waiting = spent.get("idle", 0.0), spent.get("iowait", 0.0)
+        values["cpu_utilization_ratio"] = _ratio(1 - (idle + waiting) / total)
+        values["cpu_system_ratio"] = _ratio(
+            (spent.get("system", 0.0) + spent.get("irq", 0.0) + spent.get("softirq", 0.0)) / total
+        )
+        values["cpu_iowait_ratio"] = _ratio(waiting / total)
+    for resource, waited in after.pressure.items():
+        if resource in before.pressure:
+            values[f"{resource}_pressure_ratio"] = _ratio((waited - before.pressure[resource]) * 1000 / elapsed_ns)
+    busy = [after.disk_busy_ms[disk] - before.disk_busy_ms.get(disk, 0) for disk in after.disk_busy_ms]
+    if busy:
+        values["disk_utilization_ratio"] = _ratio(max(busy) * 1_000_000 / elapsed_ns)
+    return values
+
+
+def _ratio(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+class Host:
+    """Reads the machine; the first reading has totals only, since a share needs two."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._before: Reading | None = None
+
+    def read(self, now: int) -> list[Sample]:
+        """One row. What this kernel does not have (PSI, disks) is missing from it."""
+        reading = self._totals(now)
+        values = self._counters()
+        if self._before is not None:
+            values |= ratios(self._before, reading)
+        self._before = reading
+        return [Sample("host", values)]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _totals(self, now: int) -> Reading:
+        pressure = {}
+        for resource in ("cpu", "memory", "io"):
+            path = self._proc / "pressure" / resource
+            if path.exists():
+                pressure[resource] = parse_pressure(path.read_text())
+        disks = psutil.disk_io_counters(perdisk=True) or {}
+        busy = {name: getattr(disk, "busy_time", 0) for name, disk in disks.items()}
+        return Reading(now, psutil.cpu_times()._asdict(), pressure, busy)
+
+    def _counters(self) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        memory = psutil.virtual_memory()
+        values["memory_utilization_ratio"] = 1 - memory.available / memory.total
+        disk = psutil.disk_io_counters()
+        if disk is not None:
+            values["disk_read_bytes_total"], values["disk_write_bytes_total"] = disk.read_bytes, disk.write_bytes
+        links = [link for name, link in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        values["network_receive_bytes_total"] = sum(link.bytes_recv for link in links)
+        values["network_transmit_bytes_total"] = sum(link.bytes_sent for link in links)
+        values["tcp_retransmit_segments_total"] = parse_retransmits((self._proc / "net/snmp").read_text())
+        values["context_switches_total"] = psutil.cpu_stats().ctx_switches
+        values["processes_running"] = float((self._proc / "loadavg").read_text().split()[3].split("/")[0])
+        return values
+
+
+def open_source(context: Context) -> Host:
+    """The source, ready to read."""
+    return Host(context.proc)

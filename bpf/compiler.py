@@ -1,0 +1,89 @@
+"""The one place that knows bcc: compiles the probes in a process of its own, hands the descriptors over, and leaves.
+
+bcc keeps a compiler of 90 MB in every process that imports it. So a child builds and loads, sends what the kernel gave
+it over a Unix socket, and exits; programs and maps live on with whoever holds the descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+SHARED = "thread.bpf.h"
+
+
+def source_text(stems: list[str]) -> bytes:
+    """One program text of the shared part and the named `.bpf.c` files.
+
+    bcc rewrites map accesses only in the text it is given, not in files that the text includes.
+    """
+    parts = []
+    for name in (SHARED, *(f"{stem}.bpf.c" for stem in stems)):
+        text = (FOLDER / name).read_bytes().replace(f'#include "{SHARED}"\n'.encode(), b"\n")
+        parts.append(f'#line 1 "{name}"\n'.encode() + text)
+    return b"\n".join(parts)
+
+
+def _import_bcc() -> Any:
+    try:
+        import bcc
+    except ImportError as error:
+        raise RuntimeError(
+            f"the BPF compiler is missing ({error}): apt-get install python3-bpfcc, "
+            "and use a virtual environment that sees system packages"
+        ) from None
+    if not hasattr(bcc, "BPF"):
+        raise RuntimeError(
+            f"the bcc found at {bcc.__file__} is another project of that name: "
+            "pip uninstall bcc, then apt-get install python3-bpfcc"
+        )
+    return bcc
+
+
+def build(stems: list[str], flags: list[str]) -> tuple[dict[str, Any], list[int]]:
+    """Compile and load; a description of programs and maps, and their descriptors in the same order."""
+    os.environ["BCC_KERNEL_SOURCE"] = str(FOLDER / "headers")
+    bcc = _import_bcc()
+    module = bcc.BPF(text=source_text(stems), cflags=["-I/usr/include", *flags])
+    lib, handle = bcc.lib, module.module
+    # bcc's own binding leaves these two undeclared: a pointer would be cut to 32 bits.
+    lib.bpf_num_tables.argtypes, lib.bpf_num_tables.restype = [ctypes.c_void_p], ctypes.c_size_t
+    lib.bpf_table_name.argtypes, lib.bpf_table_name.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_char_p
+    programs = [lib.bpf_function_name(handle, i).decode() for i in range(lib.bpf_num_functions(handle))]
+    descriptors = [module.load_func(name.encode(), bcc.BPF.KPROBE).fd for name in programs]
+    maps, events = {}, {}
+    for index in range(lib.bpf_num_tables(handle)):
+        name = lib.bpf_table_name(handle, index)
+        leaf = lib.bpf_table_leaf_desc(handle, name)
+        maps[name.decode()] = json.loads(leaf) if leaf else None
+        descriptors.append(lib.bpf_table_fd(handle, name))
+        fields = lib.bpf_perf_event_fields(handle, name)
+        if fields:
+            events[name.decode()] = [lib.bpf_perf_event_field(handle, name, i).decode() for i in range(fields)]
+    return {"programs": programs, "maps": maps, "events": events}, descriptors
+
+
+def main() -> None:
+    """Answer one request from standard input on the socket whose number is the first argument."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    request = json.load(sys.stdin)
+    try:
+        answer, descriptors = build(request["stems"], request["flags"])
+    except Exception as error:  # whatever bcc raises is an answer to whoever asked, who may live without probes
+        answer, descriptors = {"error": str(error) or type(error).__name__}, []
+    text = json.dumps(answer).encode()
+    socket.send_fds(channel, [len(text).to_bytes(8, "little")], descriptors)
+    channel.sendall(text)
+    channel.close()
+    # bcc's clean-up at exit would detach and close what was just given away.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

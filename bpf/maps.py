@@ -1,0 +1,107 @@
+"""BPF maps as numpy sees them: arrays mapped into memory, the rest by system call."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYS_BPF = 321  # x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)
+_UPDATE, _DELETE, _INFO = 2, 3, 15  # enum bpf_cmd (include/uapi/linux/bpf.h)
+
+# What bcc calls the C types (src/cc/json_map_decl_visitor.cc gives canonical names).
+_TYPES = {
+    "unsigned long long": "<u8",
+    "unsigned long": "<u8",
+    "long long": "<i8",
+    "long": "<i8",
+    "unsigned int": "<u4",
+    "int": "<i4",
+    "unsigned short": "<u2",
+    "unsigned char": "u1",
+    "u64": "<u8",
+    "s64": "<i8",
+    "u32": "<u4",
+    "s32": "<i4",
+    "u8": "u1",
+}
+
+
+def dtype_of_leaf(description: Any) -> np.dtype[Any]:
+    """The dtype of a map's value from bcc's description: a type name, or [name, fields, "struct"]."""
+    if isinstance(description, str):
+        return np.dtype(_TYPES[description])
+    fields: list[Any] = []
+    for name, kind, *length in description[1]:
+        shape = tuple(length[0]) if length and isinstance(length[0], list) else ()
+        fields.append((name, dtype_of_leaf(kind), shape))
+    return np.dtype(fields)
+
+
+def dtype_of_event(fields: list[str]) -> np.dtype[Any]:
+    """The dtype of a ring's event from bcc's `name#type` list; arrays are written `type[length]`."""
+    columns: list[Any] = []
+    for field in fields:
+        name, kind = field.split("#", 1)
+        base, length = re.fullmatch(r"([^\[]+?)\s*(?:\[(\d+)\])?", kind).groups()  # type: ignore[union-attr]
+        columns.append((name, _TYPES[base], (int(length),) if length else ()))
+    return np.dtype(columns)
+
+
+def _bpf(command: int, attributes: bytes) -> None:
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    if _libc.syscall(_SYS_BPF, command, buffer, len(attributes)) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _words(*values: int) -> bytes:
+    return np.array(values, np.uint64).tobytes()
+
+
+class Map:
+    """One map: `rows()` where it is a mapped array, and changes by key."""
+
+    def __init__(self, descriptor: int, dtype: np.dtype[Any]) -> None:
+        self.descriptor = descriptor
+        self.dtype = dtype
+        info = np.zeros(20, np.uint32)  # struct bpf_map_info: type, id, key_size, value_size, max_entries, flags …
+        _bpf(_INFO, np.array([descriptor, info.nbytes], np.uint32).tobytes() + _words(info.ctypes.data))
+        self.key_size, self.value_size, self.capacity = (int(value) for value in info[2:5])
+        self._mapping: mmap.mmap | None = None
+
+    def rows(self) -> NDArray[Any]:
+        """The array as the kernel sees it now, [capacity], read-only, by no system call. Copy before you compute."""
+        if self._mapping is None:
+            stride = (self.value_size + 7) & ~7
+            if stride != self.dtype.itemsize:
+                raise ValueError(f"a map's entry has {stride} bytes and its dtype {self.dtype.itemsize}")
+            size = -(-stride * self.capacity // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._mapping = mmap.mmap(self.descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        return np.frombuffer(self._mapping, self.dtype, self.capacity)
+
+    def update(self, key: bytes, value: bytes) -> None:
+        """Set one entry; an empty key pushes on a stack or queue. Raises OSError when the map is full."""
+        key_buffer, value_buffer = ctypes.create_string_buffer(key or b"\0"), ctypes.create_string_buffer(value)
+        key_address = ctypes.addressof(key_buffer) if key else 0
+        _bpf(_UPDATE, _words(self.descriptor, key_address, ctypes.addressof(value_buffer), 0))
+
+    def delete(self, key: bytes) -> bool:
+        """Remove one entry; False when there was none."""
+        buffer = ctypes.create_string_buffer(key, len(key))
+        try:
+            _bpf(_DELETE, _words(self.descriptor, ctypes.addressof(buffer)))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of the descriptor; the mapping goes with the last array that looks at it."""
+        self._mapping = None
+        os.close(self.descriptor)

@@ -1,0 +1,336 @@
+/*
+ * NCCL's public calls: what each communicator was asked to do, and the life of communicators.
+ *
+ * Operations are counted in place; only the life of communicators is streamed. Argument positions follow the x86-64
+ * System V ABI and NCCL's public header (nccl.h, 2.18 to 2.31). A function here has the name of the symbol it is
+ * attached to; `<name>Config` forms take one argument more at the end and share the program.
+ */
+#include "thread.bpf.h"
+
+enum event_kind { INIT = 1, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT };
+
+struct event {
+	u64 kind;
+	u64 ns;
+	u64 tgid;
+	u64 tid;
+	u64 comm;  /* the communicator meant, or the parent */
+	u64 out;   /* where the address of the new communicator is written */
+	u64 ranks; /* InitAll: devices; Shrink: ranks left out */
+	s64 rank;
+	s64 color;
+	s64 key;
+	u64 nth; /* which child of its parent this is */
+	u8 id[128];
+};
+
+struct slot_key {
+	u64 comm;
+	u64 tgid;
+};
+
+/* 256 KB: room for 1,170 events between two looks of the agent, more than 16 per process of a full machine. */
+BPF_RINGBUF_OUTPUT(events, 64);
+BPF_TABLE("hash", struct slot_key, u32, slot_of, SLOTS);
+
+/* Bytes of each ncclDataType_t, four bits each: int8, uint8, int32, uint32, int64, uint64, f16, f32, f64, bf16, fp8 x2.
+ */
+#define DATATYPE_SIZES 0x112842884411ULL
+#define DATATYPES 12
+
+static __always_inline struct slot *slot_for(u64 comm, u64 tgid, u32 *index)
+{
+	struct slot_key key = {.comm = comm, .tgid = tgid};
+	u32 *known = slot_of.lookup(&key);
+	struct slot *slot;
+
+	if (known) {
+		*index = *known;
+		return slots.lookup(index);
+	}
+	if (free_slots.pop(index))
+		return 0;
+	slot = slots.lookup(index);
+	if (!slot)
+		return 0;
+	slot->comm = comm;
+	slot->tgid = tgid;
+	if (!slot_of.insert(&key, index))
+		return slot;
+	/* Another thread saw this communicator first. */
+	slot->comm = slot->tgid = 0;
+	free_slots.push(index, BPF_ANY);
+	known = slot_of.lookup(&key);
+	if (!known)
+		return 0;
+	*index = *known;
+	return slots.lookup(index);
+}
+
+static __always_inline struct event *new_event(u64 kind, u64 id, u64 now)
+{
+	struct event *event = events.ringbuf_reserve(sizeof(struct event));
+
+	if (!event) {
+		lose(LOSS_EVENT);
+		return 0;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = kind;
+	event->ns = now;
+	event->tgid = id >> 32;
+	event->tid = (u32)id;
+	event->rank = -1;
+	return event;
+}
+
+/* The agent drains the ring once a period: waking it up for each event would cost more than the event. */
+static __always_inline void send(struct event *event)
+{
+	events.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* A communicator under construction has its address by the time its thread calls again: tell the agent which. */
+static __always_inline void deliver(struct thread *thread, u64 id, u64 now)
+{
+	u64 comm = 0, out = thread->out;
+	struct event *event;
+
+	if (!out || bpf_probe_read_user(&comm, sizeof(comm), (void *)out) || !comm)
+		return;
+	thread->out = 0;
+	event = new_event(BORN, id, now);
+	if (!event)
+		return;
+	event->comm = comm;
+	event->out = out;
+	send(event);
+}
+
+static __always_inline struct thread *enter_nccl(u64 id, u64 now, struct process **process)
+{
+	struct thread *thread = enter(id, now, process);
+
+	if (thread)
+		deliver(thread, id, now);
+	return thread;
+}
+
+static __always_inline int operation(u64 comm, u64 count, u32 datatype, u32 kind)
+{
+	u64 id = caller(), now = bpf_ktime_get_ns();
+	struct process *process;
+	struct thread *thread = enter_nccl(id, now, &process);
+	struct slot *slot;
+	u32 index = NONE;
+
+	if (!thread)
+		return 0;
+	slot = slot_for(comm, id >> 32, &index);
+	if (!slot) {
+		lose(LOSS_SLOT);
+		ADD(process->lost, 1);
+		return 0;
+	}
+	thread->behind = index;
+	if (datatype < DATATYPES)
+		ADD(slot->bytes, count * (DATATYPE_SIZES >> (4 * datatype) & 15));
+	else
+		ADD(slot->unsized, 1);
+	slot->last_ns = now;
+	slot->last_kind = kind;
+	slot->last_datatype = datatype;
+	slot->last_count = count;
+	ADD(slot->kinds[kind & 15], 1);
+	ADD(slot->operations, 1);
+	return 0;
+}
+
+static __always_inline u64 on_stack(u64 sp, u32 place)
+{
+	u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)(sp + 8 * place));
+	return value;
+}
+
+/* Order of kinds: agent/sources/nccl.py, OPERATIONS. */
+#define OPERATION(name, kind, comm, count, datatype)                                                                   \
+	int name(struct pt_regs *ctx)                                                                                  \
+	{                                                                                                              \
+		return operation(comm, count, datatype, kind);                                                         \
+	}
+
+OPERATION(ncclAllReduce, 0, ctx->r9, ctx->dx, ctx->cx)
+OPERATION(ncclReduceScatter, 1, ctx->r9, ctx->dx, ctx->cx)
+OPERATION(ncclAllGather, 2, ctx->r8, ctx->dx, ctx->cx)
+OPERATION(ncclBroadcast, 3, ctx->r9, ctx->dx, ctx->cx)
+OPERATION(ncclReduce, 4, on_stack(ctx->sp, 1), ctx->dx, ctx->cx)
+OPERATION(ncclSend, 5, ctx->r8, ctx->si, ctx->dx)
+OPERATION(ncclRecv, 6, ctx->r8, ctx->si, ctx->dx)
+OPERATION(ncclAlltoAll, 7, ctx->r8, ctx->dx, ctx->cx)
+OPERATION(ncclGather, 8, ctx->r9, ctx->dx, ctx->cx)
+OPERATION(ncclScatter, 9, ctx->r9, ctx->dx, ctx->cx)
+
+int ncclCommGetAsyncError(struct pt_regs *ctx)
+{
+	struct slot_key key = {.comm = ctx->di};
+	u64 id = caller();
+	struct slot *slot;
+	u32 *index;
+
+	/* Often thousands a second from PyTorch's watchdog, which neither makes communicators nor waits: no more than
+	 * this. */
+	key.tgid = id >> 32;
+	index = slot_of.lookup(&key);
+	if (!index)
+		return 0;
+	slot = slots.lookup(index);
+	if (!slot)
+		return 0;
+	slot->last_query_ns = bpf_ktime_get_ns();
+	ADD(slot->queries, 1);
+	return 0;
+}
+
+int ncclGroupStart(struct pt_regs *ctx)
+{
+	struct process *process;
+	u64 id = caller();
+
+	if (enter_nccl(id, bpf_ktime_get_ns(), &process))
+		ADD(process->group_starts, 1);
+	return 0;
+}
+
+int ncclGroupEnd(struct pt_regs *ctx)
+{
+	struct process *process;
+	u64 id = caller();
+
+	if (enter_nccl(id, bpf_ktime_get_ns(), &process))
+		ADD(process->group_ends, 1);
+	return 0;
+}
+
+/* Remember where the address of a new communicator will appear, and tell the agent what is known of it. */
+static __always_inline int init(u64 kind, u64 out, u64 ranks, s64 rank, u64 unique_id)
+{
+	u64 id = caller(), now = bpf_ktime_get_ns();
+	struct process *process;
+	struct thread *thread = enter_nccl(id, now, &process);
+	struct event *event;
+
+	if (!thread)
+		return 0;
+	event = new_event(kind, id, now);
+	if (!event) {
+		ADD(process->lost, 1);
+		return 0;
+	}
+	event->out = thread->out = out;
+	event->ranks = ranks;
+	event->rank = rank;
+	if (unique_id)
+		bpf_probe_read_user(event->id, sizeof(event->id), (void *)unique_id);
+	send(event);
+	return 0;
+}
+
+/* The unique id is 128 bytes by value: it lies in the caller's argument area and takes no register. */
+int ncclCommInitRank(struct pt_regs *ctx)
+{
+	return init(INIT, ctx->di, (u32)ctx->si, (s32)ctx->dx, ctx->sp + 8);
+}
+
+int ncclCommInitRankScalable(struct pt_regs *ctx)
+{
+	/* Several unique ids may be given, the same ones in the same order on all ranks: the first tells enough. */
+	return init(INIT, ctx->di, (u32)ctx->si, (s32)ctx->dx, ctx->r8);
+}
+
+int ncclCommInitAll(struct pt_regs *ctx)
+{
+	return init(INIT_ALL, ctx->di, (u32)ctx->si, -1, 0);
+}
+
+static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s64 color, s64 key)
+{
+	u64 id = caller(), now = bpf_ktime_get_ns();
+	struct process *process;
+	struct thread *thread = enter_nccl(id, now, &process);
+	struct event *event;
+	struct slot *slot;
+	u32 index = NONE;
+
+	if (!thread)
+		return 0;
+	slot = slot_for(parent, id >> 32, &index);
+	event = slot ? new_event(kind, id, now) : 0;
+	if (!event) {
+		ADD(process->lost, 1);
+		return 0;
+	}
+	event->comm = parent;
+	event->out = out;
+	thread->out = kind == SPLIT && color < 0 ? 0 : out; /* NCCL_SPLIT_NOCOLOR: this rank gets no child */
+	event->ranks = left_out;
+	event->color = color;
+	event->key = key;
+	event->nth = slot->splits;
+	ADD(slot->splits, 1);
+	send(event);
+	return 0;
+}
+
+int ncclCommSplit(struct pt_regs *ctx)
+{
+	return child(SPLIT, ctx->di, ctx->cx, 0, (s32)ctx->si, (s32)ctx->dx);
+}
+
+int ncclCommShrink(struct pt_regs *ctx)
+{
+	return child(SHRINK, ctx->di, ctx->cx, (u32)ctx->dx, 0, 0);
+}
+
+static __always_inline int end(u64 kind, u64 comm)
+{
+	u64 id = caller(), now = bpf_ktime_get_ns();
+	struct slot_key key = {.comm = comm, .tgid = id >> 32};
+	struct process *process;
+	struct event *event;
+	struct slot *slot;
+	u32 *index;
+
+	if (!enter_nccl(id, now, &process))
+		return 0;
+	index = slot_of.lookup(&key);
+	slot = index ? slots.lookup(index) : 0;
+	if (slot && kind != FINALIZE) {
+		slot->ended = 1;
+		slot_of.delete(&key);
+	}
+	event = new_event(kind, id, now);
+	if (!event) {
+		ADD(process->lost, 1);
+		return 0;
+	}
+	event->comm = comm;
+	send(event);
+	return 0;
+}
+
+int ncclCommFinalize(struct pt_regs *ctx)
+{
+	return end(FINALIZE, ctx->di);
+}
+
+int ncclCommDestroy(struct pt_regs *ctx)
+{
+	return end(DESTROY, ctx->di);
+}
+
+int ncclCommAbort(struct pt_regs *ctx)
+{
+	return end(ABORT, ctx->di);
+}

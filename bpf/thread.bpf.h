@@ -1,0 +1,175 @@
+/*
+ * What the probes of one agent share: who is calling, per-process and per-thread state, and the loss ledger.
+ *
+ * Durations come from entries alone: a thread that entered a synchronize call is taken to wait until its next probed
+ * call. A return probe would cost as much again, and can kill processes under seccomp on some kernels.
+ */
+#pragma once
+#include <linux/types.h>
+
+/* x86-64 user registers as a uprobe hands them over (arch/x86/include/asm/ptrace.h). */
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+
+#define NONE 0xffffffffU
+
+/* One process that called into a library with probes. Read by the agent through a memory map: only additions. */
+struct process {
+	u64 tgid;
+	u64 synchronize_calls;
+	u64 synchronize_ns;
+	u64 synchronize_since; /* entry into the synchronize call that no other call has followed yet, or 0 */
+	u64 launches;
+	u64 graph_launches;
+	u64 copy_bytes;
+	u64 allocated_bytes;
+	u64 allocations;
+	u64 frees;
+	u64 group_starts;
+	u64 group_ends;
+	u64 lost; /* hits of this process that could not be counted */
+};
+
+/* One communicator of one process. */
+struct slot {
+	u64 comm; /* its address in the process */
+	u64 tgid;
+	u64 operations;
+	u64 bytes;
+	u64 unsized; /* operations whose datatype is not known: their bytes are not in the sum */
+	u64 blocked_ns;
+	u64 blocked_since; /* entry into the synchronize call behind an operation that is still the thread's last call
+			    */
+	u64 last_ns;
+	u64 queries; /* ncclCommGetAsyncError */
+	u64 last_query_ns;
+	u64 last_kind;
+	u64 last_datatype;
+	u64 last_count;
+	u64 ended;  /* destroyed or aborted: its address may be another communicator's by now */
+	u64 splits; /* collective calls that make a child: their order is the same on all ranks */
+	u64 kinds[16];
+};
+
+/* What is known of one thread between two of its calls. */
+struct thread {
+	u64 synchronize_at; /* 0: not in a synchronize call, as far as is known */
+	u64 out;	    /* where a communicator under construction will be written, 0: none */
+	u32 process;
+	u32 behind;	  /* communicator of the last operation since the last synchronize call */
+	u32 synchronizes; /* the communicator that the synchronize call waits for */
+	u32 unused;
+};
+
+enum loss { LOSS_FOREIGN, LOSS_PROCESS, LOSS_SLOT, LOSS_THREAD, LOSS_EVENT, LOSSES };
+
+/* Sizes: 16 processes on each of 64 devices, 4 communicators each. Memory: 0.1 MB and 0.7 MB. */
+#define PROCESSES 1024
+#define SLOTS 4096
+
+BPF_F_TABLE("array", u32, struct process, processes, PROCESSES, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, u64, losses, LOSSES, BPF_F_MMAPABLE);
+BPF_TABLE("hash", u64, u32, process_of, PROCESSES);
+BPF_TABLE("lru_hash", u64, struct thread, threads, 16384);
+BPF_F_TABLE("array", u32, struct slot, slots, SLOTS, BPF_F_MMAPABLE);
+/* Indices that the agent has put up for use; it puts them back when the process or the communicator is gone. */
+BPF_STACK(free_processes, u32, PROCESSES);
+BPF_STACK(free_slots, u32, SLOTS);
+
+#define ADD(field, amount) __sync_fetch_and_add(&(field), (amount))
+
+static __always_inline void lose(u32 kind)
+{
+	u64 *count = losses.lookup(&kind);
+
+	if (count)
+		ADD(*count, 1);
+}
+
+/* Process and thread as the agent's PID namespace numbers them; 0 for a process outside of it. */
+static __always_inline u64 caller(void)
+{
+#ifdef PID_NAMESPACE_INODE
+	struct bpf_pidns_info ids = {};
+
+	if (bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE_INODE, &ids, sizeof(ids)))
+		return 0;
+	return (u64)ids.tgid << 32 | ids.pid;
+#else
+	return bpf_get_current_pid_tgid();
+#endif
+}
+
+static __always_inline u32 process_index(u64 tgid)
+{
+	u32 *known = process_of.lookup(&tgid), index;
+	struct process *process;
+
+	if (known)
+		return *known;
+	if (free_processes.pop(&index))
+		return NONE;
+	process = processes.lookup(&index);
+	if (!process)
+		return NONE;
+	process->tgid = tgid; /* the rest is zero: the agent cleared it before it put the index up */
+	if (!process_of.insert(&tgid, &index))
+		return index;
+	/* Another thread of this process was faster. */
+	process->tgid = 0;
+	free_processes.push(&index, BPF_ANY);
+	known = process_of.lookup(&tgid);
+	return known ? *known : NONE;
+}
+
+/* Close the wait that this thread's last synchronize call began: the thread is here, so it waits no more. */
+static __always_inline void settle(struct thread *thread, struct process *process, u64 tgid, u64 now)
+{
+	u64 waited = now - thread->synchronize_at;
+	struct slot *slot;
+
+	if (!thread->synchronize_at)
+		return;
+	thread->synchronize_at = 0;
+	ADD(process->synchronize_ns, waited);
+	process->synchronize_since = 0;
+	slot = slots.lookup(&thread->synchronizes);
+	if (slot && slot->tgid == tgid) {
+		ADD(slot->blocked_ns, waited);
+		slot->blocked_since = 0;
+	}
+}
+
+/* The calling thread and its process, both settled; null where there is no room (counted) or nothing to count. */
+static __always_inline struct thread *enter(u64 id, u64 now, struct process **process)
+{
+	struct thread *thread, fresh = {.behind = NONE, .synchronizes = NONE};
+	u64 tgid = id >> 32;
+
+	*process = 0;
+	if (!id) {
+		lose(LOSS_FOREIGN);
+		return 0;
+	}
+	thread = threads.lookup(&id);
+	if (thread)
+		*process = processes.lookup(&thread->process);
+	if (!thread || !*process || (*process)->tgid != tgid) { /* first call, or the number was another process's */
+		fresh.process = process_index(tgid);
+		*process = processes.lookup(&fresh.process);
+		if (!*process) {
+			lose(LOSS_PROCESS);
+			return 0;
+		}
+		threads.update(&id, &fresh);
+		thread = threads.lookup(&id);
+	}
+	if (!thread) {
+		lose(LOSS_THREAD);
+		ADD((*process)->lost, 1);
+		return 0;
+	}
+	settle(thread, *process, tgid, now);
+	return thread;
+}
