@@ -22,7 +22,10 @@ class Store(Protocol):
     """A place that keeps tables of readings (recording.md has the tables, catalogue.py the words)."""
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Keep all samples of these batches, or none of them and raise StoreError."""
+        """Keep all samples of these batches, or none of them and raise StoreError.
+
+        A single value that its column cannot take is kept as unknown. Names are lower case, digits and underscores.
+        """
 
     def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
         """Rows with after < time <= until (Unix ns), in order of time, then of writing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from pathlib import Path
 
 from store.contract import Store, StoreError
@@ -15,8 +16,8 @@ def open_store(place: str, create: bool = False) -> Store:
     `create` begins the file if it is not there. Raises StoreError with one line that names cause and mend.
     """
     path = Path(place).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir() also false, not an error, behind a folder that may not be entered
         return Recording(path)
-    if path.is_file() or path.suffix in (".db", ".sqlite", ".sqlite3"):
+    if os.path.isfile(path) or path.suffix in (".db", ".sqlite", ".sqlite3"):
         return Embedded(path, create)
     raise StoreError(f"{place} is no store: name a .db file or the folder of a recording")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from store.catalogue import METRICS, TABLES
 from store.columns import WIDTH, Type, check_name, converter, key_columns, type_found, type_of
 from store.contract import StoreError
 from store.sample import Batch, Value
 from store.sqlite import DECLARED, declared_types, quote
+
+log = logging.getLogger(__name__)
 
 Row = tuple[Value, ...]
 Groups = dict[tuple[str, tuple[str, ...]], list[Row]]
@@ -71,9 +75,23 @@ def _converted(
 ) -> tuple[Value, ...]:
     try:
         return tuple([convert(value) for convert, value in zip(converters, row, strict=True)])
-    except (ValueError, TypeError) as error:
-        shown = dict(zip(columns, row, strict=True))
-        raise StoreError(f"table {table} takes no such value ({error}): {shown}") from error
+    except (ValueError, TypeError):
+        cells = zip(columns, converters, row, strict=True)
+        return tuple([_cell(table, name, convert, value) for name, convert, value in cells])
+
+
+def _cell(table: str, column: str, convert: Callable[[Value], Value], value: Value) -> Value:
+    """One odd value must not keep all other readings out of the store: it is unknown, and the log says so once."""
+    try:
+        return convert(value)
+    except (ValueError, TypeError):
+        _warn(table, column, type(value).__name__)
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _warn(table: str, column: str, kind: str) -> None:
+    log.warning("%s.%s is a number and was given a %s: such values are kept as unknown", table, column, kind)
 
 
 def _fits(need: Type | None, have: Type) -> bool:

@@ -27,6 +27,8 @@ _MEANINGS = (
 
 def connect(path: Path, create: bool) -> sqlite3.Connection:
     """A connection in which transactions are begun by hand. Raises StoreError and sqlite3.Error."""
+    if not os.access(path.parent, os.X_OK) and os.path.isdir(path.parent):
+        raise StoreError(f"{path} cannot be reached: this user may not enter its folder")
     if not path.parent.is_dir():
         raise StoreError(f"{path}: there is no folder {path.parent}; create it or name another place")
     if not create and not path.exists():

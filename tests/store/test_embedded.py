@@ -93,15 +93,27 @@ def test_kill_loses_nothing_committed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_batch_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A value that its column cannot take is an error that names it, and nothing of that write is kept."""
+def test_a_write_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Where one sample cannot be kept, nothing of that write is, and the store works on."""
     store = Embedded(tmp_path / "s.db")
-    bad = Batch("m1", 2, (Sample("host", {"processes_running": 3}), Sample("gpu", {"power_watts": "N/A"})))
-    with pytest.raises(StoreError, match=r"table gpu .*N/A"):
+    bad = Batch("m1", 2, (Sample("host", {"processes_running": 3}), Sample("host", {"No Name": 5})))
+    with pytest.raises(StoreError, match="'No Name' cannot name a table or column"):
         store.write([host("m1", 1, 9), bad])
     assert store.tables() == ()
     store.write([host("m1", 3, 11)])
     assert rows(store, "host") == [{"time": 3, "machine": "m1", "context_switches_total": 11}]
+    store.close()
+
+
+def test_an_odd_value_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Text where a number belongs is kept as unknown and said once; all beside it is kept."""
+    store = Embedded(tmp_path / "s.db")
+    odd = {"gpu": "2", "temperature_celsius": "N/A", "power_watts": 312.5}
+    store.write([Batch("m1", n, (Sample("gpu", odd),)) for n in (1, 2)])
+    assert rows(store, "gpu", 1) == [{"time": 2, "machine": "m1", "gpu": "2", "power_watts": 312.5}]
+    assert [record.message for record in caplog.records] == [
+        "gpu.temperature_celsius is a number and was given a str: such values are kept as unknown"
+    ]
     store.close()
 
 
