@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from agent.libraries import Answer, Layout, Libraries
 from agent.processes import MappedFile, Process, Processes
-from bpf.uprobe import attach
+from bpf.uprobe import attach, detach
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +158,7 @@ class Attachments:
                 library.state, library.reason = "blocked", f"{name}: {error.strerror}"
 
     def _detach(self, library: Library, why: str) -> None:
-        for descriptor in library.probes.values():
-            os.close(descriptor)
+        detach(library.probes.values())
         library.probes.clear()
         library.state, library.reason = "gone", why
         # Its number may be another file's by the time somebody maps it again: look afresh then.

@@ -71,8 +71,7 @@ class Libraries:
         """End the child, whatever it is at."""
         if self._child is not None:
             self._child.kill()
-            self._child.communicate()
-            self._child = None
+            self._bury(self._child)
 
     def _start(self) -> None:
         if not self._queue:
@@ -88,11 +87,17 @@ class Libraries:
         assert self._child.stdout is not None
         request = {"files": [paths for _, paths in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
         try:
-            self._child.stdin.write(json.dumps(request).encode())
-            self._child.stdin.close()
+            with self._child.stdin as request_pipe:
+                request_pipe.write(json.dumps(request).encode())
         except BrokenPipeError:
             self._text = b""  # it died at once: the next poll finds that out and says so
         os.set_blocking(self._child.stdout.fileno(), False)
+
+    def _bury(self, child: subprocess.Popen[bytes]) -> int:
+        assert child.stdout is not None
+        child.stdout.close()
+        self._child = None
+        return child.wait()
 
     def _take(self, line: dict[str, Any]) -> Answer:
         key = self._asked[0][0]
@@ -103,8 +108,7 @@ class Libraries:
 
     def _finish(self) -> list[Answer]:
         assert self._child is not None
-        self._child.communicate()
-        code, self._child, self._text = self._child.returncode, None, b""
+        code, self._text = self._bury(self._child), b""
         left, self._asked = self._asked, []
         if not left:
             return []

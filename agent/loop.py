@@ -169,7 +169,10 @@ def close(workers: list[Worker], context: Context) -> None:
     """Let go of everything; a source that hangs is left behind, it ends with the process."""
     for worker in workers:
         if worker.running is None or worker.running.done():
-            worker.source.close()
+            try:
+                worker.source.close()
+            except (OSError, ValueError) as error:
+                log.warning("source %s did not close: %s", worker.name, error)
         worker.executor.shutdown(wait=False, cancel_futures=True)
     if context.kernel is not None:
         context.kernel.close()

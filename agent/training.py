@@ -40,6 +40,9 @@ class Training:
             return None
         gpu = gpu_of(self._processes.environment(pid))
         with self._lock:
+            known = self._known.get(pid)
+            if known is not None and known.process == process:  # another source was faster
+                return known
             if len(self._known) >= _REMEMBERED:
                 self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
             self._known[pid] = Trainee(process, self._spare() if gpu is None else gpu)

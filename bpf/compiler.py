@@ -11,8 +11,11 @@ import json
 import os
 import socket
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
+
+from bpf.uprobe import TRACE_UPROBE_MULTI
 
 FOLDER = Path(__file__).parent
 SHARED = "thread.bpf.h"
@@ -56,7 +59,8 @@ def build(stems: list[str], flags: list[str]) -> tuple[dict[str, Any], list[int]
     lib.bpf_num_tables.argtypes, lib.bpf_num_tables.restype = [ctypes.c_void_p], ctypes.c_size_t
     lib.bpf_table_name.argtypes, lib.bpf_table_name.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_char_p
     programs = [lib.bpf_function_name(handle, i).decode() for i in range(lib.bpf_num_functions(handle))]
-    descriptors = [module.load_func(name.encode(), bcc.BPF.KPROBE).fd for name in programs]
+    kind = {"attach_type": TRACE_UPROBE_MULTI} if "attach_type" in signature(module.load_func).parameters else {}
+    descriptors = [module.load_func(name.encode(), bcc.BPF.KPROBE, **kind).fd for name in programs]
     maps, events = {}, {}
     for index in range(lib.bpf_num_tables(handle)):
         name = lib.bpf_table_name(handle, index)

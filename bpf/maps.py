@@ -54,11 +54,14 @@ def dtype_of_event(fields: list[str]) -> np.dtype[Any]:
     return np.dtype(columns)
 
 
-def _bpf(command: int, attributes: bytes) -> None:
+def bpf(command: int, attributes: bytes) -> int:
+    """The bpf system call (bpf(2)). Raises OSError."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    if _libc.syscall(_SYS_BPF, command, buffer, len(attributes)) < 0:
+    result: int = _libc.syscall(_SYS_BPF, command, buffer, len(attributes))
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+    return result
 
 
 def _words(*values: int) -> bytes:
@@ -72,7 +75,7 @@ class Map:
         self.descriptor = descriptor
         self.dtype = dtype
         info = np.zeros(20, np.uint32)  # struct bpf_map_info: type, id, key_size, value_size, max_entries, flags …
-        _bpf(_INFO, np.array([descriptor, info.nbytes], np.uint32).tobytes() + _words(info.ctypes.data))
+        bpf(_INFO, np.array([descriptor, info.nbytes], np.uint32).tobytes() + _words(info.ctypes.data))
         self.key_size, self.value_size, self.capacity = (int(value) for value in info[2:5])
         self._mapping: mmap.mmap | None = None
 
@@ -90,13 +93,13 @@ class Map:
         """Set one entry; an empty key pushes on a stack or queue. Raises OSError when the map is full."""
         key_buffer, value_buffer = ctypes.create_string_buffer(key or b"\0"), ctypes.create_string_buffer(value)
         key_address = ctypes.addressof(key_buffer) if key else 0
-        _bpf(_UPDATE, _words(self.descriptor, key_address, ctypes.addressof(value_buffer), 0))
+        bpf(_UPDATE, _words(self.descriptor, key_address, ctypes.addressof(value_buffer), 0))
 
     def delete(self, key: bytes) -> bool:
         """Remove one entry; False when there was none."""
         buffer = ctypes.create_string_buffer(key, len(key))
         try:
-            _bpf(_DELETE, _words(self.descriptor, ctypes.addressof(buffer)))
+            bpf(_DELETE, _words(self.descriptor, ctypes.addressof(buffer)))
         except FileNotFoundError:
             return False
         return True
