@@ -77,6 +77,11 @@ class Attachments:
             if not library.users:
                 self._detach(library, "no process maps it any more")
 
+    @property
+    def busy(self) -> bool:
+        """Whether answers about files are still to come."""
+        return bool(self._waiting) or self._finder.busy
+
     def layout_of(self, process: Process) -> Layout | None:
         """The layout of the NCCL that a process maps, where it is known."""
         for library in self.libraries.values():

@@ -50,6 +50,11 @@ class Libraries:
         """Queue a file, to be opened by the first of the paths that works."""
         self._queue.append((key, paths))
 
+    @property
+    def busy(self) -> bool:
+        """Whether a child is at work, or will be."""
+        return self._child is not None or bool(self._queue)
+
     def poll(self) -> list[Answer]:
         """The answers that have come since the last call."""
         if self._child is None:

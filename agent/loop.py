@@ -122,17 +122,20 @@ def open_context(config: AgentConfig) -> Context:
     return Context(config, kernel, attachments, processes=processes)
 
 
+def open_worker(context: Context, name: str) -> Worker:
+    """One source. Raises NothingThereError, OSError or ValueError where it cannot be had."""
+    source: Source = importlib.import_module(f"agent.sources.{name}").open_source(context)
+    return Worker(name, source, ThreadPoolExecutor(1, thread_name_prefix=name))
+
+
 def open_workers(context: Context) -> list[Worker]:
     """The configured sources that this machine can give; the others are named with their reason."""
     workers = []
     for name in context.config.sources:
-        module = importlib.import_module(f"agent.sources.{name}")
         try:
-            source: Source = module.open_source(context)
+            workers.append(open_worker(context, name))
         except (NothingThereError, OSError, ValueError) as error:
             log.warning("source %s is off: %s", name, error)
-            continue
-        workers.append(Worker(name, source, ThreadPoolExecutor(1, thread_name_prefix=name)))
     return workers
 
 

@@ -1,0 +1,154 @@
+"""`peerwatch doctor`: each source and probe - on, off or blocked, why, and the command that mends it."""
+
+from __future__ import annotations
+
+import json as text
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.config import Settings, read_settings, store_place
+from cli.times import ago
+from store.contract import StoreError
+from store.places import open_store
+
+if TYPE_CHECKING:
+    from agent.context import Context
+
+LOOK_S = 20.0
+"""How long to wait for the answers about the libraries of running processes."""
+STYLE = {"on": "green", "off": "dim", "blocked": "bold red"}
+# What a reason is mended by, by a word of the reason.
+_MENDS = (
+    ("python3-bpfcc", "apt-get install python3-bpfcc"),
+    ("another project", "pip uninstall bcc && apt-get install python3-bpfcc"),
+    ("linux-libc-dev", "apt-get install linux-libc-dev"),
+    ("run as root", "sudo peerwatch doctor"),
+    ("stripped, or static", "use a libnccl that exports its functions, such as NVIDIA's wheel or package"),
+    ("replaced on disk", "run with CAP_CHECKPOINT_RESTORE, or restart the training process"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: str
+    """on, off or blocked."""
+    why: str = ""
+    mend: str = ""
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+) -> None:
+    """Look at every source and probe of this machine. Exit code: 0 all is on, 1 something is blocked."""
+    settings = read_settings(config)
+    findings = [*_sources(settings), *_surroundings(), _store(store_place(store))]
+    if json:
+        typer.echo(text.dumps([asdict(finding) for finding in findings]))
+    else:
+        _show(findings)
+    raise typer.Exit(int(any(finding.state == "blocked" for finding in findings)))
+
+
+def _sources(settings: Settings) -> Iterator[Finding]:
+    """Open each source as the agent does, read it once, and put probes on what runs now, for a moment."""
+    from agent import loop
+    from agent.config import SOURCES
+    from agent.context import NothingThereError
+
+    context = loop.open_context(settings.agent)
+    workers = []
+    try:
+        for name in SOURCES:
+            if name not in settings.agent.sources:
+                yield Finding(f"source {name}", "off", "not in the configuration", f'add "{name}" to agent.sources')
+                continue
+            try:
+                workers.append(loop.open_worker(context, name))
+            except (NothingThereError, OSError, ValueError) as error:
+                yield _blocked(f"source {name}", str(error))
+        batch = loop.read_once(workers, time.time_ns(), settings.agent.name, LOOK_S)
+        for sample in batch.samples:
+            if sample.table == "source" and sample.values["source"] in SOURCES:
+                name, why = f"source {sample.values['source']}", sample.values.get("error")
+                yield _blocked(name, str(why)) if why else Finding(name, "on")
+        yield from _libraries(context)
+    finally:
+        loop.close(workers, context)
+
+
+def _libraries(context: Context) -> Iterator[Finding]:
+    if context.attachments is None:
+        return
+    deadline = time.monotonic() + LOOK_S
+    while context.attachments.busy and time.monotonic() < deadline:
+        time.sleep(0.2)
+        context.attachments.update()
+    libraries = context.attachments.libraries.values()
+    if not libraries:
+        yield Finding("libraries", "off", "no process maps libnccl or libcudart now", "start a training process")
+    for library in libraries:
+        name = f"library {library.path}"
+        pids = ", ".join(str(process.pid) for process in sorted(library.users, key=lambda user: user.pid))
+        if library.state == "blocked":
+            yield _blocked(name, f"{library.reason} (pid {pids})")
+        else:
+            layout = "layout known" if library.layout else "no debug information, so no look at transfers"
+            yield Finding(name, "on", f"{len(library.probes)} probes, pid {pids}" + f"; {layout}" * ("nccl" in name))
+
+
+def _surroundings() -> Iterator[Finding]:
+    pressure = Path("/proc/pressure/cpu").exists()
+    yield (
+        Finding("pressure (PSI)", "on")
+        if pressure
+        else Finding("pressure (PSI)", "off", "this kernel does not account for it", "boot with psi=1")
+    )
+    compiler = shutil.which("cc")
+    yield (
+        Finding("emulated fleet", "on")
+        if compiler
+        else Finding("emulated fleet", "off", "there is no C compiler", "apt-get install gcc libc6-dev")
+    )
+
+
+def _store(place: str) -> Finding:
+    name = f"store {place}"
+    start = "systemctl start peerwatch-agent, or peerwatch up"
+    try:
+        store = open_store(place)
+        try:
+            span = store.span()
+        finally:
+            store.close()
+    except StoreError as error:
+        return Finding(name, "off", str(error), start)
+    if span is None:
+        return Finding(name, "off", "it holds no reading yet", start)
+    age_s = (time.time_ns() - span[1]) / 1e9
+    return Finding(name, "on" if age_s < 60 else "off", f"last reading {ago(age_s)} ago", "" if age_s < 60 else start)
+
+
+def _blocked(name: str, why: str) -> Finding:
+    return Finding(name, "blocked", why, next((mend for word, mend in _MENDS if word in why), ""))
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("what", "is", "why", "mend", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(finding.name, Text(finding.state, STYLE[finding.state]), finding.why, Text(finding.mend, "cyan"))
+    Console().print(table)
