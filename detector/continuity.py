@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from detector.config import SECOND, Config
 from detector.window import grown
 
+Nats = NDArray[np.float64]
 HIGH, LOW = 0, 1
+MOST_DOUBLINGS = 3
 
 
 @dataclass(slots=True)
@@ -25,12 +27,15 @@ class Streaks:
     """In nats."""
     since: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0, 0), np.int64))
     convicted: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0, 0), bool))
+    cleared: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0, 0), np.int64))
+    """Convictions that passed by themselves: each doubles what the next one takes."""
 
     def fit(self, shape: tuple[int, ...]) -> None:
         """Make room for [metric, entity]."""
         self.evidence = grown(self.evidence, (2, *shape), 0.0)
         self.since = grown(self.since, (2, *shape), 0)
         self.convicted = grown(self.convicted, (2, *shape), 0)
+        self.cleared = grown(self.cleared, (2, *shape), 0)
 
     def forget(self, entities: NDArray[np.int64]) -> None:
         """Begin anew for some entities."""
@@ -49,6 +54,8 @@ class Pace:
     enough: float
     """Nats that convict."""
     step_ns: int
+    nats: float
+    strongest: float
 
 
 def pace_of(table: str, step_ns: int, streams: int, config: Config) -> Pace:
@@ -59,21 +66,33 @@ def pace_of(table: str, step_ns: int, streams: int, config: Config) -> Pace:
     looks = max(streams, 1) * config.false_alarm_days * 86400 / independent
     enough = max(math.log(looks), config.nats)
     shortest_steps = max(3.0, config.shortest_s * factor / step_s)
-    return Pace(step_s / independent, enough / shortest_steps, enough, step_ns)
+    return Pace(step_s / independent, enough / shortest_steps, enough, step_ns, config.nats, config.strength_most)
 
 
-def add_up(
-    streaks: Streaks, strength: NDArray[np.float64], members: NDArray[np.int64], pace: Pace, config: Config, now: int
-) -> None:
+def enough_of(streaks: Streaks, members: NDArray[np.int64], pace: Pace, unknown: NDArray[np.bool_]) -> Nats:
+    """[direction, metric, member]: nats that convict. What cleared by itself before has to last longer to be believed.
+
+    A metric that no catalogue knows (`unknown`, [metric]) answers for all machines on which it cried wolf.
+    """
+    cleared = streaks.cleared[:, : len(unknown)][:, :, members]
+    own = 2.0 ** np.minimum(cleared, MOST_DOUBLINGS)
+    together = np.minimum(1 + cleared.sum(-1, keepdims=True) / 2, 2.0**MOST_DOUBLINGS)
+    enough: Nats = pace.enough * np.where(unknown[:, None], np.maximum(own, together), own)
+    return enough
+
+
+def add_up(streaks: Streaks, strength: Nats, members: NDArray[np.int64], pace: Pace, enough: Nats, now: int) -> None:
     """Add one step's evidence; `strength` is [direction, metric, member], at least 1 where it incriminates."""
     cell = np.ix_(np.arange(2), np.arange(strength.shape[1]), members)
     before = streaks.evidence[cell]
-    gain = config.nats * (np.clip(strength, 0, config.strength_most) - 1) * pace.share
+    gain = pace.nats * (np.clip(strength, 0, pace.strongest) - 1) * pace.share
     # Nothing seen speaks neither way, but does not keep a suspicion for ever.
-    gain = np.where(np.isnan(gain), -config.nats * pace.share / 10, np.minimum(gain, pace.most))
-    after = np.clip(before + gain, 0.0, 1.5 * pace.enough)
+    gain = np.where(np.isnan(gain), -pace.nats * pace.share / 10, np.minimum(gain, pace.most))
+    after = np.clip(before + gain, 0.0, enough + pace.enough / 2)
     begins = (before <= 0) & (after > 0)
     streaks.since[cell] = np.where(begins, now - pace.step_ns, streaks.since[cell])
-    held = streaks.convicted[cell] & (after > pace.enough / 2)
-    streaks.convicted[cell] = held | (after >= pace.enough)
+    stood = streaks.convicted[cell]
+    stands = (stood & (after > enough - pace.enough / 2)) | (after >= enough)
+    streaks.convicted[cell] = stands
+    streaks.cleared[cell] += stood & ~stands
     streaks.evidence[cell] = after

@@ -13,6 +13,8 @@ from detector.window import grown
 from store.catalogue import METRICS
 
 Array = NDArray[np.floating[Any]]
+FARTHEST = 99.0
+"""Any deviation of a metric that never moves is this many bounds away."""
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
 
 
@@ -96,13 +98,14 @@ def compare(values: Array, members: NDArray[np.int64], norm: Norm, bounds: Bound
     residual = mine - expected - center
     now = _NORMAL * middle(np.abs(residual))[:, None]
     own = np.sqrt(norm.power[rows][:, members])
-    usual = middle(np.where(count > 0, own, np.nan))[:, None]
+    # A metric that jumps at times on some machine will do so on the others: the mean keeps what the median forgets.
+    usual = np.sqrt((own**2).sum(1) / np.maximum((count > 0).sum(1), 1))[:, None]
     noise = np.fmax(np.fmax(own, now), usual)
     # A norm learned from few steps knows its own noise badly.
     noise = noise * (1 + config.warm_steps / 2 / np.maximum(count, 1))
     bound = np.fmax(config.sigmas * noise, _floors(mine, norm.swing[rows][:, members], bounds, config))
     with np.errstate(divide="ignore", invalid="ignore"):
-        strength = np.where(residual == 0, 0.0, residual / bound)
+        strength = np.clip(np.where(residual == 0, 0.0, residual / bound), -FARTHEST, FARTHEST)
     peers = (~np.isnan(mine)).sum(1) >= config.fewest_peers
     strength[~peers] = np.nan
     strength[count < config.warm_steps] = np.nan
@@ -125,7 +128,8 @@ def learn(norm: Norm, values: Array, members: NDArray[np.int64], distance: Dista
     count = norm.count[cell]
     known = ~np.isnan(mine) & ~np.isnan(distance.residual)
     rate = np.where(known, pace / (count + 1), 0.0)
-    far = 2 * distance.bound
+    # What never moved has no bound to be held to.
+    far = np.where(distance.bound > 0, 2 * distance.bound, np.inf)
     left = np.where(known, np.where(count > 0, np.clip(distance.residual, -far, far), distance.residual), 0.0)
     norm.offset[cell] = np.where(count > 0, norm.offset[cell], 0.0) + rate * left
     square = np.where(count > 1, left, 0.0) ** 2

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.continuity import LOW, Streaks, add_up, pace_of
+from detector.continuity import LOW, Streaks, add_up, enough_of, pace_of
 from detector.dissimilarity import Bounds, Distance, Norm, bounds_of, cap_memory, compare, learn, middle
 from detector.embedding import Embedding, depth_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Verdict
-from detector.window import Rows, Window
+from detector.window import NEVER, Rows, Window
 from detector.words import comparison, subject
 from store.catalogue import TABLES
 
@@ -38,10 +38,11 @@ class Panel:
     """Each entity's task, an index into `tasks`."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's machine as a number."""
-    judged: int = 0
-    """The last grid step that was judged."""
+    judged_at: int = NEVER
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     strength: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, 0, 0)))
+    """[direction, metric, entity]: evidence in multiples of what convicts."""
 
 
 @dataclass(slots=True)
@@ -61,9 +62,9 @@ class Peers:
                 self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
         findings = []
         for panel in self.panels.values():
-            slot = now // panel.window.step_ns if panel.window.step_ns else panel.judged
-            if slot > panel.judged:
-                panel.judged = slot
+            # A step is due a little early, so that a step learned a hair too long does not skip every other one.
+            if panel.window.step_ns and now - panel.judged_at >= 0.95 * panel.window.step_ns:
+                panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
         return _by_machine(findings, self)
@@ -78,6 +79,7 @@ class Peers:
         panel.norm.fit(snapshot.shape)
         panel.streaks.fit(snapshot.shape)
         panel.strength = np.full(snapshot.shape, np.nan)
+        panel.weight = np.zeros((2, *snapshot.shape))
         bounds = bounds_of(window.table, window.metrics, config)
         for number, task in enumerate(panel.tasks):
             members = np.flatnonzero(panel.group == number)
@@ -96,7 +98,9 @@ class Peers:
         against = _one_or_nobody(sided, panel.machine[members], self.config)
         streams = sided.shape[1] * len(members)
         pace = pace_of(panel.window.table, panel.window.step_ns, streams, self.config)
-        add_up(panel.streaks, against, members, pace, self.config, now)
+        enough = enough_of(panel.streaks, members, pace, bounds.unknown)
+        add_up(panel.streaks, against, members, pace, enough, now)
+        panel.weight[:, :, members] = panel.streaks.evidence[:, : sided.shape[1]][:, :, members] / enough
         under = panel.streaks.evidence[:, : sided.shape[1]][:, :, members].max(0) > pace.enough / 8
         suspect = under | (np.nan_to_num(np.abs(distance.strength)) > 1)
         learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0))
@@ -127,9 +131,7 @@ class Peers:
         for side, metric, entity in np.argwhere(panel.streaks.convicted):
             if panel.group[entity] == NO_TASK:
                 continue
-            streams = len(window.metrics) * int((panel.group == panel.group[entity]).sum())
-            enough = pace_of(window.table, window.step_ns, streams, self.config).enough
-            weight = float(panel.streaks.evidence[side, metric, entity] / enough)
+            weight = float(panel.weight[side, metric, entity])
             verdict = self._verdict(panel, (int(side), int(metric), int(entity)), now)
             found.append((Finding(verdict, False, weight), int(metric)))
         return found
