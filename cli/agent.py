@@ -1,0 +1,44 @@
+"""`peerwatch agent`: what peerwatch-agent.service starts."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.config import read_settings
+from store.contract import StoreError
+from store.embedded import Embedded
+
+log = logging.getLogger(__name__)
+
+
+def agent(
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    store: Annotated[str | None, typer.Option(help="Where readings are kept, instead of the configuration's.")] = None,
+) -> None:
+    """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
+    from agent import loop
+
+    settings = read_settings(config)
+    told = settings.agent
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    sink = Embedded(store or settings.store)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def prune(now: int) -> None:
+        try:
+            sink.prune(now, told.keep_seconds, told.keep_bytes)
+        except StoreError as error:  # readings matter more than room; it is tried again in a minute
+            log.error("the store could not be pruned: %s", error)
+
+    try:
+        loop.run(told, sink, stop, prune)
+    finally:
+        sink.close()

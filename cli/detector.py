@@ -1,0 +1,31 @@
+"""`peerwatch detector`: what peerwatch-detector.service starts."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.config import read_settings
+from store.places import open_store
+
+
+def detector(
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    store: Annotated[str | None, typer.Option(help="Where the readings are, instead of the configuration's.")] = None,
+) -> None:
+    """Compare the machines and keep verdicts in the store until told to stop (SIGTERM or Ctrl-C)."""
+    from cli import watch  # numpy and the detector, which the agent's process must not load
+
+    settings = read_settings(config)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with closing(open_store(store or settings.store, create=True)) as place:
+        watch.run(place, settings.detector, stop)

@@ -1,0 +1,43 @@
+"""`peerwatch export`: a span of the store as a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import times
+from cli.config import store_place
+from cli.progress import progress
+from store.contract import LATEST, StoreError
+from store.places import open_store
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder that the recording is written to.")],
+    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
+    since: Annotated[str | None, typer.Option(help="From this time on, such as 2026-05-01T12:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
+    last: Annotated[str | None, typer.Option(help="Only the newest readings, such as 1h or 2d.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the folder if it is there.")] = False,
+) -> None:
+    """Write a span of the store as a recording: a folder of Parquet files that `replay` takes."""
+    from store import export as writing  # loads pyarrow, which the agent's process must not
+
+    if last and since:
+        raise typer.BadParameter("name either --last or --since")
+    source = open_store(store_place(store))
+    try:
+        ends = source.span()
+        if ends is None:
+            raise StoreError(f"{store_place(store)} holds no reading yet, so there is nothing to export")
+        first = times.moment(since) - 1 if since else 0
+        end = times.moment(until) if until else LATEST
+        if last:
+            first = min(ends[1], end) - times.duration(last)
+        with progress("exporting", (max(first, ends[0]), min(end, ends[1]))) as tell:
+            rows = writing.export(source, folder, (first, end), tell, overwrite)
+    finally:
+        source.close()
+    typer.echo(f"{rows} rows in {folder}; look at them with: peerwatch replay {folder}")

@@ -1,0 +1,83 @@
+"""The `peerwatch` command: a list of commands, and the one place where an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cli import agent, detector, export, replay, status
+
+FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
+
+
+class Commands(TyperGroup):
+    """Runs a command; what its user can mend is said in one line on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it, and turn what it raises into an exit code."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError:  # the reader of our output has seen enough
+            raise
+        except (OSError, ValueError) as error:
+            if ctx.params.get("debug"):
+                raise
+            lines = str(error).splitlines() or [type(error).__name__]
+            sys.stderr.write(f"peerwatch: {lines[0]}\n")
+            raise typer.Exit(_failure(ctx)) from error
+        except Exception as error:
+            # A wrong option is 2 everywhere but to `status`, whose 2 says that a machine is faulty.
+            if getattr(error, "exit_code", None) == 2 and not isinstance(error, typer.Exit):
+                error.exit_code = _failure(ctx, 2)  # type: ignore[attr-defined]
+            raise
+
+
+def _failure(ctx: Any, code: int = FAILED) -> int:
+    return UNKNOWN if ctx.invoked_subcommand == "status" else code
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Watches GPU training fleets from outside and names the machine that differs from its peers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"peerwatch {version('peerwatch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+    debug: Annotated[bool, typer.Option(help="Show where an error came from.")] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+app.command()(status.status)
+app.command()(replay.replay)
+app.command()(export.export)
+app.command()(agent.agent)
+app.command()(detector.detector)
+
+
+def main() -> None:
+    """The command `peerwatch`."""
+    app(prog_name="peerwatch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`peerwatch replay`: what the detector would have said over a recording, as if live."""
+
+from __future__ import annotations
+
+import json as text
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import times
+from cli.config import read_settings
+from cli.progress import progress
+from store.contract import LATEST, Store
+from store.places import open_store
+from store.recording import RecordingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from detector.verdict import Verdict
+
+
+class Watched:
+    """A store that tells how far it has been read, and remembers which machines it has."""
+
+    def __init__(self, store: Store, tell: Callable[[int], None]) -> None:
+        self.store = store
+        self.tell = tell
+        self.machines: set[str] = set()
+
+    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+        """The store's rows."""
+        rows = self.store.read(table, after, until)
+        self.machines.update(rows.column("machine").unique().to_pylist())
+        self.tell(after)
+        return rows
+
+    def span(self, after: int = 0) -> tuple[int, int] | None:
+        """The store's span."""
+        return self.store.span(after)
+
+    def tables(self) -> tuple[str, ...]:
+        """The store's tables."""
+        return self.store.tables()
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(help="A recording, or the .db file of a store.")],
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each verdict.")] = False,
+    task: Annotated[str | None, typer.Option(help="Judge this task only.")] = None,
+    machines: Annotated[str | None, typer.Option(help="These machines are one task: A,B,…")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file; only its [detector] is used.")] = None,
+) -> None:
+    """Run the detector over a recording in time order, using nothing later than the time it judges."""
+    from detector import pipeline
+
+    asked = [name.strip() for name in machines.split(",") if name.strip()] if machines else None
+    settings = read_settings(config)
+    said: list[Verdict] = []
+    with closing(open_store(str(folder))) as store:
+        span = store.span() or (0, 0)
+        with progress("replaying", span) as tell:
+            watched = Watched(store, tell)
+            for verdict in pipeline.replay(watched, settings.detector, task, asked):
+                if json:
+                    sys.stdout.write(text.dumps(verdict.as_json(), ensure_ascii=False) + "\n")
+                    sys.stdout.flush()
+                said.append(verdict)
+    strangers = sorted(set(asked or ()) - watched.machines)
+    if strangers:
+        raise RecordingError(f"{folder} has no machine {strangers[0]}; it has {_some(sorted(watched.machines))}")
+    if not json:
+        _show(said, len(watched.machines))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, … {names[-1]} ({len(names)} in all)"
+
+
+def _show(said: list[Verdict], machines: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not said:
+        Console(stderr=True).print(f"Nobody stands out among {machines} machines.")
+        return
+    table = Table("time (UTC)", "level", "machine", "device", "message", box=None, pad_edge=False)
+    for verdict in said:
+        level = Text(verdict.level, style={"crit": "bold red", "warn": "yellow"}.get(verdict.level, "green"))
+        table.add_row(
+            times.shown(verdict.time), level, Text(verdict.machine), Text(verdict.device or ""), Text(verdict.message)
+        )
+    Console().print(table)

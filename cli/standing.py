@@ -1,0 +1,125 @@
+"""How the machines stand, from what the store holds: last readings, silence, open verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from store.contract import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOOK_NS = 5 * 60 * 10**9
+"""Machines that were read within this time are shown."""
+FRESH_NS = 30 * 10**9
+"""Readings are means over the last half minute: about an iteration or more of training."""
+
+# name shown | table | column; a counter is shown as its rate. Where a machine has several devices, their mean.
+READINGS = (
+    ("cpu_ratio", "host", "cpu_utilization_ratio"),
+    ("memory_ratio", "host", "memory_utilization_ratio"),
+    ("gpu_busy_ratio", "gpu", "duty_cycle_ratio"),
+    ("gpu_watts", "gpu", "power_watts"),
+    ("operations_per_second", "nccl", "operations_total"),
+    ("iteration_seconds", "nccl", "iteration_seconds"),
+    ("blocked_ratio", "nccl", "host_blocked_seconds_total"),
+    ("synchronizing_ratio", "cuda", "synchronize_seconds_total"),
+)
+SEVERITY = ("ok", "unknown", "warn", "crit")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine: seconds since its last reading, its level (unknown: silent), readings by name."""
+
+    age_s: float
+    level: str
+    readings: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All machines at a time (Unix ns); `newest` is the newest reading there is at all."""
+
+    time: int
+    level: str
+    machines: Mapping[str, Machine]
+    verdicts: tuple[Mapping[str, Any], ...]
+    newest: int | None
+
+
+def standing(store: Store, now: int, silent_ns: int) -> Standing:
+    """Read the store as of `now` (Unix ns); a machine without a reading for `silent_ns` is unknown."""
+    verdicts = open_verdicts(store, now)
+    seen = last_seen(store, now)
+    readings = latest(store, now)
+    held = {str(verdict["machine"]): str(verdict["level"]) for verdict in reversed(verdicts)}
+    machines = {}
+    for name in sorted(seen):
+        level = "unknown" if now - seen[name] > silent_ns else "ok"
+        level = max(level, held.get(name, "ok"), key=SEVERITY.index)
+        machines[name] = Machine(max(0, now - seen[name]) / 1e9, level, readings.get(name, {}))
+    span = store.span()
+    fresh = any(now - time <= silent_ns for time in seen.values())
+    levels = [*(machine.level for machine in machines.values()), *held.values()]
+    return Standing(now, _worst(levels) if fresh else "unknown", machines, verdicts, span[1] if span else None)
+
+
+def _worst(levels: list[str]) -> str:
+    """The worst level; the silence of a machine whose peers are read is a warning."""
+    worst = max(levels, key=SEVERITY.index)
+    return "warn" if worst == "unknown" else worst
+
+
+def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
+    """The last word on each machine of each task where that is no "ok": the worst first."""
+    last: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in store.read("verdict", 0, now).to_pylist():
+        last[row["task"], row["machine"]] = row
+    still = [row for row in last.values() if row.get("level") in ("warn", "crit")]
+    return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
+
+
+def last_seen(store: Store, now: int) -> dict[str, int]:
+    """Time of each machine's last reading; what the detector wrote about a machine is none."""
+    seen: dict[str, int] = {}
+    for table in store.tables():
+        if table == "verdict":
+            continue
+        rows = store.read(table, now - LOOK_NS, now + FRESH_NS).select(["machine", "time"])
+        for row in rows.group_by("machine").aggregate([("time", "max")]).to_pylist():
+            seen[row["machine"]] = max(row["time_max"], seen.get(row["machine"], 0))
+    return seen
+
+
+def latest(store: Store, now: int) -> dict[str, dict[str, float]]:
+    """The key readings of each machine over the last half minute; what was not read is left out."""
+    found: dict[str, dict[str, float]] = {}
+    tables = {name: store.read(name, now - FRESH_NS, now + FRESH_NS) for name in dict.fromkeys(r[1] for r in READINGS)}
+    for name, table, column in READINGS:
+        rows = tables[table]
+        if column in rows.column_names:
+            for machine, value in (_rates if column.endswith("_total") else _means)(rows, column).items():
+                found.setdefault(machine, {})[name] = value
+    return found
+
+
+def _means(rows: pa.Table, column: str) -> dict[str, float]:
+    means = rows.group_by("machine").aggregate([(column, "mean")]).to_pylist()
+    return {row["machine"]: row[f"{column}_mean"] for row in means if row[f"{column}_mean"] is not None}
+
+
+def _rates(rows: pa.Table, column: str) -> dict[str, float]:
+    """Growth per second, the mean over a machine's devices; a device whose counter was reset is left out."""
+    keys = ["machine", *(key for key in ("gpu", "slot") if key in rows.column_names)]
+    whole = rows.select([*keys, "time", column]).drop_null()
+    wanted = [("time", "min"), ("time", "max"), (column, "min"), (column, "max"), (column, "first"), (column, "last")]
+    rates: dict[str, list[float]] = {}
+    for row in whole.group_by(keys, use_threads=False).aggregate(wanted).to_pylist():
+        seconds = (row["time_max"] - row["time_min"]) / 1e9
+        first, last = row[f"{column}_first"], row[f"{column}_last"]
+        if seconds > 0 and (first, last) == (row[f"{column}_min"], row[f"{column}_max"]):
+            rates.setdefault(row["machine"], []).append((last - first) / seconds)
+    return {machine: sum(found) / len(found) for machine, found in rates.items()}

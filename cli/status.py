@@ -1,0 +1,94 @@
+"""`peerwatch status`: each machine's last readings, and whom the detector holds to be faulty."""
+
+from __future__ import annotations
+
+import json as text
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli import times
+from cli.config import store_place
+from cli.standing import Standing, standing
+from store.places import open_store
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
+STYLE = {"ok": "green", "warn": "yellow", "crit": "bold red", "unknown": "magenta"}
+
+
+def status(
+    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    silent: Annotated[str, typer.Option(help="A machine without a reading for this long is silent.")] = "30s",
+) -> None:
+    """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
+    place = store_place(store)
+    with closing(open_store(place)) as source:
+        found = standing(source, time.time_ns(), times.duration(silent))
+    if json:
+        typer.echo(text.dumps(as_json(found), ensure_ascii=False))
+    else:
+        show(found, place)
+    raise typer.Exit(EXIT[found.level])
+
+
+def as_json(found: Standing) -> dict[str, Any]:
+    """The object that `status --json` prints; ages in seconds, times in Unix ns, units as in the names."""
+    return {
+        "time": found.time,
+        "level": found.level,
+        "machines": [
+            {"machine": name, "level": machine.level, "age_seconds": round(machine.age_s, 3)}
+            | {"readings": machine.readings}
+            for name, machine in found.machines.items()
+        ],
+        "verdicts": list(found.verdicts),
+    }
+
+
+def show(found: Standing, place: str) -> None:
+    """Print the table, the open verdicts in words, and one line that sums it up."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    if found.machines:
+        console.print(_table(found))
+    for verdict in found.verdicts:
+        since = times.ago((found.time - int(verdict["since"] or verdict["time"])) / 1e9)
+        console.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
+    console.print(Text(_sum(found, place), STYLE[found.level]))
+
+
+def _table(found: Standing) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(dict.fromkeys(name for machine in found.machines.values() for name in machine.readings))
+    table = Table("machine", "is", "read", *(name.replace("_", " ") for name in names), box=None, pad_edge=False)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for name, machine in found.machines.items():
+        cells = (machine.readings.get(reading) for reading in names)
+        table.add_row(
+            Text(name),
+            Text(machine.level, STYLE[machine.level]),
+            f"{times.ago(machine.age_s)} ago",
+            *("" if cell is None else f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}" for cell in cells),
+        )
+    return table
+
+
+def _sum(found: Standing, place: str) -> str:
+    if not found.machines:
+        if found.newest is None:
+            return f"unknown: {place} holds no reading; start the agent (peerwatch agent) or name another --store"
+        return f"unknown: the newest reading is {times.ago((found.time - found.newest) / 1e9)} old; does the agent run?"
+    silent = [name for name, machine in found.machines.items() if machine.level == "unknown"]
+    text = f"{found.level}: {len(found.machines)} machines, {len(found.verdicts)} open verdicts"
+    return f"{text}, silent: {', '.join(silent)}" if silent else text

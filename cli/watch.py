@@ -1,0 +1,79 @@
+"""The detector's runner: asks the clock, steps the detector over what has come in, keeps what it says."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from detector.config import SECOND, Config
+from detector.pipeline import Detector, read_rows, tick_of
+from detector.verdict import Verdict
+from store.contract import Store, StoreError
+from store.sample import Batch, Sample, Value
+
+log = logging.getLogger(__name__)
+
+LATE_NS = 2 * SECOND
+"""A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
+BACK_NS = 600 * SECOND
+"""At start the detector looks this far back, so that it knows the machines' habits at once."""
+
+
+def run(store: Store, config: Config, stop: threading.Event) -> None:
+    """Judge until told to stop; a store that cannot be read or written for a while is waited for."""
+    runner = Runner(store, config, time.time_ns() - LATE_NS)
+    while not stop.is_set():
+        try:
+            for verdict in runner.catch_up(time.time_ns() - LATE_NS, stop):
+                log.warning("%s: %s", verdict.level, verdict.message)
+        except StoreError as error:
+            log.error("the store cannot be used, trying again: %s", error)
+        stop.wait(runner.tick / SECOND)
+
+
+class Runner:
+    """Steps a detector along the store from ten minutes before `now` (Unix ns); says nothing that was said before."""
+
+    def __init__(self, store: Store, config: Config, now: int) -> None:
+        self.store = store
+        self.detector = Detector(config)
+        self.at = now - BACK_NS
+        self.tick = tick_of(read_rows(store, self.at, now))
+        said = store.read("verdict").column("time").to_pylist()
+        self.said = said[-1] if said else 0
+        self.unsaid: list[Verdict] = []
+
+    def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
+        """Judge all whole ticks up to `now` and keep the new verdicts; after a StoreError it goes on from there."""
+        while self.at + self.tick <= now and not stop.is_set():
+            until = min(now, self.at + 60 * SECOND)
+            until -= (until - self.at) % self.tick
+            rows = read_rows(self.store, self.at, until)
+            for end in range(self.at + self.tick, until + 1, self.tick):
+                verdicts = self.detector.step(
+                    end, {name: all_.span(end - self.tick, end) for name, all_ in rows.items()}
+                )
+                self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
+                self.at = end
+        return self._say()
+
+    def _say(self) -> list[Verdict]:
+        self.store.write([batch_of(verdict) for verdict in self.unsaid])
+        said, self.unsaid = self.unsaid, []
+        return said
+
+
+def batch_of(verdict: Verdict) -> Batch:
+    """A verdict as the store keeps it."""
+    values: dict[str, Value] = {
+        "task": verdict.task,
+        "device": verdict.device,
+        "kind": verdict.kind,
+        "metric": verdict.metric,
+        "score": verdict.score,
+        "since": verdict.since,
+        "level": verdict.level,
+        "message": verdict.message,
+    }
+    return Batch(verdict.machine, verdict.time, (Sample("verdict", values),))

@@ -1,0 +1,68 @@
+"""The command as a whole: help, version, completion, errors, interruption."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.cli.conftest import ROOT, one_line, run
+
+COMMANDS = ("status", "replay", "export", "agent", "detector")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    """Each command says what it does, and so does each of its options and arguments."""
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.exit_code == 0
+    options = [line for line in done.output.splitlines() if line.startswith("│ ") and "--" in line.split("  ")[0]]
+    assert len(options) >= 2
+    assert all(len(line.strip("│ ").split("  ")) > 1 for line in options)
+
+
+def test_version_and_bare_command() -> None:
+    """The version is one line; without a command there is help."""
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.output.split() == ["peerwatch", "0.1.0"]
+    assert "replay" in CliRunner().invoke(app, []).output
+
+
+def test_completion() -> None:
+    """A shell that asks how `stat` goes on is told."""
+    variables = {"_PEERWATCH_COMPLETE": "complete_bash", "COMP_WORDS": "peerwatch stat", "COMP_CWORD": "1"}
+    done = run(**variables)
+    assert (done.returncode, done.stdout.split()) == (0, ["status"])
+
+
+def test_wrong_options() -> None:
+    """An unknown command or option is a usage error: 2, but 3 of `status`, whose 2 means a faulty machine."""
+    assert run("stat").returncode == 2
+    assert run("replay", "--nonsense").returncode == 2
+    assert run("status", "--nonsense").returncode == 3
+
+
+def test_debug_shows_where(tmp_path: Path) -> None:
+    """An error is one line, and with --debug a traceback."""
+    assert "is no store" in one_line(run("replay", tmp_path / "none"), 1)
+    assert "Traceback" in run("--debug", "replay", tmp_path / "none").stderr
+
+
+def test_interruption_is_quiet(tmp_path: Path) -> None:
+    """Ctrl-C ends a command with 130 and no word."""
+    fifo = tmp_path / "peerwatch.toml"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-m", "cli.main", "replay", str(tmp_path), "--config", str(fifo)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
+        with fifo.open("w"):  # opens once the command has begun to read it
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            said = process.stderr.read()
+    assert (process.returncode, said.strip()) == (130, "")

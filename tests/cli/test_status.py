@@ -1,0 +1,66 @@
+"""`peerwatch status`: levels, exit codes, readings."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.standing import standing
+from store.embedded import Embedded
+from tests.cli.conftest import SECOND, host, one_line, run, verdict
+
+
+def test_all_is_well(place: Path) -> None:
+    """Fresh readings and no verdict: 0, a row for each machine, and no open verdict."""
+    done = run("status", "--store", place)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["m01", "m02", "m03"]
+    assert "ok: 3 machines, 0 open verdicts" in done.stdout
+
+
+@pytest.mark.parametrize(("level", "code"), [("warn", 1), ("crit", 2), ("ok", 0)])
+def test_exit_code_follows_the_verdicts(place: Path, level: str, code: int) -> None:
+    """The worst open verdict sets the exit code; a machine that was cleared is well again."""
+    store = Embedded(place)
+    now = time.time_ns()
+    store.write([verdict("m02", now - 90 * SECOND, "crit"), verdict("m02", now - 30 * SECOND, level)])
+    store.close()
+    done = run("status", "--json", PEERWATCH_STORE=str(place))
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["level"]) == (code, level)
+    assert {row["machine"]: row["level"] for row in found["machines"]} == {"m01": "ok", "m02": level, "m03": "ok"}
+    assert [row["message"] for row in found["verdicts"]] == (["m02 differs"] if code else [])
+
+
+def test_readings(tmp_path: Path) -> None:
+    """Readings are means of the last half minute over devices, and nothing that was not read is there."""
+    store = Embedded(tmp_path / "s.db")
+    store.write([host("m1", n * SECOND, n / 100) for n in (10, 60, 80)])
+    found = standing(store, 85 * SECOND, 30 * SECOND).machines["m1"]
+    store.close()
+    assert found.age_s == 5.0
+    assert found.readings == pytest.approx({"cpu_ratio": 0.7, "gpu_watts": 300.7, "gpu_busy_ratio": 0.35})
+
+
+def test_silence(tmp_path: Path) -> None:
+    """One silent machine among others is a warning; if all are silent nothing is known."""
+    store = Embedded(tmp_path / "s.db")
+    store.write([host("m1", 20 * SECOND, 0.5), host("m2", 70 * SECOND, 0.25)])
+    some, none = (standing(store, at * SECOND, 30 * SECOND) for at in (75, 170))
+    store.close()
+    assert (some.level, some.machines["m1"].level, some.machines["m2"].level) == ("warn", "unknown", "ok")
+    assert (none.level, none.newest) == ("unknown", 70 * SECOND)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    """An empty store, an absent one, a wrong file: 3, and what to do."""
+    Embedded(tmp_path / "empty.db").close()
+    done = run("status", "--store", tmp_path / "empty.db")
+    assert (done.returncode, "holds no reading; start the agent" in done.stdout) == (3, True)
+    assert "is the agent running" in one_line(run("status", "--store", tmp_path / "absent.db"), 3)
+    (tmp_path / "text.db").write_text("no database\n" * 100)
+    assert "is not an SQLite file" in one_line(run("status", "--store", tmp_path / "text.db"), 3)
+    assert "is no duration" in one_line(run("status", "--store", tmp_path / "empty.db", "--silent", "soon"), 3)
