@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from emulator.fabric import Fabric
@@ -42,48 +43,58 @@ def order(fabric: Fabric, rank: int, kind: str, amount: float | None = None) -> 
 class Pauses:
     """A rank's garbage-collection pauses: a big cyclic heap, and a full collection every second or two.
 
-    The heap is built beside the training in slices of a millisecond, so that only the collections hold it up.
+    The heap is built beside the training in slices of about a millisecond, so that only the collections hold it up.
+    A collection visits every edge between its nodes, in an order that defeats the caches; the number of edges is
+    fitted to the wanted length of a pause.
     """
 
-    EDGES: Final = 50
+    NODES: Final = 200_000
+    EDGES: Final = (16, 400)  # a node's least and most: 70 MB to 700 MB in all
 
     def __init__(self, seconds: float, seed: int) -> None:
         self.count = 0
         self._target = seconds
         self._random = random.Random(seed)
         self._heap: list[list[object]] = []
+        self._edges = 64
         self._stop = threading.Event()
-        self._next = float("inf")
-        self._thread = threading.Thread(target=self._build, name="gc-heap", daemon=True)
-        self._thread.start()
-
-    def _build(self) -> None:
-        self._grow(40_000)
         self._next = 0.0
+        self._thread = self._start()
 
-    def _grow(self, nodes: int) -> None:
-        for _ in range(nodes // 40):
-            if self._stop.is_set():
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._link, name="gc-heap", daemon=True)
+        thread.start()
+        return thread
+
+    def _slices(self) -> Iterator[int]:
+        for start in range(0, self.NODES, 500):
+            if self._stop.wait(0.001):
                 return
-            fresh: list[list[object]] = [[] for _ in range(40)]
-            self._heap += fresh
-            for node in fresh:
-                node.extend(self._random.choices(self._heap, k=self.EDGES))
-            time.sleep(0.001)
+            yield start
+
+    def _link(self) -> None:
+        if not self._heap:
+            for _ in self._slices():
+                self._heap += [[] for _ in range(500)]
+            self._random.shuffle(self._heap)
+        for start in self._slices():
+            for node in self._heap[start : start + 500]:
+                at = self._random.randrange(self.NODES - self._edges)
+                node[:] = self._heap[at : at + self._edges]
 
     def collect(self, now: float) -> None:
-        """Pause, if it is time; then fit the heap to the wanted length. `now` in monotonic seconds."""
-        if now < self._next:
+        """Pause, if it is time and the heap is ready. `now` in monotonic seconds."""
+        if now < self._next or self._thread.is_alive():
             return
         start = time.monotonic()
         gc.collect()
         took = time.monotonic() - start
         self.count += 1
         self._next = now + self._random.uniform(1.0, 1.6)
-        if took < 0.8 * self._target and not self._thread.is_alive():
-            missing = int(len(self._heap) * min(self._target / took - 1.0, 2.0))
-            self._thread = threading.Thread(target=self._grow, args=(missing,), name="gc-heap", daemon=True)
-            self._thread.start()
+        if not 0.8 < took / self._target < 1.3:
+            least, most = self.EDGES
+            self._edges = int(min(max(self._edges * self._target / took, least), most))
+            self._thread = self._start()
 
     def close(self) -> None:
         """Give the heap back."""

@@ -155,6 +155,8 @@ NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, i
 
 NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm)
 {
+	if (!comm)
+		return ncclSuccess;
 	if (comm_check(comm))
 		return ncclInvalidArgument;
 	wait_for_operations(comm);

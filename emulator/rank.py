@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from emulator.calls import BFLOAT16, FLOAT32, SUM, Calls, Dim3, UniqueId, communicator_config, pointer_array
@@ -268,6 +268,7 @@ class Rank:
             "machine": socket.gethostname(),
             "calls": self.calls.totals(),
             "iterations": self.block.iterations,
+            "communicators": {name: asdict(group) for name, group in self.groups.items()},
             "gc_pauses": self.pauses.count if self.pauses else 0,
             "history": list(self.history),
         }
