@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, detector, export, replay, status
+from cli import agent, detector, doctor, export, replay, simulate, status, up
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -68,7 +68,10 @@ def options(
 
 
 app.command()(status.status)
+app.command()(doctor.doctor)
+app.command()(up.up)
 app.command()(replay.replay)
+app.command()(simulate.simulate)
 app.command()(export.export)
 app.command()(agent.agent)
 app.command()(detector.detector)

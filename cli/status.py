@@ -58,30 +58,31 @@ def show(found: Standing, place: str) -> None:
 
     console = Console()
     if found.machines:
-        console.print(_table(found))
+        console.print(table(found))
     for verdict in found.verdicts:
         since = times.ago((found.time - int(verdict["since"] or verdict["time"])) / 1e9)
         console.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
     console.print(Text(_sum(found, place), STYLE[found.level]))
 
 
-def _table(found: Standing) -> Table:
+def table(found: Standing) -> Table:
+    """One row a machine: how it stands, when it was read, its key readings."""
     from rich.table import Table
     from rich.text import Text
 
     names = list(dict.fromkeys(name for machine in found.machines.values() for name in machine.readings))
-    table = Table("machine", "is", "read", *(name.replace("_", " ") for name in names), box=None, pad_edge=False)
-    for column in table.columns[2:]:
+    picture = Table("machine", "is", "read", *(name.replace("_", " ") for name in names), box=None, pad_edge=False)
+    for column in picture.columns[2:]:
         column.justify = "right"
     for name, machine in found.machines.items():
         cells = (machine.readings.get(reading) for reading in names)
-        table.add_row(
+        picture.add_row(
             Text(name),
             Text(machine.level, STYLE[machine.level]),
             f"{times.ago(machine.age_s)} ago",
             *("" if cell is None else f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}" for cell in cells),
         )
-    return table
+    return picture
 
 
 def _sum(found: Standing, place: str) -> str:

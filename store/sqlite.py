@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import os.path
 import sqlite3
 from pathlib import Path
 
@@ -27,10 +27,10 @@ _MEANINGS = (
 
 def connect(path: Path, create: bool) -> sqlite3.Connection:
     """A connection in which transactions are begun by hand. Raises StoreError and sqlite3.Error."""
-    if not os.access(path.parent, os.X_OK) and os.path.isdir(path.parent):
+    if not os.path.isdir(path.parent):  # Path.is_dir() would be an error behind a folder that may not be entered
+        raise StoreError(f"{path}: there is no folder {path.parent} (or it is hidden from this user); create it first")
+    if not os.access(path.parent, os.X_OK):
         raise StoreError(f"{path} cannot be reached: this user may not enter its folder")
-    if not path.parent.is_dir():
-        raise StoreError(f"{path}: there is no folder {path.parent}; create it or name another place")
     if not create and not path.exists():
         raise StoreError(f"{path} is not there: is the agent running, and does it write to this place?")
     connection = sqlite3.connect(_address(path), uri=True, timeout=30, isolation_level=None, check_same_thread=False)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from tests.cli.conftest import ROOT, one_line, run
 
-COMMANDS = ("status", "replay", "export", "agent", "detector")
+COMMANDS = ("status", "doctor", "up", "replay", "simulate", "export", "agent", "detector")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -60,9 +60,8 @@ def test_interruption_is_quiet(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     command = [sys.executable, "-m", "cli.main", "replay", str(tmp_path), "--config", str(fifo)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
-        with fifo.open("w"):  # opens once the command has begun to read it
-            process.send_signal(signal.SIGINT)
-            assert process.stderr is not None
-            said = process.stderr.read()
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    with fifo.open("w"):  # opens once the command has begun to read it
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
     assert (process.returncode, said.strip()) == (130, "")
