@@ -1,0 +1,62 @@
+"""The live picture of a fleet: the table that `status` prints, drawn anew each second, with the detector's opinion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from cli.standing import Standing
+from cli.status import STYLE, table
+
+
+class Picture(Protocol):
+    """Shows how things stand."""
+
+    def show(self, headline: str, found: Standing) -> None:
+        """Draw."""
+
+    def say(self, line: str) -> None:
+        """Something happened that stays on the screen."""
+
+
+class _Screen:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, headline: str, found: Standing) -> None:
+        verdicts = [
+            Text(f"{verdict['level']}: {verdict['message']}", STYLE[str(verdict["level"])])
+            for verdict in found.verdicts
+        ]
+        opinion = verdicts or [Text("detector: nobody is unlike its peers", "green" if found.machines else "dim")]
+        self._live.update(Group(Text(headline, "bold"), table(found), *opinion), refresh=True)
+
+    def say(self, line: str) -> None:
+        self._live.console.print(line, highlight=False)
+
+
+class _Lines:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def show(self, headline: str, found: Standing) -> None:
+        """Where nobody looks, only what happens is written."""
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def picture(to_stderr: bool = False) -> Iterator[Picture]:
+    """A live screen on a terminal, plain lines elsewhere."""
+    console = Console(stderr=to_stderr)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield _Screen(live)

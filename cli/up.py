@@ -1,0 +1,69 @@
+"""`peerwatch up`: agent, detector and embedded store on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.config import read_settings
+from store.places import open_store
+
+STOP_S = 10.0
+SILENT_NS = 30 * 10**9
+
+
+def up(
+    store: Annotated[str | None, typer.Option(help="Where readings are kept, instead of the configuration's.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+) -> None:
+    """Run agent, detector and store on this machine until Ctrl-C, and show what they see."""
+    from cli.live import picture
+    from cli.standing import standing
+    from cli.watch import LATE_NS, Runner
+
+    settings = read_settings(config)
+    place = store or settings.store
+    stop = threading.Event()
+    with closing(open_store(place, create=True)) as kept, picture() as screen, _agent(place, config) as agent:
+        runner = Runner(kept, settings.detector, time.time_ns() - LATE_NS)
+        screen.say(f"readings go to {place}; Ctrl-C ends")
+        while agent.poll() is None:
+            now = time.time_ns()
+            for verdict in runner.catch_up(now - LATE_NS, stop):
+                screen.say(f"{verdict.level}: {verdict.message}")
+            screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS))
+            time.sleep(max(0.1, 1 - (time.time_ns() - now) / 1e9))
+        raise OSError(f"the agent ended with code {agent.returncode}; what it said is in {_log(place)}")
+
+
+def agent_command(place: str | Path, config: Path | None = None) -> list[str]:
+    """The command line of an agent that writes to this store."""
+    command = [sys.executable, "-I", "-m", "cli.main", "agent", "--store", str(place)]
+    return command + (["--config", str(config)] if config else [])
+
+
+def _log(place: str) -> Path:
+    return Path(place).with_suffix(".agent.log")
+
+
+@contextmanager
+def _agent(place: str, config: Path | None) -> Iterator[subprocess.Popen[bytes]]:
+    with _log(place).open("ab") as log:
+        agent = subprocess.Popen(agent_command(place, config), stderr=log, start_new_session=True)
+    try:
+        yield agent
+    finally:
+        agent.terminate()
+        try:
+            agent.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            agent.wait()
