@@ -1,0 +1,97 @@
+"""The units and the example configuration that are installed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.config import ConfigError, Settings, read_settings
+
+FOLDER = Path(__file__).parents[2] / "systemd"
+EXAMPLE = FOLDER / "peerwatch.toml"
+UNITS = sorted(FOLDER.glob("*.service"))
+
+
+def spoken_out(text: str) -> str:
+    """The example with every key that stands behind # said aloud."""
+    return re.sub(r"^#(?=\w+ = )", "", text, flags=re.MULTILINE)
+
+
+def test_the_example_changes_nothing(tmp_path: Path) -> None:
+    """As it is installed, and with every key said aloud, the example is the defaults."""
+    assert read_settings(EXAMPLE) == Settings()
+    aloud = tmp_path / "peerwatch.toml"
+    aloud.write_text(spoken_out(EXAMPLE.read_text()))
+    assert read_settings(aloud) == Settings()
+
+
+def test_the_example_names_every_key() -> None:
+    """No key is missing from the example, and each has a sentence above it."""
+    said = msgspec.toml.decode(spoken_out(EXAMPLE.read_text()))
+    wanted = msgspec.to_builtins(Settings())
+    assert {key: sorted(value) if isinstance(value, dict) else "" for key, value in said.items()} == {
+        key: sorted(value) if isinstance(value, dict) else "" for key, value in wanted.items()
+    }
+    lines = EXAMPLE.read_text().splitlines()
+    for before, line in itertools.pairwise(lines):
+        assert not re.match(r"#\w+ = ", line) or before.startswith("#"), line
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stoer = 'x'", "there is no such key: stoer"),
+        ("[agent]\nperiod = 5", r"there is no such key: period - at \$\.agent"),
+        ("[agent]\nperiod_seconds = 'often'", r"Expected float, got str - at \$\.agent\.period_seconds"),
+        ("[agent]\nperiod_seconds = 0", "agent.period_seconds is 0"),
+        ("[agent]\nsources = ['hots']", "agent.sources names 'hots'"),
+        ("[detector]\nsigma = 3", r"there is no such key: sigma - at \$\.detector"),
+        ("[agent", "peerwatch.toml: "),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    """A key that is unknown or a value that cannot be meant is one line with file and key."""
+    file = tmp_path / "peerwatch.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_settings(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    """A configuration that was named must be there."""
+    with pytest.raises(ConfigError, match="No such file"):
+        read_settings(tmp_path / "absent.toml")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_units_are_sound(tmp_path: Path) -> None:
+    """systemd finds no fault with the units."""
+    copies = []
+    for unit in UNITS:
+        copies.append(tmp_path / unit.name)
+        copies[-1].write_text(unit.read_text().replace("/opt/peerwatch/bin/python", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *copies], capture_output=True, text=True, check=False
+    )
+    assert (len(copies), done.returncode, done.stderr) == (2, 0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_units_start_real_commands(unit: Path) -> None:
+    """What a unit starts is a command with such options, run so that no stray file can be imported."""
+    command = re.search(r"^ExecStart=/opt/peerwatch/bin/python (.*)$", unit.read_text(), re.MULTILINE)
+    assert command is not None
+    words = command[1].replace("/etc/peerwatch/peerwatch.toml", str(EXAMPLE)).split()
+    assert words[0] == "-I"
+    done = subprocess.run([sys.executable, *words, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--config" in done.stdout
