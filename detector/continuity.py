@@ -15,6 +15,7 @@ from detector.config import SECOND, Config
 from detector.window import grown
 
 Nats = NDArray[np.float64]
+Members = NDArray[np.int64] | slice
 HIGH, LOW = 0, 1
 MOST_DOUBLINGS = 3
 
@@ -69,7 +70,7 @@ def pace_of(table: str, step_ns: int, streams: int, config: Config) -> Pace:
     return Pace(step_s / independent, enough / shortest_steps, enough, step_ns, config.nats, config.strength_most)
 
 
-def enough_of(streaks: Streaks, members: NDArray[np.int64], pace: Pace, unknown: NDArray[np.bool_]) -> Nats:
+def enough_of(streaks: Streaks, members: Members, pace: Pace, unknown: NDArray[np.bool_]) -> Nats:
     """[direction, metric, member]: nats that convict. What cleared by itself before has to last longer to be believed.
 
     A metric that no catalogue knows (`unknown`, [metric]) answers for all machines on which it cried wolf.
@@ -81,9 +82,9 @@ def enough_of(streaks: Streaks, members: NDArray[np.int64], pace: Pace, unknown:
     return enough
 
 
-def add_up(streaks: Streaks, strength: Nats, members: NDArray[np.int64], pace: Pace, enough: Nats, now: int) -> None:
+def add_up(streaks: Streaks, strength: Nats, members: Members, pace: Pace, enough: Nats, now: int) -> None:
     """Add one step's evidence; `strength` is [direction, metric, member], at least 1 where it incriminates."""
-    cell = np.ix_(np.arange(2), np.arange(strength.shape[1]), members)
+    cell = (slice(None), slice(strength.shape[1]), members)
     before = streaks.evidence[cell]
     gain = pace.nats * (np.clip(strength, 0, pace.strongest) - 1) * pace.share
     # Nothing seen speaks neither way, but does not keep a suspicion for ever.
@@ -93,6 +94,6 @@ def add_up(streaks: Streaks, strength: Nats, members: NDArray[np.int64], pace: P
     streaks.since[cell] = np.where(begins, now - pace.step_ns, streaks.since[cell])
     stood = streaks.convicted[cell]
     stands = (stood & (after > enough - pace.enough / 2)) | (after >= enough)
+    streaks.cleared[cell] += stood & ~stands  # before `convicted` changes: `stood` may be a view of it
     streaks.convicted[cell] = stands
-    streaks.cleared[cell] += stood & ~stands
     streaks.evidence[cell] = after

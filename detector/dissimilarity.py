@@ -13,6 +13,8 @@ from detector.window import grown
 from store.catalogue import METRICS
 
 Array = NDArray[np.floating[Any]]
+Members = NDArray[np.int64] | slice
+"""Columns of one peer group; a slice where that is everybody, which spares copies."""
 FARTHEST = 99.0
 """Any deviation of a metric that never moves is this many bounds away."""
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
@@ -88,7 +90,7 @@ class Distance:
     """[metric, 1]: where the peers are, the usual offsets taken off."""
 
 
-def compare(values: Array, members: NDArray[np.int64], norm: Norm, bounds: Bounds, config: Config) -> Distance:
+def compare(values: Array, members: Members, norm: Norm, bounds: Bounds, config: Config) -> Distance:
     """Distances of a peer group's members from its median: `values` is [metric, entity], denoised."""
     rows = slice(len(bounds.floor))
     mine = values[rows][:, members]
@@ -120,10 +122,10 @@ def _floors(mine: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
     return floor[:, None]
 
 
-def learn(norm: Norm, values: Array, members: NDArray[np.int64], distance: Distance, pace: Array) -> None:
-    """Move the norm towards what was just seen; `pace` [metric, member] is 1 where all is well, less under suspicion."""
+def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace: Array) -> None:
+    """Move the norm towards what was just seen; `pace` [metric, member] is 1, or less under suspicion."""
     rows = slice(len(values))
-    cell = np.ix_(np.arange(len(values)), members)
+    cell = (rows, members)
     mine = values[rows][:, members]
     count = norm.count[cell]
     known = ~np.isnan(mine) & ~np.isnan(distance.residual)

@@ -53,9 +53,9 @@ def _trimmed_mean(ring: Array, least: int) -> Array:
     count = known.sum(0, dtype=np.float32)
     filled = np.where(known, ring, np.float32(0))
     total = filled.sum(0)
-    ends = np.where(known, ring, -np.inf).max(0) + np.where(known, ring, np.inf).min(0)
     trim = count >= 3
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Array = np.where(trim, (total - np.where(trim, ends, 0)) / (count - 2), total / count)
+        ends = np.where(known, ring, -np.inf).max(0) + np.where(known, ring, np.inf).min(0)
+        mean: Array = np.where(trim, (total - ends) / (count - 2), total / count)
     mean[count < least] = np.nan
     return mean

@@ -24,9 +24,8 @@ class Incidents:
         for finding in sorted(findings, key=_order):
             current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
         said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
-        for key in [key for key in self.open if key not in current]:
-            said.append(_cleared(self.open.pop(key).verdict, now))
-        return said
+        over = [key for key in self.open if key not in current]
+        return said + [_cleared(self.open.pop(key).verdict, now) for key in over]
 
     def _say(self, key: tuple[str, str], finding: Finding) -> Verdict | None:
         before = self.open.get(key)

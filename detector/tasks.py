@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from detector.window import Rows
 
 EVERYBODY = "all"
@@ -22,25 +24,41 @@ class Tasks:
     members: dict[str, set[str]] = field(default_factory=dict)
     """Communicator -> machines."""
     seen: set[str] = field(default_factory=set)
+    version: int = 0
+    """Grows whenever somebody may belong to another task."""
     _found: dict[str, str] = field(default_factory=dict)
     _stale: bool = True
+    _idents: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    _unseen: dict[str, list[int]] = field(default_factory=dict)
 
     def feed(self, rows: Rows) -> None:
         """Learn from one table's rows."""
-        machines = rows.who(0)
-        fresh = {ident[0] for ident in rows.idents if ident} - self.seen
-        if fresh:
-            self.seen |= fresh & set(machines)
-            self._stale = True
+        self._meet(rows)
         if rows.table == "task":
-            for machine, task in dict(zip(machines, rows.text("task"), strict=True)).items():
-                self._stale |= self.said.get(machine) != task
+            machines, names = rows.who(0), rows.text("task")
+            for machine, task in dict(zip(machines, names, strict=True)).items():
+                self._change(self.said.get(machine) != task)
                 self.said[machine] = task
-        elif rows.table == "nccl" and "comm" in rows.texts:
-            for machine, comm in set(zip(machines, rows.text("comm"), strict=True)):
+        elif rows.table == "nccl" and "comm" in rows.texts and not self.said:
+            for machine, comm in set(zip(rows.who(0), rows.text("comm"), strict=True)):
                 if comm and machine not in self.members.setdefault(comm, set()):
                     self.members[comm].add(machine)
-                    self._stale = True
+                    self._change(True)
+
+    def _meet(self, rows: Rows) -> None:
+        if rows.idents is not self._idents.get(rows.table):
+            self._unseen[rows.table] = [at for at, ident in enumerate(rows.idents) if ident[0] not in self.seen]
+            self._idents[rows.table] = rows.idents
+        if self._unseen[rows.table]:
+            there = np.bincount(rows.ident, minlength=len(rows.idents)) > 0
+            met = {rows.idents[at][0] for at in self._unseen[rows.table] if there[at]}
+            self._change(bool(met - self.seen))
+            self.seen |= met
+            self._unseen[rows.table] = [at for at in self._unseen[rows.table] if rows.idents[at][0] not in self.seen]
+
+    def _change(self, changed: bool) -> None:
+        self._stale |= changed
+        self.version += changed
 
     def task_of(self, machine: str) -> str | None:
         """The machine's task; None where it works for none, or is not asked about."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,7 +48,7 @@ class Rows:
     metrics: tuple[str, ...]
     values: Floats
     """[row, metric], NaN where null."""
-    texts: dict[str, tuple[Ints, Sequence[str]]]
+    texts: Mapping[str, tuple[Ints, Sequence[str]]]
     """Text columns that are not keys: codes and the words they stand for."""
 
     def span(self, after: int, until: int) -> Rows:
@@ -204,7 +204,7 @@ class Window:
             late = rows.time[turn] > self.row_time[series[turn]]
             take = turn[late]
             self._learn_step(rows.time[take] - self.row_time[series[take]])
-            self._take(series[take], rows.time[take], rows.values[np.ix_(take, columns)].T, target)
+            self._take(series[take], rows.time[take], rows.values[take][:, columns].T, target)
 
     def snapshot(self, now: int, hold_steps: float) -> NDArray[np.float32]:
         """[metric, entity] at `now`: the newest value of each, NaN where none is fresh enough."""

@@ -60,8 +60,10 @@ def comparison(who: str, key: str, value: float, usual: float, peers: int) -> st
     metric = METRICS.get(key)
     if key in _SAYINGS:
         mine, theirs, verb = _SAYINGS[key]
-        said = (f"{max(v, 0):.2f}" for v in (value, usual)) if " s " in mine else (
-            quantity(v, metric) for v in (value, usual)
+        said = (
+            (f"{max(v, 0):.2f}" for v in (value, usual))
+            if " s " in mine
+            else (quantity(v, metric) for v in (value, usual))
         )
         first, second = said
         return f"{who} {mine.format(first)} where its {peers} peers {verb} {theirs.format(second)}"

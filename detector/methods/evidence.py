@@ -16,7 +16,7 @@ from detector.words import subject
 
 EXIT = "rank_exit"
 _ENDS = {"link_up": "link_down", "nvml_resumed": "nvml_stalled"}
-_NOT_LIFE = ("event", "verdict")  # written late, or by the detector itself
+_NOT_LIFE = ("event", "verdict", "task")  # written late, by the detector itself, or by a scheduler
 
 
 @dataclass(slots=True)
@@ -29,12 +29,17 @@ class Life:
     """Usual seconds between two signs of life."""
     longest_gap: float = 0.0
     """Seconds of the longest silence that ended by itself."""
+    places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
+    """Table -> its identities, as last seen, and their machines' numbers."""
 
     def feed(self, rows: Rows) -> None:
         """Note the newest row of each machine."""
         newest = np.full(len(rows.idents), NEVER)
         np.maximum.at(newest, rows.ident, rows.time)
-        place = np.array([self.number.setdefault(ident[0], len(self.number)) for ident in rows.idents], np.int64)
+        if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
+            numbers = [self.number.setdefault(ident[0], len(self.number)) for ident in rows.idents]
+            self.places[rows.table] = (rows.idents, np.array(numbers, np.int64))
+        place = self.places[rows.table][1]
         self.seen = grown(self.seen, (len(self.number),), NEVER)
         self.period = grown(self.period, (len(self.number),), 0.0)
         before = self.seen.copy()
@@ -73,7 +78,7 @@ class Evidence:
 
     def _note(self, now: int, rows: Rows, tasks: Tasks) -> None:
         columns = (rows.text("severity"), rows.text("device"), rows.text("message"))
-        codes = rows.who(1 + rows.keys.index("code")) if "code" in rows.keys else rows.text("code")  # noqa: SIM118
+        codes = rows.who(1 + rows.keys.index("code")) if "code" in rows.keys else rows.text("code")
         for at, machine in enumerate(rows.who(0)):
             severity, device, message = (column[at] for column in columns)
             task, time, code = tasks.task_of(machine), int(rows.time[at]), codes[at]
@@ -113,7 +118,7 @@ class Evidence:
             return []
         quiet = (now - life.seen[:count]) / SECOND
         limit = np.maximum(np.maximum(config.silent_s, 10 * life.period[:count]), 2 * life.longest_gap)
-        suspects = np.flatnonzero(quiet > limit)
+        suspects = np.flatnonzero((quiet > limit) & (life.seen[:count] > NEVER))
         if not len(suspects):
             return []
         names = list(life.number)
@@ -124,8 +129,9 @@ class Evidence:
             gone = int((peers & (quiet > limit / 2)).sum())
             few = max(1, int(config.spread_share * (peers.sum() + 1)))
             if team[at] and peers.sum() + 1 >= config.fewest_peers and gone < few:
-                level = replace(_silence(names[at], team[at], now, int(life.seen[at])), score=quiet[at] / limit[at])
-                out.append(level if level.score < 2 else replace(level, level="crit"))
+                silence = _silence(names[at], team[at], now, int(life.seen[at]))
+                worse = quiet[at] >= 2 * limit[at]
+                out.append(replace(silence, score=float(quiet[at] / limit[at]), level="crit" if worse else "warn"))
         return out
 
 

@@ -1,6 +1,6 @@
 """Peers: in one task all machines carry the same load, so the one that goes on differing is faulty.
 
-After Minder (NSDI'25, arXiv 2411.01791), with devices as entities, robust statistics, both directions, and effect sizes.
+After Minder (NSDI'25, arXiv 2411.01791), with devices as entities, robust statistics, both directions, effect sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from detector.continuity import LOW, Streaks, add_up, enough_of, pace_of
 from detector.dissimilarity import Bounds, Distance, Norm, bounds_of, cap_memory, compare, learn, middle
 from detector.embedding import Embedding, depth_of
 from detector.tasks import Tasks
-from detector.verdict import Finding, Verdict
+from detector.verdict import Finding, Level, Verdict
 from detector.window import NEVER, Rows, Window
 from detector.words import comparison, subject
 from store.catalogue import TABLES
@@ -39,6 +39,8 @@ class Panel:
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's machine as a number."""
     judged_at: int = NEVER
+    seated: tuple[int, int] = (-1, -1)
+    """For which version of the tasks, and how many entities, `group` holds."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     strength: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, 0, 0)))
@@ -91,12 +93,13 @@ class Peers:
     def _note_peers(self, name: str, count: int) -> None:
         (self.alone.add if 0 < count < self.config.fewest_peers else self.alone.discard)(name)
 
-    def _judge_group(self, panel: Panel, members: Ints, bounds: Bounds, now: int) -> None:
+    def _judge_group(self, panel: Panel, those: Ints, bounds: Bounds, now: int) -> None:
+        members = slice(len(those)) if len(those) == len(panel.group) else those
         distance = compare(panel.values, members, panel.norm, bounds, self.config)
         panel.strength[:, members] = distance.strength
         sided = _sided(distance, bounds)
         against = _one_or_nobody(sided, panel.machine[members], self.config)
-        streams = sided.shape[1] * len(members)
+        streams = sided.shape[1] * len(those)
         pace = pace_of(panel.window.table, panel.window.step_ns, streams, self.config)
         enough = enough_of(panel.streaks, members, pace, bounds.unknown)
         add_up(panel.streaks, against, members, pace, enough, now)
@@ -108,6 +111,9 @@ class Peers:
     def _seat(self, panel: Panel, tasks: Tasks) -> None:
         """Give each entity its task and machine numbers; who changes task begins anew."""
         entities = panel.window.entities
+        if panel.seated == (tasks.version, len(entities)):
+            return
+        panel.seated = (tasks.version, len(entities))
         numbers: dict[str, int] = {name: place for place, name in enumerate(panel.tasks)}
         machines: dict[str, int] = {}
         group = np.full(len(entities), NO_TASK, np.int64)
@@ -126,7 +132,6 @@ class Peers:
         panel.tasks, panel.group, panel.machine = list(numbers), group, machine
 
     def _convicted(self, panel: Panel, now: int) -> list[tuple[Finding, int]]:
-        window = panel.window
         found = []
         for side, metric, entity in np.argwhere(panel.streaks.convicted):
             if panel.group[entity] == NO_TASK:
@@ -152,7 +157,7 @@ class Peers:
         if key == "nccl.host_blocked_seconds_total" and side == LOW:
             message += self._reason(machine, device)
         since = int(panel.streaks.since[cell])
-        level = "crit" if strength >= 1.5 else "warn"
+        level: Level = "crit" if strength >= 1.5 else "warn"
         return Verdict(now, panel.tasks[task], machine, device, "peer", key, min(strength, 99.0), since, level, message)
 
     def _reason(self, machine: str, device: str | None) -> str:

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
 _GAP_HALF_LIFE_S = 1800.0
 _FLOATS = ("operations", "rank", "ranks", "pending", "offset", "gap", "moves")
-_TIMES = ("seen", "moved")
+_TIMES = ("seen", "moved", "calm")
 
 
 @dataclass(slots=True)
@@ -115,7 +115,9 @@ class Progress:
 
     def _note_moves(self, place: Ints, time: Ints) -> None:
         floats, moved = self.series.floats, self.series.times["moved"]
-        gap = np.where(floats["moves"][place] >= _STARTUP_MOVES, (time - moved[place]) / SECOND, 0.0)
+        # Time in which nobody waited for anybody, such as a checkpoint, is no gap.
+        since = np.maximum(moved[place], self.series.times["calm"][place])
+        gap = np.where(floats["moves"][place] >= _STARTUP_MOVES, (time - since) / SECOND, 0.0)
         faded = floats["gap"][place] * 0.5 ** (gap / _GAP_HALF_LIFE_S)
         floats["gap"][place] = np.maximum(faded, gap)
         floats["moves"][place] += 1
@@ -124,20 +126,24 @@ class Progress:
     def _standing(self, now: int) -> Standing | None:
         state = self.series
         count = len(state.number)
-        live = np.flatnonzero((now - state.times["seen"][:count] <= 3.5 * state.period + SECOND))
+        live = np.flatnonzero(now - state.times["seen"][:count] <= 3.5 * state.period + SECOND)
         live = live[state.comm[live] != ""] if len(live) else live
         if not len(live):
             return None
         _, comm = np.unique(state.comm[live].astype(str), return_inverse=True)
         pending = state.floats["pending"][live] > 0
-        moved, gap, waiting = np.full(comm.max() + 1, NEVER), np.zeros(comm.max() + 1), np.zeros(comm.max() + 1, bool)
-        np.maximum.at(moved, comm, state.times["moved"][live])
+        count = int(comm.max()) + 1
+        moved, rest = np.full(count, NEVER), np.full(count, NEVER)
+        gap, waiting = np.zeros(count), np.zeros(count, bool)
+        np.maximum.at(moved, comm, np.maximum(state.times["moved"], state.times["calm"])[live])
+        np.maximum.at(rest, comm, state.times["moved"][live])
         np.maximum.at(gap, comm, state.floats["gap"][live])
         np.logical_or.at(waiting, comm, pending)
         patience = np.maximum(self.config.still_s, self.config.still_gaps * gap) + state.period / SECOND
         still = now - moved
+        state.times["calm"][live[~waiting[comm]]] = now
         stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
-        self._learn_offsets(live, comm, ~waiting & (still > 2 * state.period + SECOND))
+        self._learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
         lead = state.floats["operations"][live] + state.floats["offset"][live]
         idents = list(state.number)
         process = _codes([idents[place][:2] for place in live])
@@ -146,7 +152,7 @@ class Progress:
         return Standing(live, comm, lead, pending, stuck[comm], moved[comm], waits[process])
 
     def _learn_offsets(self, live: Ints, comm: Ints, calm: NDArray[np.bool_]) -> None:
-        """Agents that came late count fewer operations; where all is done and nothing waits, the counts should agree."""
+        """Agents that came late count fewer operations; where nothing waits, the counts should agree."""
         operations = self.series.floats["operations"][live]
         most = np.zeros(len(calm))
         np.maximum.at(most, comm, np.nan_to_num(operations))
@@ -168,7 +174,7 @@ class Progress:
                 out += [self._missing(now, standing, at, idents, float(lag[at])) for at in np.flatnonzero(root & mine)]
         return out
 
-    def _missing(self, now: int, standing: Standing, at: int, idents: list[tuple[str, ...]], lag: float) -> Verdict:
+    def _missing(self, now: int, standing: Standing, at: np.intp, idents: list[tuple[str, ...]], lag: float) -> Verdict:
         place = standing.place[at]
         mine = standing.comm == standing.comm[at]
         waiting, seconds = int((standing.pending & mine).sum()), (now - standing.still_since[at]) / SECOND
@@ -199,13 +205,16 @@ class Progress:
                 out += [self._differing(now, standing, at, idents, usual) for at in odd]
         return out
 
-    def _differing(self, now: int, standing: Standing, at: int, idents: list[tuple[str, ...]], usual: str) -> Verdict:
+    def _differing(
+        self, now: int, standing: Standing, at: np.intp, idents: list[tuple[str, ...]], usual: str
+    ) -> Verdict:
         place = standing.place[at]
         machine, device = _who(idents[place])
         peers = int((standing.comm == standing.comm[at]).sum()) - 1
         message = (
             f"{machine} {device} (rank {self.series.floats['rank'][place]:.0f}) called the wrong collective: "
-            f"{_named(self.series.operation[place])} where its {peers} peer{'s' * (peers != 1)} called {_named(usual)}; "
+            f"{_named(self.series.operation[place])} "
+            f"where its {peers} peer{'s' * (peers != 1)} called {_named(usual)}; "
             "this is software, no hardware is blamed"
         )
         since = int(standing.still_since[at])
@@ -232,4 +241,3 @@ def _named(operation: str) -> str:
     """`AllReduce:float32:1024` as people say it."""
     kind, _, rest = operation.partition(":")
     return f"{kind} ({rest.replace(':', ' × ')})" if rest else kind or "an operation"
-
