@@ -74,7 +74,9 @@ format: setup ## bring Python and C into form
 install: packages ## as root: program, units and configuration (which is kept if it is there)
 	@[ -w "$$(dirname $(PREFIX))" ] || { echo "install: needs root, try: sudo make install" >&2; exit 1; }
 	$(PYTHON) -m venv --system-site-packages $(PREFIX)
+	rm -rf build
 	$(PREFIX)/bin/python -m pip install --quiet --upgrade '.[agent,detector]'
+	rm -rf build
 	install -d $(UNITS) $(CONFIG)
 	[ -e $(CONFIG)/peerwatch.toml ] || install -m 644 systemd/peerwatch.toml $(CONFIG)/
 	for unit in systemd/*.service; do

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, detector, doctor, export, replay, simulate, status, up
+from cli import agent, demo, detector, doctor, export, replay, simulate, status, up
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -67,6 +67,7 @@ def options(
     """Options that stand before the command."""
 
 
+app.command()(demo.demo)
 app.command()(status.status)
 app.command()(doctor.doctor)
 app.command()(up.up)
