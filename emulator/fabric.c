@@ -15,6 +15,7 @@
 
 static struct fabric *shared;
 static uint32_t self;
+static uint64_t seed;
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 
 static struct fabric *map_private(void)
@@ -52,6 +53,8 @@ static void open_once(void)
 {
 	const char *path = getenv("PEERWATCH_FABRIC"), *rank = getenv("PEERWATCH_RANK");
 
+	if (getenv("PEERWATCH_SEED"))
+		seed = strtoull(getenv("PEERWATCH_SEED"), NULL, 10);
 	self = rank ? (uint32_t)atoi(rank) % FABRIC_RANKS : 0;
 	shared = path ? map_file(path) : map_private();
 }
@@ -83,10 +86,13 @@ double fabric_now(void)
 
 double fabric_jitter(void)
 {
+	static _Atomic uint64_t threads;
 	static __thread uint64_t state;
 
+	/* each thread has a sequence of its own, the same in every run with the same seed */
+	fabric_open();
 	if (!state)
-		state = (uint64_t)(fabric_now() * 1e9) ^ (uint64_t)(uintptr_t)&state ^ ((uint64_t)fabric_self() << 40);
+		state = (seed + 1) * 0x9e3779b97f4a7c15ull + ++threads * 0xbf58476d1ce4e5b9ull;
 	state ^= state << 13;
 	state ^= state >> 7;
 	state ^= state << 17;

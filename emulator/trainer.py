@@ -64,7 +64,8 @@ def _obey(rank: Rank, trained: threading.Event) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as told. Exit code 0, or 1 with one line on standard error."""
     options, fabric_path, folder = parse(sys.argv[1:] if arguments is None else arguments)
-    os.environ["PEERWATCH_FABRIC"], os.environ["PEERWATCH_RANK"] = str(fabric_path), str(options.rank)
+    named = {"FABRIC": fabric_path, "RANK": options.rank, "SEED": options.seed}
+    os.environ.update({f"PEERWATCH_{name}": str(value) for name, value in named.items()})
     gc.disable()  # pauses are a fault here, so they come only when ordered
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     trained = threading.Event()

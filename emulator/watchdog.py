@@ -21,7 +21,7 @@ class Watchdog(threading.Thread):
         self._calls = calls
         self._works: deque[tuple[int, int]] = deque()
         self._events: list[int] = []
-        self._stop = threading.Event()
+        self._ended = threading.Event()
 
     def take_event(self) -> int:
         """An event to record behind a piece of work."""
@@ -34,7 +34,7 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Poll until stopped."""
         ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode(), 0, 0, 0)
-        while not self._stop.wait(PERIOD_S):
+        while not self._ended.wait(PERIOD_S):
             self._poll()
 
     def _poll(self) -> None:
@@ -50,6 +50,6 @@ class Watchdog(threading.Thread):
 
     def stop(self) -> None:
         """Stop polling; returns when the thread is through."""
-        self._stop.set()
+        self._ended.set()
         if self.is_alive():
             self.join(1.0)
