@@ -20,7 +20,7 @@ C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup packages demo test format install uninstall clean
+.PHONY: help setup packages demo test bench format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -64,6 +64,9 @@ test: setup ## every check: style, types, floors, C format, tests
 	lint-imports
 	clang-format --dry-run -Werror $(C_FILES)
 	python -m pytest -rs $(ARGS)
+
+bench: setup ## what it costs and how well it does, measured here and printed
+	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
 
 format: setup ## bring Python and C into form
 	@export PATH="$(VENV)/bin:$$PATH"

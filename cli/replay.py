@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as text
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,9 +32,9 @@ class Watched:
         self.tell = tell
         self.machines: set[str] = set()
 
-    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """The store's rows."""
-        rows = self.store.read(table, after, until)
+        rows = self.store.read(table, after, until, columns)
         self.machines.update(rows.column("machine").unique().to_pylist())
         self.tell(after)
         return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ class Store(Protocol):
         A single value that its column cannot take is kept as unknown. Names are lower case, digits and underscores.
         """
 
-    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until (Unix ns), in order of time, then of writing.
 
-        `time` is int64, machine and keys are strings; the rest is int64, double or string (see columns.py).
-        A missing value is null. A table that is not there has its key columns and no row. Raises StoreError.
+        All columns, or of `columns` those that are there; the key columns come in any case. `time` is int64, machine
+        and keys are strings; the rest is int64, double or string (see columns.py). A missing value is null. A table
+        that is not there has its key columns and no row. Raises StoreError.
         """
 
     def span(self, after: int = 0) -> tuple[int, int] | None:

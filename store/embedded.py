@@ -9,13 +9,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from store import retention, rows
-from store.columns import Type, type_of
+from store.columns import Type, key_columns, type_of
 from store.contract import LATEST, StoreError
 from store.sample import Batch
 from store.sqlite import DECLARED, connect, declared_types, explain, is_busy, quote
@@ -44,7 +44,7 @@ class Embedded:
         if groups:
             self._transact(lambda connection: rows.insert(connection, groups, self._types))
 
-    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; the contract has the details."""
         from store import arrow  # pyarrow is large and the agent never reads
 
@@ -52,12 +52,13 @@ class Embedded:
             found = declared_types(connection, table)
             if not found:
                 return arrow.empty(table)
-            types = {name: type_of(table, name) or kind for name, kind in found.items()}
-            columns = ", ".join(
+            wanted = found if columns is None else {*key_columns(table), *columns}
+            types = {name: type_of(table, name) or kind for name, kind in found.items() if name in wanted}
+            cells = ", ".join(
                 quote(name) if types[name] == found[name] else f"CAST({quote(name)} AS {DECLARED[types[name]]})"
                 for name in types
             )
-            query = f"SELECT {columns} FROM {quote(table)} WHERE time > ? AND time <= ? ORDER BY time, rowid"  # noqa: S608 - names are quoted
+            query = f"SELECT {cells} FROM {quote(table)} WHERE time > ? AND time <= ? ORDER BY time, rowid"  # noqa: S608 - names are quoted
             with closing(connection.execute(query, (after, until))) as cursor:
                 return arrow.from_rows(iter(lambda: cursor.fetchmany(_CHUNK_ROWS), []), types)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from store.columns import key_columns
 from store.contract import LATEST, StoreError
 from store.sample import Batch
 
@@ -38,7 +39,7 @@ class Recording:
         """A recording is finished when it is written: always raises RecordingError."""
         raise RecordingError(f"{self.folder} is a recording and takes no more readings; name a .db file to write to")
 
-    def read(self, table: str, after: int = 0, until: int = LATEST) -> pa.Table:
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; only row groups of that span are read from disk."""
         import pyarrow.parquet as pq
 
@@ -48,10 +49,16 @@ class Recording:
         if file is None:
             return arrow.empty(table)
         with _explained(file):
-            self._check(file, pq.read_schema(file))
-            # Without partitioning=None a folder named a=b would become a column.
-            filters = [("time", ">", after), ("time", "<=", until)]
-            return arrow.in_time(arrow.conform(table, pq.read_table(file, filters=filters, partitioning=None)))
+            schema = pq.read_schema(file)
+            self._check(file, schema)
+            wanted = schema.names if columns is None else {*key_columns(table), *columns}
+            found = pq.read_table(
+                file,
+                columns=[name for name in schema.names if name in wanted],
+                filters=[("time", ">", after), ("time", "<=", until)],
+                partitioning=None,  # or a folder named a=b would become a column
+            )
+            return arrow.in_time(arrow.conform(table, found))
 
     def span(self, after: int = 0) -> tuple[int, int] | None:
         """Bounds of the times later than `after`, from the files' own statistics of their row groups."""

@@ -77,6 +77,15 @@ def test_span_is_open_then_closed(fill: Fill) -> None:
     assert store.read("host", 9).column("time").to_pylist() == [10, 20, 30, 40]
 
 
+def test_columns_can_be_chosen(fill: Fill) -> None:
+    """Keys come in any case, of the columns asked for those that are there, and nothing else."""
+    values = {"gpu": "1", "power_watts": 281.5, "temperature_celsius": 57.25, "novel": 3}
+    store = fill([Batch("m01", 8, (Sample("gpu", values),))])
+    found = store.read("gpu", columns=("novel", "power_watts", "absent"))
+    assert found.to_pylist() == [{"time": 8, "machine": "m01", "gpu": "1", "power_watts": 281.5, "novel": 3}]
+    assert store.read("gpu", columns=()).column_names == ["time", "machine", "gpu"]
+
+
 def test_span_bounds_all_tables(fill: Fill) -> None:
     """The span reaches from the oldest to the newest row of any table, from a time on, and is None past the end."""
     host = Sample("host", {"processes_running": 2.5})
