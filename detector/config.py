@@ -25,6 +25,14 @@ class Config:
     """A norm younger than this judges nobody."""
     sigmas: float = 4.0
     """Deviations from the norm below this many standard deviations of healthy readings are noise."""
+    peer_steps: int = 100
+    """It takes this many steps to see whether a metric that no catalogue knows has peers at all ..."""
+    explained_least: float = 0.25
+    """... which it has not when they explain less than this share of its movement ..."""
+    persists_least: float = 0.3
+    """... and what is left is correlated with itself this much beyond the smoothing."""
+    trust_steps: int = 1000
+    """What cleared by itself is forgotten over this many steps."""
     unknown_share: float = 0.1
     """For a metric no catalogue knows: least difference as a share of the peers' value ..."""
     unknown_spread: float = 0.5
@@ -55,3 +63,9 @@ class Config:
     """How long to see whether the other ranks leave too before an exit is held against one."""
     forget_s: float = 600.0
     """An incident that rests on one event closes after this long."""
+    lag_s: float = 2.0
+    """Live, the newest readings are judged this late: by then all machines' rows are in."""
+    overlap_s: float = 5.0
+    """Live, so much is read again each time, for rows that came later still."""
+    history_s: float = 300.0
+    """Live, the detector begins this far back, so that it knows the norm when it starts."""

@@ -28,8 +28,8 @@ class Streaks:
     """In nats."""
     since: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0, 0), np.int64))
     convicted: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0, 0), bool))
-    cleared: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0, 0), np.int64))
-    """Convictions that passed by themselves: each doubles what the next one takes."""
+    cleared: Nats = field(default_factory=lambda: np.zeros((2, 0, 0)))
+    """Convictions that passed by themselves, fading: each doubles what the next one takes."""
 
     def fit(self, shape: tuple[int, ...]) -> None:
         """Make room for [metric, entity]."""

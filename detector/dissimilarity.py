@@ -64,12 +64,16 @@ class Norm:
     """Mean square of what is left."""
     level: Array = field(default_factory=lambda: np.zeros((0, 0)))
     swing: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    """Mean absolute distance of the reading from its own level: how much it moves anyway."""
+    """Mean square distance of the reading from its own level: how much it moves anyway."""
+    past: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    """What was left a few steps ago ..."""
+    drift: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    """... and the mean square of how far that has gone since."""
     count: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     def fit(self, shape: tuple[int, ...]) -> None:
         """Make room for [metric, entity]."""
-        for name in ("offset", "power", "level", "swing", "count"):
+        for name in ("offset", "power", "level", "swing", "past", "drift", "count"):
             setattr(self, name, grown(getattr(self, name), shape, 0.0))
 
     def forget(self, entities: NDArray[np.int64]) -> None:
@@ -111,13 +115,32 @@ def compare(values: Array, members: Members, norm: Norm, bounds: Bounds, config:
     peers = (~np.isnan(mine)).sum(1) >= config.fewest_peers
     strength[~peers] = np.nan
     strength[count < config.warm_steps] = np.nan
+    strength[bounds.unknown & ~has_peers(norm, rows, members, config)] = np.nan
     return Distance(strength, residual, bound, center)
+
+
+def has_peers(norm: Norm, rows: slice, members: Members, config: Config) -> NDArray[np.bool_]:
+    """[metric]: whether the others foretell a member's reading; unknown until enough was seen.
+
+    Where what is left after the peers wanders as far as the reading itself, and wanders slowly (noise does not), the
+    entities have nothing to do with each other; where most metrics say so, none is believed.
+    """
+    count = norm.count[rows, members]
+    seen = middle(count) >= config.peer_steps
+    power, swing = middle(norm.power[rows, members]), middle(norm.swing[rows, members])
+    tiny = np.finfo(np.float64).tiny
+    explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
+    persists = 1 - middle(norm.drift[rows, members] / np.maximum(2 * norm.power[rows, members], tiny))
+    moves = power > tiny
+    alone: NDArray[np.bool_] = moves & (explained < config.explained_least) & (persists > config.persists_least)
+    strangers = 2 * (alone & seen).sum() > (moves & seen).sum()
+    return seen & ~alone & ~strangers
 
 
 def _floors(mine: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
     """[metric, 1]: the least difference worth a word."""
     level = np.abs(middle(mine))
-    moves = np.where(bounds.unknown, config.unknown_spread * middle(swing), 0.0)
+    moves = np.where(bounds.unknown, config.unknown_spread * np.sqrt(middle(swing)), 0.0)
     floor: Array = np.fmax(np.fmax(bounds.floor, bounds.relative * level), moves)
     return floor[:, None]
 
@@ -139,8 +162,18 @@ def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace:
     level = np.where(count > 0, norm.level[cell], 0.0)
     away = np.where(known, mine - level, 0.0)
     norm.level[cell] = level + rate * away
-    norm.swing[cell] = np.where(count > 0, norm.swing[cell] * (1 - rate) + rate * np.abs(away), 0.0)
+    norm.swing[cell] = np.where(count > 0, norm.swing[cell] * (1 - rate) + rate * away**2, 0.0)
     norm.count[cell] = count + known
+
+
+def learn_drift(norm: Norm, members: Members, distance: Distance) -> None:
+    """Note how far each residual has gone since the last call: call it once every few steps, the smoothing's length."""
+    cell = (slice(len(distance.bound)), members)
+    far = 2 * distance.bound
+    left = np.clip(np.nan_to_num(distance.residual), -far, far)
+    rate = 1 / (np.minimum(norm.count[cell], 50) + 1)
+    norm.drift[cell] += rate * ((left - norm.past[cell]) ** 2 - norm.drift[cell])
+    norm.past[cell] = left
 
 
 def cap_memory(norm: Norm, steps: int) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.continuity import LOW, Streaks, add_up, enough_of, pace_of
-from detector.dissimilarity import Bounds, Distance, Norm, bounds_of, cap_memory, compare, learn, middle
+from detector.dissimilarity import Bounds, Distance, Norm, bounds_of, cap_memory, compare, learn, learn_drift, middle
 from detector.embedding import Embedding, depth_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
@@ -89,6 +89,7 @@ class Peers:
             if len(members):
                 self._judge_group(panel, members, bounds, now)
         cap_memory(panel.norm, config.memory_steps)
+        panel.streaks.cleared *= 1 - 1 / config.trust_steps
 
     def _note_peers(self, name: str, count: int) -> None:
         (self.alone.add if 0 < count < self.config.fewest_peers else self.alone.discard)(name)
@@ -107,6 +108,8 @@ class Peers:
         under = panel.streaks.evidence[:, : sided.shape[1]][:, :, members].max(0) > pace.enough / 8
         suspect = under | (np.nan_to_num(np.abs(distance.strength)) > 1)
         learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0))
+        if panel.embedding.place % len(panel.embedding.ring) == 0:
+            learn_drift(panel.norm, members, distance)
 
     def _seat(self, panel: Panel, tasks: Tasks) -> None:
         """Give each entity its task and machine numbers; who changes task begins anew."""
