@@ -14,6 +14,8 @@ import typer
 from cli.config import read_settings
 from store.places import open_store
 
+log = logging.getLogger(__name__)
+
 
 def detector(
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
@@ -27,5 +29,7 @@ def detector(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with closing(open_store(store or settings.store, create=True)) as place:
+    where = store or settings.store
+    with closing(open_store(where, create=True)) as place:
+        log.info("judging what comes into %s", where)
         watch.run(place, settings.detector, stop)

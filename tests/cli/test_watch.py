@@ -1,0 +1,84 @@
+"""The detector's runner: judges what comes in, once, and survives its store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.watch import Runner
+from detector.config import SECOND, Config
+from store.contract import StoreError
+from store.embedded import Embedded
+from store.sample import Batch, Sample
+
+START = 1_700_000_000 * SECOND
+STOP = threading.Event()
+
+
+class Shaky(Embedded):
+    """A store that refuses to be written while `shut`."""
+
+    shut = False
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Write, or fail as a full disk does."""
+        if self.shut:
+            raise StoreError("the disk is full")
+        super().write(batches)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Shaky]:
+    """Six minutes of eight machines, of which m3's clock falls by a third after four."""
+    generator = np.random.default_rng(23)
+    place = Shaky(tmp_path / "s.db")
+    for second in range(1, 361):
+        clock = 1.7e9 + generator.normal(0, 4e6, 8)
+        clock[3] *= 0.66 if second > 240 else 1.0
+        at = START + second * SECOND
+        place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": clock[n]}),)) for n in range(8)])
+    yield place
+    place.close()
+
+
+def said(store: Embedded) -> list[tuple[str, str]]:
+    """Machine and level of the verdicts kept."""
+    return [(row["machine"], row["level"]) for row in store.read("verdict").to_pylist()]
+
+
+def test_a_verdict_is_kept_and_said_once(store: Shaky) -> None:
+    """The slow machine is named while it is watched, and a detector that starts anew does not say it again."""
+    runner = Runner(store, Config(), START + 230 * SECOND)
+    assert runner.catch_up(START + 235 * SECOND, STOP) == []
+    named = runner.catch_up(START + 355 * SECOND, STOP)
+    assert {(verdict.machine, verdict.metric) for verdict in named} == {("m3", "gpu.sm_clock_hertz")}
+    before = said(store)
+    assert before == [(verdict.machine, verdict.level) for verdict in named]
+    anew = Runner(store, Config(), START + 355 * SECOND)
+    assert anew.catch_up(START + 358 * SECOND, STOP) == []
+    assert said(store) == before
+
+
+def test_a_shut_store_loses_no_verdict(store: Shaky) -> None:
+    """A verdict that could not be written is written when the store can be again."""
+    runner = Runner(store, Config(), START + 230 * SECOND)
+    store.shut = True
+    with pytest.raises(StoreError, match="disk is full"):
+        runner.catch_up(START + 355 * SECOND, STOP)
+    store.shut = False
+    assert [verdict.machine for verdict in runner.catch_up(START + 356 * SECOND, STOP)] == ["m3"]
+    assert said(store)[0][0] == "m3"
+
+
+def test_nothing_later_is_used(store: Shaky) -> None:
+    """Stepping second by second or catching up at once gives the same verdicts."""
+    steady, late = (Runner(store, Config(), START + 230 * SECOND) for _ in range(2))
+    one_by_one = [verdict for second in range(230, 356) for verdict in steady.catch_up(START + second * SECOND, STOP)]
+    late.said = 0
+    at_once = late.catch_up(START + 355 * SECOND, STOP)
+    assert at_once == one_by_one
+    assert len(at_once) == 1
