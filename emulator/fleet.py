@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -50,7 +51,8 @@ class Fleet:
             )
         self.names = tuple(f"m{i:02d}" for i in range(machines))
         self._temporary = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="peerwatch-fleet-")) if folder is None else folder.resolve()
+        own = Path(tempfile.gettempdir()) / f"peerwatch-fleet-{uuid.uuid4().hex[:12]}"
+        self.folder = own if folder is None else folder.resolve()
         self._gpus, self._world, self._shape = gpus, world, (tensor, pipeline)
         self._seed, self._agent, self._rank_options = seed, agent, tuple(rank_options)
         self._machines: dict[str, Machine] = {}
@@ -77,7 +79,7 @@ class Fleet:
         """Build the libraries, make the machines, start ranks and agents."""
         check_rights()
         libraries = build()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700 if self._temporary else 0o755, parents=True, exist_ok=not self._temporary)
         self._weave()
         for index, name in enumerate(self.names):
             self._machines[name] = Machine(self._spec(index, name, libraries.folder))

@@ -15,56 +15,17 @@ import socket
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
-from emulator.calls import BFLOAT16, FLOAT32, SUM, Calls, Dim3, UniqueId, communicator_config, pointer_array
+from emulator.calls import BFLOAT16, FLOAT32, SUM, Calls, Dim3, pointer_array
 from emulator.fabric import Fabric, RankBlock
 from emulator.faults import KINDS, Pauses
+from emulator.task import Group, Options, connect
 from emulator.watchdog import Watchdog
 
 HISTORY = 600
 LAYERS = 3  # kernels of one micro-batch
 TENSOR_BYTES, PIPELINE_BYTES = 60_000_000, 30_000_000
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a rank is told at its start.
-
-    Durations are seconds; 0 iterations: for ever; the world is tensor times pipeline times data.
-    """
-
-    rank: int
-    world: int
-    tensor: int
-    pipeline: int
-    data: int
-    gpu: int
-    iterations: int
-    seed: int
-    micro_batches: int
-    checkpoint_every: int
-    load: float
-    compute: float
-    optimizer: float
-    checkpoint_seconds: float
-    gradient_bytes: int
-    report: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A communicator, this rank's place in it and its size."""
-
-    communicator: int
-    rank: int
-    ranks: int
-
-
-def places(rank: int, tensor: int, data: int) -> dict[str, int]:
-    """The rank's place in its tensor, data and pipeline group: tensor ranks are neighbours, as in Megatron."""
-    return {"tensor": rank % tensor, "data": rank // tensor % data, "pipeline": rank // (tensor * data)}
 
 
 class Stopped(Exception):  # noqa: N818 - it says that the rank is asked to end, which is no error
@@ -86,37 +47,13 @@ class Rank:
         self.wrong_at = 0
         self._arguments: dict[float, tuple[ctypes.c_double, ctypes.Array[ctypes.c_void_p]]] = {}
 
-    def connect(self) -> None:
-        """Create streams, buffer and communicators, as PyTorch does: the world by its id, the groups by splitting."""
-        options = self.options
-        self.calls("cudaSetDevice", options.gpu)
+    def prepare(self) -> None:
+        """Take the GPU, make streams and a buffer, connect with the other ranks."""
+        self.calls("cudaSetDevice", self.options.gpu)
         self.streams = {name: self.calls.make("cudaStreamCreateWithFlags", 1) for name in ("compute", "comm", "pipe")}
         self.ready = self.calls.make("cudaEventCreateWithFlags", 2)
         self.buffer = self.calls.make("cudaMalloc", 1 << 20)
-        if options.world == 1:
-            return
-        unique_id = UniqueId()
-        if options.rank == 0:
-            self.calls("ncclGetUniqueId", ctypes.byref(unique_id))
-            self.fabric.put_id(bytes(unique_id))
-        unique_id = UniqueId.from_buffer_copy(self.fabric.wait_id())
-        config = communicator_config()
-        world = self.calls.make("ncclCommInitRankConfig", options.world, unique_id, options.rank, config)
-        self.groups["world"] = Group(world, options.rank, options.world)
-        self.split()
-
-    def split(self) -> None:
-        """Make the groups of more than one rank out of the world; a group as big as the world is the world."""
-        options, world = self.options, self.groups["world"]
-        at = places(options.rank, options.tensor, options.data)
-        for name, size in (("tensor", options.tensor), ("pipeline", options.pipeline), ("data", options.data)):
-            if size == options.world:
-                self.groups[name] = world
-            elif size > 1:
-                colour = sum(place << 8 * i for i, (other, place) in enumerate(at.items()) if other != name)
-                made, config = ctypes.c_void_p(), communicator_config()
-                self.calls("ncclCommSplit", world.communicator, colour, at[name], ctypes.byref(made), config)
-                self.groups[name] = Group(made.value or 0, at[name], size)
+        self.groups = connect(self.options, self.calls, self.fabric)
 
     def launch(self, seconds: float) -> None:
         """Put a kernel of that length on the compute stream."""
@@ -145,6 +82,7 @@ class Rank:
 
     def collective(self, name: str, group: Group, count: int, datatype: int = BFLOAT16) -> None:
         """Enqueue a collective behind what was computed, wait for it, and leave it to the watchdog."""
+        self.check_stop()
         name = self.suffer_before_collective(name)
         stream, buffer = self.streams["comm"], self.buffer
         reducing = (SUM,) if name in ("ncclAllReduce", "ncclReduceScatter") else ()
@@ -175,6 +113,7 @@ class Rank:
 
     def pair(self, name: str, group: Group, peer: int) -> None:
         """Enqueue a transfer with a neighbour in the pipeline."""
+        self.check_stop()
         self.calls(name, self.buffer, PIPELINE_BYTES // 2, BFLOAT16, peer, group.communicator, self.streams["pipe"])
         self.watch(group, "pipe")
 
@@ -241,7 +180,7 @@ class Rank:
     def train(self) -> None:
         """Connect and iterate until the wanted number or a stop."""
         try:
-            self.connect()
+            self.prepare()
             self.watchdog.start()
             number = 0
             while not self.options.iterations or number < self.options.iterations:
@@ -255,7 +194,8 @@ class Rank:
             self.calls("ncclCommDestroy", handle)
 
     def abort(self) -> None:
-        """Abort every communicator, so that whoever waits for it comes back."""
+        """Abort every communicator, so that whoever waits for it comes back; nobody may ask after it any more."""
+        self.watchdog.stop()
         for handle in {group.communicator for group in self.groups.values()}:
             self.calls.result("ncclCommAbort", handle)
 
@@ -272,6 +212,6 @@ class Rank:
             "gc_pauses": self.pauses.count if self.pauses else 0,
             "history": list(self.history),
         }
-        fresh = options.report.with_suffix(".new")
+        fresh = options.report.with_suffix(f".{threading.get_ident()}")
         fresh.write_text(json.dumps(report))
         fresh.rename(options.report)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from emulator.calls import CallError, Calls
 from emulator.fabric import Fabric, FabricError
-from emulator.rank import Options, Rank
+from emulator.rank import Rank
+from emulator.task import Options
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -50,13 +51,13 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path]:
 
 
 def _obey(rank: Rank, trained: threading.Event) -> None:
-    """Answer signals until the end; a rank that hangs is freed by aborting its communicators."""
+    """Answer signals until the end; then abort the communicators, which frees a rank that hangs in one."""
     while signal.sigwait(SIGNALS) == signal.SIGUSR1:
         rank.write_report()
     rank.stopping.set()
-    if not trained.wait(0.3):
-        rank.abort()
-        trained.wait(0.4)
+    trained.wait(0.3)
+    rank.abort()
+    trained.wait(0.3)
     rank.write_report()
     os._exit(0)
 
