@@ -22,7 +22,8 @@ Columns: TypeAlias = "pa.Table | Mapping[str, Any]"
 """A table in memory: Arrow, or numpy arrays and lists by column name."""
 
 _GROUP_ROWS = 1 << 17
-_PIECE_NS = 10 * 60 * 10**9
+_PIECE_ROWS = 200_000
+_SECOND = 10**9
 
 
 class RecordingWriter:
@@ -116,30 +117,29 @@ def export(
 ) -> int:
     """Write the rows with span[0] < time <= span[1] as a recording; returns how many.
 
-    Ten minutes at a time, so that memory stays bounded; `progress` hears up to which time (Unix ns) all is written.
+    Piece by piece, so that memory stays bounded; `progress` hears up to which time (Unix ns) all is written.
     Raises RecordingError, also when there is nothing in that span, and StoreError.
     """
-    rows = 0
+    total = 0
+    (after, until), piece = span, _SECOND
     with RecordingWriter(folder, overwrite) as writer:
-        for after, until in _pieces(store, *span):
-            for table in store.tables():
-                piece = store.read(table, after, until)
-                rows += piece.num_rows
-                if piece.num_rows:
-                    writer.add(table, piece)
-            progress(until)
-        if not rows:
+        while (ends := store.span(after)) and ends[0] <= until:
+            after = max(after, ends[0] - 1)  # stretches without rows are skipped
+            end = min(after + piece, until)
+            rows = sum(_copy(store, writer, table, (after, end)) for table in store.tables())
+            progress(end)
+            after, total = end, total + rows
+            piece = piece * 2 if rows < _PIECE_ROWS / 2 else max(_SECOND, piece // 2) if rows > _PIECE_ROWS else piece
+        if not total:
             raise RecordingError("the store has nothing in that span of time, so there is nothing to export")
-    return rows
+    return total
 
 
-def _pieces(store: Store, after: int, until: int) -> Iterator[tuple[int, int]]:
-    """Spans that together hold all rows; stretches without any are skipped."""
-    while (span := store.span(after)) and span[0] <= until:
-        after = max(after, span[0] - 1)
-        piece = min(after + _PIECE_NS, until)
-        yield after, piece
-        after = piece
+def _copy(store: Store, writer: RecordingWriter, table: str, span: tuple[int, int]) -> int:
+    rows = store.read(table, *span)
+    if rows.num_rows:
+        writer.add(table, rows)
+    return int(rows.num_rows)
 
 
 def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
