@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_BPF = 321  # x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)
-_UPDATE, _DELETE, _INFO = 2, 3, 15  # enum bpf_cmd (include/uapi/linux/bpf.h)
+_UPDATE, _DELETE, _INFO, _LOOKUP_AND_DELETE = 2, 3, 15, 21  # enum bpf_cmd (include/uapi/linux/bpf.h)
 
 # What bcc calls the C types (src/cc/json_map_decl_visitor.cc gives canonical names).
 _TYPES = {
@@ -103,6 +103,15 @@ class Map:
         except FileNotFoundError:
             return False
         return True
+
+    def pop(self) -> bytes:
+        """Take the top of a stack. Raises KeyError when it is empty."""
+        value = ctypes.create_string_buffer(self.value_size)
+        try:
+            bpf(_LOOKUP_AND_DELETE, _words(self.descriptor, 0, ctypes.addressof(value), 0))
+        except FileNotFoundError:
+            raise KeyError("the stack is empty") from None
+        return value.raw
 
     def close(self) -> None:
         """Let go of the descriptor; the mapping goes with the last array that looks at it."""

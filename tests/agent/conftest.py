@@ -1,0 +1,125 @@
+"""An agent without its loop: probes, sources, and processes that call the libraries on command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import loop
+from agent.config import AgentConfig
+from emulator.build import Libraries, build
+from emulator.machine import command
+
+
+class Watch:
+    """All sources of an agent, read when told to."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.context = loop.open_context(AgentConfig(machine="m41", scan_seconds=0.1, **settings))
+        self.workers = loop.open_workers(self.context)
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def read(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of one reading, by table."""
+        batch = loop.read_once(self.workers, time.time_ns(), "m41", 20.0)
+        self.rows = {}
+        for sample in batch.samples:
+            self.rows.setdefault(sample.table, []).append(dict(sample.values))
+        return self.rows
+
+    def until(self, holds: Callable[[dict[str, list[dict[str, Any]]]], Any], seconds: float = 20.0) -> Any:
+        """Read on until this is true of a reading, and give what it gave."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            found = holds(self.read())
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"not seen within {seconds} s; the last reading was {self.rows}")
+
+    def wait_attached(self, path: Path | str) -> None:
+        """Wait until probes are on the library of that path."""
+        attachments = self.context.attachments
+        assert attachments is not None
+        self.until(lambda _: any(x.path == str(path) and x.state == "on" for x in attachments.libraries.values()))
+
+    def close(self) -> None:
+        """Take the probes off."""
+        loop.close(self.workers, self.context)
+
+
+class Caller:
+    """A process that has loaded libraries and calls them when told to."""
+
+    def __init__(self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = ()) -> None:
+        options = [f"--library={library}" for library in libraries]
+        self.process = subprocess.Popen(
+            [*prefix, *command("caller", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid: int = self._line()["ready"]
+
+    def call(self) -> dict[str, int]:
+        """Make the calls; exact numbers by name."""
+        self._go()
+        counts: dict[str, int] = self._line()["calls"]
+        return counts
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    """The emulated libraries."""
+    return build(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture
+def watch(probes_allowed: None) -> Iterator[Callable[..., Watch]]:
+    """Opens agents; closes them in the end."""
+    opened: list[Watch] = []
+
+    def make(**settings: Any) -> Watch:
+        opened.append(Watch(**settings))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def caller() -> Iterator[Callable[..., Caller]]:
+    """Starts callers; kills them in the end."""
+    started: list[Caller] = []
+
+    def start(
+        *libraries: Path | str, calls: int = 11, mix: str = "ncclAllReduce", prefix: Sequence[str] = ()
+    ) -> Caller:
+        started.append(Caller(libraries, calls, mix, prefix))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -1,0 +1,167 @@
+"""Libraries are found wherever processes map them from, and each place carries a probe once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.attachments import Library
+from emulator.build import Libraries
+
+pytestmark = pytest.mark.bpf
+
+
+def listed(seen: Any) -> list[Library]:
+    """What an agent lists now."""
+    return list(seen.context.attachments.libraries.values())
+
+
+def total(seen: Any, pid: int) -> int:
+    """Operations counted for one process."""
+    rows = seen.context.kernel.maps["slots"].rows()
+    return int(rows["operations"][rows["tgid"] == pid].sum())
+
+
+def copies(emulated: Libraries, folder: Path) -> tuple[Path, Path]:
+    """Own copies of the two libraries."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy(emulated.cudart, folder)), Path(shutil.copy(emulated.nccl, folder))
+
+
+def test_renamed_library(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """A library under a name that says nothing is found by the functions it defines."""
+    cudart, nccl = copies(emulated, tmp_path)
+    nccl = nccl.rename(tmp_path / "vendored-1f3c.so")
+    seen, process = watch(), caller(cudart, nccl, calls=13)
+    seen.wait_attached(nccl)
+    process.call()
+    assert total(seen, process.pid) == 13
+
+
+def test_deleted_library(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """A library that was replaced on disk after it was mapped carries its probes all the same."""
+    cudart, nccl = copies(emulated, tmp_path)
+    process = caller(cudart, nccl, calls=17)
+    nccl.unlink()
+    nccl.write_text("another file took its name")
+    seen = watch()
+    seen.wait_attached(nccl)
+    process.call()
+    assert total(seen, process.pid) == 17
+
+
+def test_library_loaded_later(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """A process that loads the library long after its start is looked at again."""
+    cudart, nccl = copies(emulated, tmp_path)
+    seen = watch()
+    script = (
+        "import sys, ctypes\nprint('up', flush=True)\nsys.stdin.readline()\n"
+        f"ctypes.CDLL({str(cudart)!r}, ctypes.RTLD_GLOBAL); ctypes.CDLL({str(nccl)!r})\n"
+        "print('in', flush=True)\nsys.stdin.readline()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(["/usr/bin/python3", "-I", "-c", script], **pipes) as late:  # type: ignore[call-overload]
+        assert late.stdout.readline() == "up\n"
+        for _ in range(4):
+            seen.read()
+        assert not any(library.path == str(nccl) for library in listed(seen))
+        late.stdin.write("\n")
+        late.stdin.flush()
+        assert late.stdout.readline() == "in\n"
+        seen.wait_attached(nccl)
+        late.kill()
+
+
+def test_aliases_carry_one_probe(watch: Any, caller: Any, emulated: Libraries) -> None:
+    """Names at one address of a library carry one probe between them."""
+    seen = watch()
+    caller(emulated.cudart, emulated.nccl)
+    seen.wait_attached(emulated.nccl)
+    (library,) = [one for one in listed(seen) if one.path == str(emulated.nccl)]
+    assert len(library.probes) == len(set(library.probes)) >= 20
+
+
+@pytest.fixture
+def layers(emulated: Libraries, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Two overlay mounts that share their lower layer, as two containers of one image do."""
+    copies(emulated, tmp_path / "lower")
+    mounts = []
+    for name in ("a", "b"):
+        upper, work, mount = (tmp_path / f"{part}-{name}" for part in ("upper", "work", "mount"))
+        for folder in (upper, work, mount):
+            folder.mkdir()
+        options = f"lowerdir={tmp_path / 'lower'},upperdir={upper},workdir={work}"
+        made = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(mount)], check=False)
+        if made.returncode:
+            pytest.skip("overlay mounts are not allowed here")
+        mounts.append(mount)
+    yield mounts[0], mounts[1]
+    for mount in mounts:
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def test_shared_overlay_layer_counts_once(watch: Any, caller: Any, layers: tuple[Path, Path]) -> None:
+    """Two containers that share a layer show two devices for one file: each of their calls counts once."""
+    seen = watch()
+    one, two = (caller(folder / "libcudart.so.12", folder / "libnccl.so.2", calls=19) for folder in layers)
+    seen.until(lambda _: any(len(library.users) == 2 and "nccl" in library.path for library in listed(seen)))
+    one.call()
+    two.call()
+    assert (total(seen, one.pid), total(seen, two.pid)) == (19, 19)
+
+
+def test_own_mount_namespace(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """A library that exists only in the process's own mount namespace is opened through the process."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    script = f'mount -t tmpfs tmpfs {hidden} && cp {emulated.cudart} {emulated.nccl} {hidden}/ && exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    process = caller(hidden / "libcudart.so.12", hidden / "libnccl.so.2", calls=23, prefix=prefix)
+    assert not (hidden / "libnccl.so.2").exists()
+    seen = watch()
+    seen.wait_attached(hidden / "libnccl.so.2")
+    process.call()
+    assert total(seen, process.pid) == 23
+
+
+def test_stripped_library_is_blocked_and_says_why(watch: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """A library by that name without the functions is listed as blocked with its reason."""
+    empty = tmp_path / "libnccl.so.2"
+    subprocess.run(["cc", "-shared", "-o", str(empty), "-x", "c", "/dev/null"], check=True)
+    script = f"import ctypes, time; ctypes.CDLL({str(empty)!r}); time.sleep(60)"
+    seen = watch()
+    with subprocess.Popen(["/usr/bin/python3", "-I", "-c", script]) as process:
+        row = seen.until(
+            lambda rows: [
+                row for row in rows.get("probe", ()) if row["path"] == str(empty) and row["state"] == "blocked"
+            ]
+        )
+        process.kill()
+    assert "stripped" in row[0]["reason"]
+
+
+def test_probes_go_with_the_last_user(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """When the last process has ended the probes come off, so that the file can be freed; a new one gets new probes."""
+    cudart, nccl = copies(emulated, tmp_path)
+    seen, process = watch(), caller(cudart, nccl)
+    seen.wait_attached(nccl)
+    process.close()
+    seen.until(lambda rows: any(r["path"] == str(nccl) and r["state"] == "gone" for r in rows.get("probe", ())))
+    again = caller(cudart, nccl, calls=29)
+    seen.wait_attached(nccl)
+    again.call()
+    assert total(seen, again.pid) == 29
+
+
+def test_no_compiler_stays(watch: Any, caller: Any, emulated: Libraries) -> None:
+    """The process that holds the probes never maps the BPF compiler."""
+    watch()
+    maps = Path(f"/proc/{os.getpid()}/maps").read_text()
+    assert "libbcc" not in maps
+    assert "libclang" not in maps

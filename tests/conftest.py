@@ -1,0 +1,50 @@
+"""What several rooms' tests share: whether probes can be loaded here, and NVIDIA's own library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bpf.loader import BpfError, load
+
+NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
+NCCL_PLATFORM = "manylinux_2_18_x86_64"
+
+
+@pytest.fixture(scope="session")
+def probes_allowed() -> None:
+    """Skips where this process may not load BPF programs, and says why."""
+    try:
+        load(("nccl", "cuda")).close()
+    except BpfError as error:
+        pytest.skip(f"no probes: {error}")
+
+
+@pytest.fixture(scope="session")
+def real_nccl() -> Path:
+    """NVIDIA's own libnccl.so.2 out of the wheel, fetched once and kept in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peerwatch" / NCCL_WHEEL
+    library = cache / "nvidia/nccl/lib/libnccl.so.2"
+    if not library.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        order = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform", NCCL_PLATFORM]
+        fetched = subprocess.run(
+            [sys.executable, "-m", "pip", *order, "--dest", str(cache), NCCL_WHEEL],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if fetched.returncode:
+            pytest.skip(f"{NCCL_WHEEL} cannot be fetched: {fetched.stderr.strip().splitlines()[-1]}")
+        wheel = next(cache.glob("*.whl"))
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract("nvidia/nccl/lib/libnccl.so.2", cache / "unpacked")
+        library.parent.mkdir(parents=True, exist_ok=True)
+        (cache / "unpacked/nvidia/nccl/lib/libnccl.so.2").rename(library)  # whole or not at all
+        wheel.unlink()
+    return library
