@@ -96,9 +96,11 @@ static void append(struct nccl_op *op)
 	*tail = op;
 }
 
-/* A communicator of one rank has nothing to move. */
-static void submit(struct nccl_batch *batch)
+/* A communicator of one rank has nothing to move. Says whether anything is left to wait for. */
+static bool submit(struct nccl_batch *batch)
 {
+	bool left;
+
 	pthread_mutex_lock(&lock);
 	for (struct nccl_op *op = batch->ops; op; op = op->next) {
 		if (op->comm->group)
@@ -106,15 +108,16 @@ static void submit(struct nccl_batch *batch)
 		else
 			batch->remaining--;
 	}
+	left = batch->remaining;
 	pthread_mutex_unlock(&lock);
+	return left;
 }
 
 void proxy_run_batch(void *argument)
 {
 	struct nccl_batch *batch = argument;
 
-	submit(batch);
-	if (batch->remaining) {
+	if (submit(batch)) {
 		pthread_once(&started, start);
 		proxy_nudge();
 	}
