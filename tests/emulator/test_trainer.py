@@ -125,8 +125,8 @@ def test_slow_link_shows_in_the_proxy(start_ranks: Start, offsets: Offsets) -> N
     ranks.order(1, "slow_link")
     ranks.wait_iterations(1)
     shares = [in_flight(ranks, rank, offsets) for rank in range(4)]
-    assert shares[1] > 0.5
-    assert max(shares[0], *shares[2:]) < 0.3
+    assert shares[1] > 0.2
+    assert shares[1] > 2 * max(shares[0], *shares[2:])
 
 
 def test_hanging_rank_stops_all_and_goes_on(start_ranks: Start) -> None:
@@ -179,10 +179,11 @@ def test_garbage_collection_pauses_come_and_go(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 2))
     ranks.wait_iterations(3)
     ranks.order(1, "gc_pauses", 0.15)
-    time.sleep(5.0)
-    report = ranks.fresh_report(1)
+    limit = time.monotonic() + 30
+    while (report := ranks.fresh_report(1))["gc_pauses"] < 3 and time.monotonic() < limit:
+        time.sleep(0.2)
     usual = median(at[1] for at in report["history"])
-    assert report["gc_pauses"] >= 2
+    assert report["gc_pauses"] >= 3
     assert sum(at[1] > usual + 0.07 for at in report["history"]) >= 2
     ranks.order(1, "none")
     ranks.wait_iterations(3)
