@@ -22,6 +22,8 @@ class Communicator:
     """16 hex digits, the same on all its ranks."""
     rank: int | None = None
     ranks: int | None = None
+    born: bool = False
+    """The probes saw it being made: they have counted all it did."""
     ended: bool = False
     """Finalized, destroyed or aborted by its process."""
 
@@ -74,7 +76,7 @@ class Communicators:
         """The communicator that was to be written at `out` has this address."""
         born = self._pending.pop((pid, out), None)
         if born is not None:
-            self.known[pid, comm] = born
+            self.known[pid, comm] = replace(born, born=True)
 
     def look_up(self, pid: int, comm: int, read_pointer: Callable[[int, int], int | None]) -> Communicator:
         """The communicator at that address; one nobody announced is looked for where new ones were to be written."""
@@ -84,10 +86,11 @@ class Communicators:
                     self.deliver(owner, out, comm)
         return self.known.setdefault((pid, comm), Communicator())
 
-    def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> None:
+    def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> Communicator:
         """What the library itself says of a communicator, read from its memory."""
         before = self.known.get((pid, comm), Communicator())
         self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
+        return self.known[pid, comm]
 
     def forget(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or all that a process had."""

@@ -75,6 +75,10 @@ class Memory:
             return None
         return Identity(comm_hash, rank, ranks, device)
 
+    def operations(self, comm: int, layout: Layout) -> int | None:
+        """How many operations the library itself has counted on a communicator."""
+        return self.word(comm + layout["ncclComm"]["opCount"])
+
     def _is_whole(self, comm: int, layout: Layout) -> bool:
         """Builds since 2.26 carry the same magic word at both ends."""
         places = layout["ncclComm"]

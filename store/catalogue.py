@@ -145,6 +145,8 @@ nccl | pid | number | gauge | none | 0 | 0 | process, as the agent's PID namespa
 nccl | operation | text | text | none | 0 | 0 | last operation enqueued: kind:datatype:count
 nccl | operations_total | operations | counter | both | 2 | 0.1 | operations enqueued
 nccl | bytes_total | bytes | counter | both | 1e6 | 0.1 | payload of the operations enqueued, by this rank
+nccl | counted_from | text | text | none | 0 | 0 | where operations_total begins: birth, memory (both comparable between ranks) or attach
+nccl | pending_queries_total | queries | counter | both | 0.8 | 0.2 | times a watchdog asked after unfinished work, some ten a second while there is any
 nccl | pending | 0 or 1 | gauge | none | 0 | 0 | whether the communicator has unfinished work
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | time since the last enqueue
 nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | inferred period of the operations

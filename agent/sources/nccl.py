@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from agent.attachments import Attachments
+from agent.baseline import Baseline
 from agent.communicators import Communicator, Communicators
 from agent.context import Context
-from agent.looks import Looks
-from agent.memory import Memory
+from agent.inspector import Inspector
 from agent.pool import Pool
 from agent.training import Trainee
 from bpf.loader import Kernel
@@ -32,25 +32,29 @@ OPERATIONS = (
 """In the order of bpf/nccl.bpf.c."""
 DATATYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2")
 """In the order of ncclDataType_t (nccl.h)."""
-_TRIES = 60
-"""Readings after which a communicator that cannot be read from memory is left alone."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """What the agent remembers of one entry of the kernel's array."""
+
+    gpu: str
+    slot: int
+    baseline: Baseline = field(default_factory=Baseline)
+    queries: int = 0
 
 
 class Nccl:
     """One row a communicator."""
 
-    def __init__(self, context: Context, kernel: Kernel, attachments: Attachments) -> None:
+    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector) -> None:
         maps = kernel.maps
         self._training = context.training
-        self._attachments = attachments
+        self._inspector = inspector
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
         self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"])
-        self._looks = Looks(context.config.progress_hertz) if context.config.progress_hertz else None
-        self._memories: dict[int, Memory] = {}
-        self._numbers: dict[int, tuple[str, int]] = {}  # index in the kernel's array: gpu and slot
-        self._queries: dict[int, int] = {}
-        self._tries: dict[tuple[int, int], int] = {}
+        self._followed: dict[int, Followed] = {}  # by index in the kernel's array
 
     def read(self, now: int) -> list[Sample]:
         """A row for each communicator of a living process, and an event for each process that left some behind."""
@@ -60,133 +64,97 @@ class Nccl:
         lost = {int(row["tgid"]): int(row["lost"]) for row in rows[np.flatnonzero(rows["tgid"])]}
         samples: list[Sample] = []
         left: dict[int, list[Communicator]] = {}
-        for index, entry in zip(*self._entries(), strict=True):
+        indices, entries = self._pool.taken()
+        for index, entry in zip(indices.tolist(), entries, strict=True):
             pid, comm = int(entry["tgid"]), int(entry["comm"])
             trainee = self._training.get(pid)
+            if trainee is None:
+                left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
             if trainee is None or entry["ended"]:
-                if trainee is None and not entry["ended"]:
-                    left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
-                self._retire(index, entry, trainee)
-                continue
-            values = self._values(index, entry, trainee, clock)
-            samples.append(Sample("nccl", values | {"lost_total": lost.get(pid, 0)}))
-        samples += [sample for pid, held in left.items() if (sample := self._farewell(pid, held))]
-        self._forget(set(left))
+                self._retire(index, entry)
+            else:
+                values = self._values(index, entry, trainee, clock)
+                samples.append(Sample("nccl", values | {"lost_total": lost.get(pid, 0)}))
+        for pid, held in left.items():
+            samples += self._farewell(pid, held)
+            self._communicators.forget(pid)
+            self._inspector.forget(pid)
         return [*samples, self._loss()]
 
     def close(self) -> None:
-        """End the looks and let go of the processes."""
-        if self._looks:
-            self._looks.close()
-        self._forget(set(self._memories))
-
-    def _entries(self) -> tuple[list[int], Any]:
-        indices, entries = self._pool.taken()
-        return indices.tolist(), entries
+        """Let go of the processes."""
+        self._inspector.close()
 
     def _values(self, index: int, entry: Any, trainee: Trainee, clock: int) -> dict[str, Value]:
-        pid, comm = int(entry["tgid"]), int(entry["comm"])
-        known = self._identify(pid, comm, trainee)
-        gpu, slot = self._number(index, trainee.gpu)
-        since = int(entry["blocked_since"])
+        pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])
+        followed = self._follow(index, trainee.gpu)
+        known = self._identify(trainee, comm)
+        followed.baseline.settle(known.born, operations, self._inspector.operations(pid, comm))
+        since, queries = int(entry["blocked_since"]), int(entry["queries"])
         waiting = max(clock - since, 0) if since else 0
-        queries = int(entry["queries"])
-        asked, self._queries[index] = queries - self._queries.get(index, 0), queries
-        shares = self._looks.take((pid, comm)) if self._looks else None
+        asked, followed.queries = queries - followed.queries, queries
+        sending, receiving = self._inspector.shares(pid, comm) or (None, None)
         return {
-            "gpu": gpu,
-            "slot": str(slot),
+            "gpu": followed.gpu,
+            "slot": str(followed.slot),
             "comm": known.identity,
             "rank": known.rank,
             "ranks": known.ranks,
             "pid": pid,
             "operation": _operation(entry),
-            "operations_total": int(entry["operations"]),
+            "operations_total": operations + followed.baseline.base if followed.baseline.origin else None,
+            "counted_from": followed.baseline.origin,
             "bytes_total": int(entry["bytes"]),
             # A framework's watchdog asks after its unfinished work only; without one nothing is known.
             "pending": float(asked > 0) if queries else None,
+            "pending_queries_total": queries or None,
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
             "host_blocked_seconds_total": (int(entry["blocked_ns"]) + waiting) / 1e9,
-            "send_pending_ratio": shares[0] if shares else None,
-            "receive_pending_ratio": shares[1] if shares else None,
+            "send_pending_ratio": sending,
+            "receive_pending_ratio": receiving,
         }
 
-    def _identify(self, pid: int, comm: int, trainee: Trainee) -> Communicator:
-        known = self._communicators.look_up(pid, comm, self._pointer)
-        tries = self._tries.get((pid, comm), 0)
-        if tries > _TRIES:
-            return known
-        layout = self._attachments.layout_of(trainee.process)
-        memory = self._memory(pid)
-        if layout is None or memory is None:
-            return known
-        self._tries[pid, comm] = tries + 1
-        told = memory.identity(comm, layout)
+    def _follow(self, index: int, gpu: str) -> Followed:
+        """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
+        if index not in self._followed:
+            taken = {followed.slot for followed in self._followed.values() if followed.gpu == gpu}
+            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+            self._followed[index] = Followed(gpu, slot)
+        return self._followed[index]
+
+    def _identify(self, trainee: Trainee, comm: int) -> Communicator:
+        pid = trainee.process.pid
+        known = self._communicators.look_up(pid, comm, self._inspector.pointer)
+        told = self._inspector.identify(trainee.process, comm)
         if told is None:
             return known
-        self._tries[pid, comm] = _TRIES + 1
-        self._communicators.learn(pid, comm, f"{told.comm_hash:016x}", told.rank, told.ranks)
-        if self._looks:
-            self._looks.watch((pid, comm), memory, layout)
-        return self._communicators.known[pid, comm]
+        return self._communicators.learn(pid, comm, f"{told.comm_hash:016x}", told.rank, told.ranks)
 
-    def _memory(self, pid: int) -> Memory | None:
-        if pid not in self._memories:
-            try:
-                self._memories[pid] = Memory(pid)
-            except OSError:
-                return None  # not ours to read, or just ended: identity then comes from the probes alone
-        return self._memories[pid]
-
-    def _pointer(self, pid: int, address: int) -> int | None:
-        memory = self._memory(pid)
-        return memory.word(address) if memory else None
-
-    def _number(self, index: int, gpu: str) -> tuple[str, int]:
-        """The lowest number that no other communicator of this GPU has: the number of series stays bounded."""
-        if index not in self._numbers:
-            taken = {slot for other, slot in self._numbers.values() if other == gpu}
-            self._numbers[index] = gpu, next(slot for slot in range(len(taken) + 1) if slot not in taken)
-        return self._numbers[index]
-
-    def _retire(self, index: int, entry: Any, trainee: Trainee | None) -> None:
-        key = np.array([entry["comm"], entry["tgid"]], np.uint64).tobytes()
-        self._pool.give_back(index, None if entry["ended"] else key)
-        self._numbers.pop(index, None)
-        self._queries.pop(index, None)
+    def _retire(self, index: int, entry: Any) -> None:
         pid, comm = int(entry["tgid"]), int(entry["comm"])
-        self._tries.pop((pid, comm), None)
-        if self._looks:
-            self._looks.forget(lambda watched: watched == (pid, comm))
-        if trainee is not None and self._communicators.known.get((pid, comm), Communicator()).ended:
+        key = np.array([comm, pid], np.uint64).tobytes()
+        self._pool.give_back(index, None if entry["ended"] else key)
+        self._followed.pop(index, None)
+        self._inspector.forget(pid, comm)
+        if self._communicators.known.get((pid, comm), Communicator()).ended:
             self._communicators.forget(pid, comm)
 
-    def _farewell(self, pid: int, held: list[Communicator]) -> Sample | None:
-        """The event of a process that ended without leaving its communicators; None where it said farewell."""
-        open_ones = [communicator for communicator in held if not communicator.ended]
+    def _farewell(self, pid: int, held: list[Communicator]) -> list[Sample]:
+        """The event of a process that ended without leaving its communicators; none where it said farewell."""
+        staying = [communicator for communicator in held if not communicator.ended]
         trainee = self._training.last_known(pid)
-        if not open_ones or trainee is None:
-            return None
-        world = max(open_ones, key=lambda communicator: communicator.ranks or 0)
+        if not staying or trainee is None:
+            return []
+        world = max(staying, key=lambda communicator: communicator.ranks or 0)
         who = f"rank {world.rank} of {world.ranks}" if world.rank is not None else f"process {pid}"
-        message = f"{who} (pid {pid}) ended without leaving {len(open_ones)} communicator(s)"
+        message = f"{who} (pid {pid}) ended without leaving {len(staying)} communicator(s)"
         values = {"source": "nccl", "code": "rank_exit", "device": f"gpu:{trainee.gpu}", "severity": "crit"}
-        return Sample("event", values | {"message": message})
-
-    def _forget(self, pids: set[int]) -> None:
-        if pids and self._looks:
-            self._looks.forget(lambda key: key[0] in pids)
-        for pid in pids:
-            self._communicators.forget(pid)
-            memory = self._memories.pop(pid, None)
-            if memory:
-                memory.close()
+        return [Sample("event", values | {"message": message})]
 
     def _loss(self) -> Sample:
         counts = self._losses.rows().copy()
-        return Sample(
-            "source", {"source": "kernel", "lost_total": int(counts[1:].sum()), "foreign_total": int(counts[0])}
-        )
+        lost, foreign = int(counts[1:].sum()), int(counts[0])
+        return Sample("source", {"source": "kernel", "lost_total": lost, "foreign_total": foreign})
 
 
 def _operation(entry: Any) -> str | None:
@@ -199,4 +167,5 @@ def _operation(entry: Any) -> str | None:
 
 def open_source(context: Context) -> Nccl:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
-    return Nccl(context, *context.probes())
+    kernel, attachments = context.probes()
+    return Nccl(context, kernel, Inspector(attachments, context.config.progress_hertz))

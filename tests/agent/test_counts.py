@@ -53,7 +53,8 @@ def test_every_call_counts_once(which: str, watch: Any, caller: Any, request: py
     (entry,) = slots(seen, process.pid)
     assert {name: int(entry["kinds"][kind]) for kind, name in enumerate(OPERATIONS)} == operations(counts)
     assert int(entry["queries"]) == counts["ncclCommGetAsyncError"]
-    (row,) = of(process.pid, seen.read()["nccl"])
+    (row,) = seen.until(lambda rows: [row for row in of(process.pid, rows["nccl"]) if row["counted_from"]])
+    assert row["counted_from"] == "attach"
     assert row["operations_total"] == sum(operations(counts).values())
     assert row["bytes_total"] == 4 * row["operations_total"]  # one float32 each
     assert row["lost_total"] == 0
