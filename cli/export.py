@@ -9,7 +9,7 @@ import typer
 
 from cli import times
 from cli.config import store_place
-from cli.progress import progress
+from cli.terminal import progress
 from store.contract import LATEST, StoreError
 from store.places import open_store
 

@@ -13,7 +13,7 @@ import typer
 
 from cli import times
 from cli.config import read_settings
-from cli.progress import progress
+from cli.terminal import console, progress
 from store.contract import LATEST, Store
 from store.places import open_store
 from store.recording import RecordingError
@@ -95,4 +95,4 @@ def _show(said: list[Verdict], machines: int) -> None:
         table.add_row(
             times.shown(verdict.time), level, Text(verdict.machine), Text(verdict.device or ""), Text(verdict.message)
         )
-    Console().print(table)
+    console().print(table)

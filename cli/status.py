@@ -12,6 +12,7 @@ import typer
 from cli import times
 from cli.config import store_place
 from cli.standing import Standing, standing
+from cli.terminal import console
 from store.places import open_store
 
 if TYPE_CHECKING:
@@ -53,16 +54,15 @@ def as_json(found: Standing) -> dict[str, Any]:
 
 def show(found: Standing, place: str) -> None:
     """Print the table, the open verdicts in words, and one line that sums it up."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    screen = console()
     if found.machines:
-        console.print(table(found))
+        screen.print(table(found))
     for verdict in found.verdicts:
         since = times.ago((found.time - int(verdict["since"] or verdict["time"])) / 1e9)
-        console.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
-    console.print(Text(_sum(found, place), STYLE[found.level]))
+        screen.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
+    screen.print(Text(_sum(found, place), STYLE[found.level]))
 
 
 def table(found: Standing) -> Table:

@@ -42,7 +42,7 @@ def test_the_slow_machine_is_named(tmp_path: Path) -> None:
     assert list(verdicts[0]) == KEYS
     assert verdicts[0]["time"] > 300 * SECOND
     assert (verdicts[0]["device"], verdicts[0]["metric"]) == ("gpu:0", "gpu.sm_clock_hertz")
-    shown = run("replay", folder, COLUMNS="400")
+    shown = run("replay", folder, COLUMNS="40")
     assert verdicts[0]["message"] in shown.stdout
 
 
