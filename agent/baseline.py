@@ -31,7 +31,7 @@ class Baseline:
         self._tries += 1
         if born:
             self.origin = BIRTH
-        elif own is not None and own - operations == self._guess and operations > self._operations:
+        elif own is not None and own - operations == self._guess >= 0 and operations > self._operations:
             self.base, self.origin = self._guess, MEMORY
         elif self._tries > _TRIES:
             self.origin = ATTACH

@@ -6,6 +6,7 @@ started it survives whatever they hold.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -23,6 +24,7 @@ SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _FUNCTION = 2  # STT_FUNC
+_OVERLAY = 0x794C7630  # include/uapi/linux/magic.h
 CPU_SECONDS = 20
 MEMORY_BYTES = 8 << 30
 
@@ -126,7 +128,7 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
     path, file = _open_first(paths)
     with file:
         status = os.fstat(file.fileno())
-        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(status), "path": path}
+        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(file), "path": path}
         if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
             yield answer | {"functions": {}, "done": True}
             return
@@ -142,9 +144,15 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
                 yield {"layout": find_layout(elf), "done": True}
 
 
-def identity(status: os.stat_result) -> str:
-    """A name for the file that two mounts of one overlay layer share: they show other devices, but the same times."""
-    return f"{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
+def identity(file: BinaryIO) -> str:
+    """A name for the file, the same through all mounts of one overlay layer.
+
+    Those mounts show a device number each for what is one file to the kernel; its inode and times they share.
+    """
+    status, system = os.fstat(file.fileno()), np.zeros(15, np.int64)  # struct statfs of x86-64
+    ctypes.CDLL(None).fstatfs(file.fileno(), system.ctypes.data_as(ctypes.c_void_p))
+    device = "overlay" if system[0] == _OVERLAY else str(status.st_dev)
+    return f"{device}:{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
 
 
 def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
