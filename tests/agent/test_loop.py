@@ -1,0 +1,155 @@
+"""One period for all sources; what one of them does leaves the rest alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from agent import loop
+from agent.config import AgentConfig
+from agent.context import Context
+from store.sample import Batch, Sample
+
+
+class Steady:
+    """A source that always works."""
+
+    closed = False
+
+    def read(self, now: int) -> list[Sample]:
+        """One row that tells the time."""
+        return [Sample("host", {"processes_running": float(now % 97)})]
+
+    def close(self) -> None:
+        """Remember it."""
+        self.closed = True
+
+
+class Broken(Steady):
+    """A source that never works."""
+
+    def read(self, now: int) -> list[Sample]:
+        """Fail."""
+        raise RuntimeError("the driver said no")
+
+
+class Stuck(Steady):
+    """A source that hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.readings = 0
+
+    def read(self, now: int) -> list[Sample]:
+        """Wait."""
+        self.readings += 1
+        self.free.wait()
+        return super().read(now)
+
+
+def workers(**sources: Any) -> list[loop.Worker]:
+    """Sources on threads of their own."""
+    return [loop.Worker(name, source, ThreadPoolExecutor(1)) for name, source in sources.items()]
+
+
+def fared(batch: Batch) -> dict[Any, Any]:
+    """How each source fared."""
+    return {row.values["source"]: row.values for row in batch.samples if row.table == "source"}
+
+
+def test_a_failing_source_is_counted_and_named() -> None:
+    """Its error, count and duration are metrics, and the other source's row is there."""
+    running = workers(steady=Steady(), broken=Broken())
+    loop.read_once(running, 1, "m3", 5.0)
+    batch = loop.read_once(running, 207, "m3", 5.0)
+    assert (batch.machine, batch.time) == ("m3", 207)
+    assert fared(batch)["broken"]["success"] == 0.0
+    assert fared(batch)["broken"]["failures_total"] == 2
+    assert fared(batch)["broken"]["error"] == "RuntimeError: the driver said no"
+    assert fared(batch)["steady"]["success"] == 1.0
+    assert [row.values for row in batch.samples if row.table == "host"] == [{"processes_running": 13.0}]
+    loop.close(running, Context(AgentConfig()))
+
+
+def test_a_hanging_source_costs_the_others_nothing() -> None:
+    """It is waited for once until the limit, not started again, and comes back when it can."""
+    stuck, steady = Stuck(), Steady()
+    running = workers(stuck=stuck, steady=steady)
+    for now in (1, 2, 3):
+        batch = loop.read_once(running, now, "m3", 0.05)
+        assert fared(batch)["steady"]["success"] == 1.0
+        assert "still reading" in fared(batch)["stuck"]["error"]
+    assert stuck.readings == 1
+    stuck.free.set()
+    batch = loop.read_once(running, 4, "m3", 5.0)
+    assert fared(batch)["stuck"]["success"] == 1.0
+    assert fared(batch)["stuck"]["failures_total"] == 3
+    loop.close(running, Context(AgentConfig()))
+    assert steady.closed
+
+
+class Shut:
+    """A store that can be shut."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.kept: list[Batch] = []
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep, or refuse all."""
+        if self.shut:
+            raise OSError("no space left on device")
+        self.kept += batches
+
+
+def test_a_shut_store_loses_nothing_within_bounds() -> None:
+    """Batches wait in order while the store is shut; beyond the bound the oldest are dropped and counted."""
+    store = Shut()
+    outbox = loop.Outbox(store)
+    outbox.send(Batch("m3", 0, ()))
+    store.shut = True
+    for now in range(1, loop.BACKLOG + 6):
+        outbox.send(Batch("m3", now, ()))
+    assert outbox.dropped == 5
+    store.shut = False
+    outbox.send(Batch("m3", 9999, ()))
+    assert [batch.time for batch in store.kept] == [0, *range(7, loop.BACKLOG + 6), 9999]
+    assert outbox.dropped == 6
+
+
+def test_run_ends_when_told() -> None:
+    """The loop reads once a period, and stops within one."""
+    store, stop = Shut(), threading.Event()
+    config = AgentConfig(machine="m3", sources=("host",), period_seconds=0.05)
+    thread = threading.Thread(target=loop.run, args=(config, store, stop))
+    thread.start()
+    limit = time.monotonic() + 10
+    while len(store.kept) < 4 and time.monotonic() < limit:
+        time.sleep(0.01)
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    times = [batch.time for batch in store.kept]
+    assert times == sorted(set(times))
+    assert {batch.machine for batch in store.kept} == {"m3"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"sources": ("host", "gpuu")}, "'gpuu'"),
+        ({"cuda_calls": ("mallocs",)}, "'mallocs'"),
+        ({"period_seconds": 0.0}, "period_seconds"),
+        ({"keep_bytes": 5}, "keep_bytes"),
+        ({"progress_hertz": 1e9}, "progress_hertz"),
+    ],
+)
+def test_settings_that_cannot_be_meant(settings: dict[str, Any], named: str) -> None:
+    """A wrong value is refused with the name of its key and what is allowed."""
+    with pytest.raises(ValueError, match=named):
+        AgentConfig(**settings)
