@@ -9,6 +9,7 @@ import time
 from detector.config import SECOND, Config
 from detector.pipeline import Detector, read_rows, tick_of
 from detector.verdict import Verdict
+from detector.window import NEVER
 from store.contract import Store, StoreError
 from store.sample import Batch, Sample, Value
 
@@ -16,8 +17,6 @@ log = logging.getLogger(__name__)
 
 LATE_NS = 2 * SECOND
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
-BACK_NS = 600 * SECOND
-"""At start the detector looks this far back, so that it knows the machines' habits at once."""
 
 
 def run(store: Store, config: Config, stop: threading.Event) -> None:
@@ -33,12 +32,13 @@ def run(store: Store, config: Config, stop: threading.Event) -> None:
 
 
 class Runner:
-    """Steps a detector along the store from ten minutes before `now` (Unix ns); says nothing that was said before."""
+    """Steps a detector along the store, from some minutes before `now` (Unix ns); says nothing that was said before."""
 
     def __init__(self, store: Store, config: Config, now: int) -> None:
         self.store = store
         self.detector = Detector(config)
-        self.at = now - BACK_NS
+        self.at = now - round(config.history_s * SECOND)
+        self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
         said = store.read("verdict").column("time").to_pylist()
         self.said = said[-1] if said else 0
@@ -49,13 +49,12 @@ class Runner:
         while self.at + self.tick <= now and not stop.is_set():
             until = min(now, self.at + 60 * SECOND)
             until -= (until - self.at) % self.tick
-            rows = read_rows(self.store, self.at, until)
+            # Rows that came late are read again with the rest; the detector drops those that it has.
+            rows, after = read_rows(self.store, self.at - self.overlap, until), NEVER
             for end in range(self.at + self.tick, until + 1, self.tick):
-                verdicts = self.detector.step(
-                    end, {name: all_.span(end - self.tick, end) for name, all_ in rows.items()}
-                )
+                verdicts = self.detector.step(end, {name: new.span(after, end) for name, new in rows.items()})
                 self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
-                self.at = end
+                self.at = after = end
         return self._say()
 
     def _say(self) -> list[Verdict]:

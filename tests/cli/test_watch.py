@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.watch import Runner
+from cli.watch import LATE_NS, Runner
 from detector.config import SECOND, Config
 from store.contract import StoreError
 from store.embedded import Embedded
@@ -72,6 +72,21 @@ def test_a_shut_store_loses_no_verdict(store: Shaky) -> None:
     store.shut = False
     assert [verdict.machine for verdict in runner.catch_up(START + 356 * SECOND, STOP)] == ["m3"]
     assert said(store)[0][0] == "m3"
+
+
+def test_late_rows_are_judged(store: Shaky, tmp_path: Path) -> None:
+    """A machine whose rows come three seconds late is judged by them all the same."""
+    late = Embedded(tmp_path / "late.db")
+    clocks = [(row["time"], row["machine"], row["sm_clock_hertz"]) for row in store.read("gpu").to_pylist()]
+    runner = Runner(late, Config(), START)
+    named = []
+    for second in range(1, 361):
+        at = START + second * SECOND
+        arrived = [row for row in clocks if row[0] == at - (3 * SECOND if row[1] == "m3" else 0)]
+        late.write([Batch(m, t, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": clock}),)) for t, m, clock in arrived])
+        named += runner.catch_up(at - LATE_NS, STOP)
+    late.close()
+    assert {(verdict.machine, verdict.metric) for verdict in named} == {("m3", "gpu.sm_clock_hertz")}
 
 
 def test_nothing_later_is_used(store: Shaky) -> None:
