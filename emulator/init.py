@@ -58,16 +58,17 @@ class Machine:
             self._start("agent", self.spec["agent"])
 
     def start_ranks(self) -> None:
-        """Start every rank."""
-        for rank, command in self.spec["ranks"].items():
-            self._start(f"rank {rank}", command)
+        """Start every rank, with what a launcher tells it (torchrun's names)."""
+        for gpu, (rank, command) in enumerate(self.spec["ranks"].items()):
+            self._start(f"rank {rank}", command, {"RANK": rank, "LOCAL_RANK": str(gpu)})
 
-    def _start(self, name: str, command: list[str]) -> None:
+    def _start(self, name: str, command: list[str], told: dict[str, str] | None = None) -> None:
         ready = _block_signals if name != "agent" else None
+        environment = {**os.environ, **(told or {})}
         with (self.folder / f"{name.replace(' ', '')}.log").open("ab") as log:
             try:
                 self.processes[name] = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=ready
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=ready
                 )
             except OSError as error:
                 raise CallError(f"can't start the {name}: {error}") from None
