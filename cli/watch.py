@@ -15,16 +15,17 @@ from store.sample import Batch, Sample, Value
 
 log = logging.getLogger(__name__)
 
-LATE_NS = 2 * SECOND
+LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
 
 def run(store: Store, config: Config, stop: threading.Event) -> None:
     """Judge until told to stop; a store that cannot be read or written for a while is waited for."""
-    runner = Runner(store, config, time.time_ns() - LATE_NS)
+    lag = round(config.lag_s * SECOND)
+    runner = Runner(store, config, time.time_ns() - lag)
     while not stop.is_set():
         try:
-            for verdict in runner.catch_up(time.time_ns() - LATE_NS, stop):
+            for verdict in runner.catch_up(time.time_ns() - lag, stop):
                 log.warning("%s: %s", verdict.level, verdict.message)
         except StoreError as error:
             log.error("the store cannot be used, trying again: %s", error)
