@@ -211,7 +211,6 @@ def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
         typer.echo(f"  peerwatch replay {place / 'recording'}")
     else:
         typer.echo(f"  peerwatch status --store {place / 'readings.db'} --silent 1h")
-        typer.echo(f"  sqlite3 {place / 'readings.db'} 'select * from verdict'")
         typer.echo(f"  peerwatch export {place / 'recording'} --store {place / 'readings.db'}")
     typer.echo("  peerwatch demo --fault slow_link")
     typer.echo("  sudo peerwatch up          (on a machine that trains)")

@@ -1,0 +1,35 @@
+"""The demo where there is no root or no BPF: a simulated fleet, and the same detector over it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.demo import Outcome, Plan
+from store.export import write_recording
+from store.recording import Recording
+
+if TYPE_CHECKING:
+    from cli.live import Picture
+
+MINUTES = 15.0
+
+
+def pretend(plan: Plan, machines: int, place: Path, seed: int, screen: Picture) -> Outcome:
+    """Simulate a quarter of an hour with the fault, write the recording, replay it; times are the simulation's."""
+    from detector.pipeline import replay
+    from emulator.simulate import simulate
+
+    tables, labels = simulate(max(machines, 8), MINUTES, 1.0, plan.fault, seed, 1)
+    folder = place / "recording"
+    write_recording(folder, tables, labels)
+    outcome = Outcome({"machine": None, "kind": plan.fault, "start": None})
+    for fault in labels["faults"]:
+        outcome.fault |= {"machine": fault["machine"], "start": fault["start"]}
+        screen.say(f"simulated: {fault['machine']} gets the fault {fault['kind']}")
+    with closing(Recording(folder)) as recording:
+        for verdict in replay(recording):
+            outcome.verdicts.append(verdict.as_json())
+            screen.say(f"{verdict.level}: {verdict.message}")
+    return outcome
