@@ -33,7 +33,7 @@ class Config:
     """... and what is left is correlated with itself this much beyond the smoothing."""
     trust_steps: int = 1000
     """What cleared by itself is forgotten over this many steps."""
-    unknown_share: float = 0.1
+    unknown_share: float = 0.05
     """For a metric no catalogue knows: least difference as a share of the peers' value ..."""
     unknown_spread: float = 0.5
     """... and as a share of how much the metric moves over time anyway."""

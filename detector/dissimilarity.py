@@ -129,12 +129,14 @@ def has_peers(norm: Norm, rows: slice, members: Members, config: Config) -> NDAr
     seen = middle(count) >= config.peer_steps
     power, swing = middle(norm.power[rows, members]), middle(norm.swing[rows, members])
     tiny = np.finfo(np.float64).tiny
-    explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
-    persists = 1 - middle(norm.drift[rows, members] / np.maximum(2 * norm.power[rows, members], tiny))
+    with np.errstate(over="ignore"):
+        explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
+        persists = 1 - middle(norm.drift[rows, members] / np.maximum(2 * norm.power[rows, members], tiny))
     moves = power > tiny
     alone: NDArray[np.bool_] = moves & (explained < config.explained_least) & (persists > config.persists_least)
     strangers = 2 * (alone & seen).sum() > (moves & seen).sum()
-    return seen & ~alone & ~strangers
+    judged: NDArray[np.bool_] = seen & ~alone & ~strangers
+    return judged
 
 
 def _floors(mine: Array, swing: Array, bounds: Bounds, config: Config) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,6 +20,7 @@ from detector.window import NEVER, ArrowTable, Rows, rows_of
 from store.catalogue import TABLES
 
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
+_log = logging.getLogger("peerwatch.detector")
 CHUNK_STEPS = 300
 LEAST_TICK_NS = SECOND // 5
 
@@ -131,11 +133,19 @@ def watch(
         tick = tick_of(rows) if newest - until > 10 * tick else tick
         after = NEVER
         for now in range(until + tick, newest + 1, tick):
-            for verdict in detector.step(now, {name: new.span(after, now) for name, new in rows.items()}):
-                for send in sinks:
-                    send(verdict)
+            _deliver(detector.step(now, {name: new.span(after, now) for name, new in rows.items()}), sinks)
             until = after = now
     return detector.state
+
+
+def _deliver(verdicts: Iterable[Verdict], sinks: Sequence[Callable[[Verdict], None]]) -> None:
+    """Hand each verdict to each sink; one that fails is named and keeps neither the others nor the judging."""
+    for verdict in verdicts:
+        for send in sinks:
+            try:
+                send(verdict)
+            except Exception:
+                _log.exception("a sink (%s) failed on the verdict about %s", send, verdict.machine)
 
 
 def _span(store: Store) -> tuple[int, int, int]:

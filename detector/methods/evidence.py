@@ -83,7 +83,9 @@ class Evidence:
             severity, device, message = (column[at] for column in columns)
             task, time, code = tasks.task_of(machine), int(rows.time[at]), codes[at]
             if code in _ENDS:
-                self.active.pop((machine, device, _ENDS[code]), None)
+                over = self.active.get((machine, device, _ENDS[code]))
+                if over is not None and over.since <= time:
+                    del self.active[machine, device, _ENDS[code]]
             elif code == EXIT and severity == "crit":
                 self.exits[machine, device, time] = message
             elif severity == "crit" and task is not None:

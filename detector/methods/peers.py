@@ -6,7 +6,7 @@ After Minder (NSDI'25, arXiv 2411.01791), with devices as entities, robust stati
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
-        return _by_machine(findings, self)
+        return _by_machine(findings)
 
     def _judge(self, panel: Panel, now: int, tasks: Tasks) -> None:
         window, config = panel.window, self.config
@@ -134,14 +134,14 @@ class Peers:
             panel.streaks.forget(moved)
         panel.tasks, panel.group, panel.machine = list(numbers), group, machine
 
-    def _convicted(self, panel: Panel, now: int) -> list[tuple[Finding, int]]:
+    def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []
         for side, metric, entity in np.argwhere(panel.streaks.convicted):
             if panel.group[entity] == NO_TASK:
                 continue
             weight = float(panel.weight[side, metric, entity])
             verdict = self._verdict(panel, (int(side), int(metric), int(entity)), now)
-            found.append((Finding(verdict, False, weight), int(metric)))
+            found.append(Finding(verdict, False, weight))
         return found
 
     def _verdict(self, panel: Panel, cell: tuple[int, int, int], now: int) -> Verdict:
@@ -210,12 +210,12 @@ def _is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:
     return len(mine) > 2 and 2 * alike > len(mine)
 
 
-def _by_machine(found: list[tuple[Finding, int]], _: Peers) -> list[Finding]:
+def _by_machine(found: list[Finding]) -> list[Finding]:
     """One finding a machine: the strongest speaks, the others are its evidence."""
-    ranked = sorted((finding for finding, _ in found), key=lambda f: -f.weight * f.verdict.score)
-    out: dict[str, Finding] = {}
-    more: dict[str, list[str]] = {}
-    for finding in ranked:
-        out.setdefault(finding.verdict.machine, finding)
-        more.setdefault(finding.verdict.machine, []).append(finding.verdict.message)
-    return list(out.values())
+    by_machine: dict[tuple[str, str], list[Finding]] = {}
+    for finding in sorted(found, key=lambda f: -f.weight * f.verdict.score):
+        by_machine.setdefault((finding.verdict.task, finding.verdict.machine), []).append(finding)
+    return [
+        replace(first, verdict=replace(first.verdict, evidence=tuple(other.verdict.message for other in others)))
+        for first, *others in by_machine.values()
+    ]
