@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,7 +62,7 @@ class Worker:
         try:
             samples = self.running.result(max(deadline - time.monotonic(), 0.0))
             self.running = None
-        except TimeoutError:
+        except FutureTimeoutError:
             self.error = f"still reading after {time.monotonic() - self.started:.1f} s"
         except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
             self.error = f"{type(error).__name__}: {error}"
