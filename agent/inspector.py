@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.attachments import Attachments
 from agent.libraries import Layout
-from agent.looks import Looks
+from agent.looks import Looks, Shares
 from agent.memory import Identity, Memory
 from agent.processes import Process
 
@@ -45,8 +45,8 @@ class Inspector:
         found, memory = self._found.get((pid, comm)), self._memory(pid)
         return memory.operations(comm, found[1]) if found and memory else None
 
-    def shares(self, pid: int, comm: int) -> tuple[float, float] | None:
-        """Shares of the looks since the last call that found a chunk being sent, and one awaited."""
+    def shares(self, pid: int, comm: int) -> Shares | None:
+        """What the looks at a communicator since the last call found."""
         return self._looks.take((pid, comm)) if self._looks else None
 
     def pointer(self, pid: int, address: int) -> int | None:

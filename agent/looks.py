@@ -19,8 +19,18 @@ class _Target:
     active_list: int
     layout: Layout
     looks: int = 0
+    active: int = 0
     sending: int = 0
     receiving: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited."""
+
+    active: float
+    sending: float
+    receiving: float
 
 
 class Looks:
@@ -45,14 +55,15 @@ class Looks:
         with self._lock:
             self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
 
-    def take(self, key: Key) -> tuple[float, float] | None:
-        """Shares of looks that found a chunk being sent and one awaited, since the last call; None: no look worked."""
+    def take(self, key: Key) -> Shares | None:
+        """What the looks since the last call found; None: no look worked."""
         with self._lock:
             target = self._targets.get(key)
             if target is None or not target.looks:
                 return None
-            shares = target.sending / target.looks, target.receiving / target.looks
-            target.looks = target.sending = target.receiving = 0
+            found = (target.active, target.sending, target.receiving)
+            shares = Shares(*(count / target.looks for count in found))
+            target.looks = target.active = target.sending = target.receiving = 0
             return shares
 
     def close(self) -> None:
@@ -71,5 +82,6 @@ class Looks:
                     one = found[place]
                     if one is not None:
                         target.looks += 1
+                        target.active += one.active
                         target.sending += one.sending
                         target.receiving += one.receiving

@@ -31,8 +31,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """Whether a look found chunks on their way."""
+    """What a look at a proxy found."""
 
+    active: bool
+    """An operation is at work, be it only waiting for the other ranks."""
     sending: bool
     """A chunk was handed to the network and is not yet through."""
     receiving: bool
@@ -99,7 +101,7 @@ class Memory:
         address = self.word(active_list)
         if address is None:
             return None
-        sending = receiving = False
+        active, sending, receiving = bool(address), False, False
         places = layout["ncclProxyArgs"]
         for _ in range(_ARGUMENTS):
             if not address:
@@ -110,11 +112,12 @@ class Memory:
             one = self._subs(address + places["subs"], head, layout)
             if one is None:
                 return None
-            sending, receiving = sending or one.sending, receiving or one.receiving
+            sending, receiving = sending or one[0], receiving or one[1]
             address = self.word(address + places["next"]) or 0
-        return Transfers(sending, receiving)
+        return Transfers(active, sending, receiving)
 
-    def _subs(self, address: int, count: int, layout: Layout) -> Transfers | None:
+    def _subs(self, address: int, count: int, layout: Layout) -> tuple[bool, bool] | None:
+        """Whether any of the sub-operations is sending, and receiving."""
         places = layout["ncclProxySubArgs"]
         data = self.read(address, count * places["sizeof"])
         if data is None:
@@ -128,4 +131,4 @@ class Memory:
         received = column("received")
         sending = (received == 0) & (column("transmitted") > column("done"))
         receiving = (received > 0) & (column("posted") > received)
-        return Transfers(bool(sending.any()), bool(receiving.any()))
+        return bool(sending.any()), bool(receiving.any())

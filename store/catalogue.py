@@ -146,11 +146,11 @@ nccl | operation | text | text | none | 0 | 0 | last operation enqueued: kind:da
 nccl | operations_total | operations | counter | both | 2 | 0.1 | operations enqueued
 nccl | bytes_total | bytes | counter | both | 1e6 | 0.1 | payload of the operations enqueued, by this rank
 nccl | counted_from | text | text | none | 0 | 0 | where operations_total begins: birth, memory (both comparable between ranks) or attach
-nccl | pending_queries_total | queries | counter | both | 0.8 | 0.2 | times a watchdog asked after unfinished work, some ten a second while there is any
 nccl | pending | 0 or 1 | gauge | none | 0 | 0 | whether the communicator has unfinished work
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | time since the last enqueue
 nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | inferred period of the operations
 nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | time from a synchronize call behind an operation to the thread's next call
+nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | share of looks that found an operation at work, be it only waiting for other ranks
 nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | share of looks that found a chunk handed to the network and not yet through
 nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | share of looks that found a chunk awaited from the network
 nccl | steps_posted_total | steps | counter | both | 10 | 0.1 | proxy steps posted

@@ -93,7 +93,7 @@ class Nccl:
         since, queries = int(entry["blocked_since"]), int(entry["queries"])
         waiting = max(clock - since, 0) if since else 0
         asked, followed.queries = queries - followed.queries, queries
-        sending, receiving = self._inspector.shares(pid, comm) or (None, None)
+        shares = self._inspector.shares(pid, comm)
         return {
             "gpu": followed.gpu,
             "slot": str(followed.slot),
@@ -107,11 +107,11 @@ class Nccl:
             "bytes_total": int(entry["bytes"]),
             # A framework's watchdog asks after its unfinished work only; without one nothing is known.
             "pending": float(asked > 0) if queries else None,
-            "pending_queries_total": queries or None,
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
             "host_blocked_seconds_total": (int(entry["blocked_ns"]) + waiting) / 1e9,
-            "send_pending_ratio": sending,
-            "receive_pending_ratio": receiving,
+            "active_ratio": shares.active if shares else None,
+            "send_pending_ratio": shares.sending if shares else None,
+            "receive_pending_ratio": shares.receiving if shares else None,
         }
 
     def _follow(self, index: int, gpu: str) -> Followed:

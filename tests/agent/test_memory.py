@@ -82,11 +82,11 @@ def arguments(
 @pytest.mark.parametrize(
     ("subs", "seen"),
     [
-        ([(4, 0, 3, 3)], Transfers(sending=False, receiving=False)),
-        ([(4, 0, 3, 1)], Transfers(sending=True, receiving=False)),
-        ([(5, 2, 0, 0)], Transfers(sending=False, receiving=True)),
-        ([(4, 0, 2, 2), (6, 3, 3, 1), (4, 0, 4, 3)], Transfers(sending=True, receiving=True)),
-        ([], Transfers(sending=False, receiving=False)),
+        ([(4, 0, 3, 3)], Transfers(active=True, sending=False, receiving=False)),
+        ([(4, 0, 3, 1)], Transfers(active=True, sending=True, receiving=False)),
+        ([(5, 2, 0, 0)], Transfers(active=True, sending=False, receiving=True)),
+        ([(4, 0, 2, 2), (6, 3, 3, 1), (4, 0, 4, 3)], Transfers(active=True, sending=True, receiving=True)),
+        ([], Transfers(active=True, sending=False, receiving=False)),
     ],
 )
 def test_transfers(memory: Memory, subs: list[tuple[int, int, int, int]], seen: Transfers) -> None:
@@ -96,12 +96,19 @@ def test_transfers(memory: Memory, subs: list[tuple[int, int, int, int]], seen: 
     assert memory.transfers(ctypes.addressof(head), LAYOUT) == seen
 
 
+def test_nothing_at_work(memory: Memory) -> None:
+    """An empty list is no activity."""
+    assert memory.transfers(ctypes.addressof(block()), LAYOUT) == Transfers(
+        active=False, sending=False, receiving=False
+    )
+
+
 def test_transfers_follow_the_list(memory: Memory) -> None:
     """Every operation at work is looked at."""
     last = arguments([(4, 0, 3, 1)])
     first = arguments([(4, 0, 3, 3)], ctypes.addressof(last))
     head = block(next=(0, 8, ctypes.addressof(first)))
-    assert memory.transfers(ctypes.addressof(head), LAYOUT) == Transfers(sending=True, receiving=False)
+    assert memory.transfers(ctypes.addressof(head), LAYOUT) == Transfers(active=True, sending=True, receiving=False)
 
 
 def test_torn_lists(memory: Memory) -> None:
@@ -113,7 +120,7 @@ def test_torn_lists(memory: Memory) -> None:
     tail = arguments([(4, 0, 3, 3)])
     tail[168:176] = ctypes.addressof(tail).to_bytes(8, "little")
     head = block(next=(0, 8, ctypes.addressof(tail)))
-    assert memory.transfers(ctypes.addressof(head), LAYOUT) == Transfers(sending=False, receiving=False)
+    assert memory.transfers(ctypes.addressof(head), LAYOUT) == Transfers(active=True, sending=False, receiving=False)
 
 
 def test_the_list_is_found_from_the_communicator(memory: Memory) -> None:
