@@ -15,6 +15,7 @@ from store.catalogue import METRICS
 Array = NDArray[np.floating[Any]]
 Members = NDArray[np.int64] | slice
 """Columns of one peer group; a slice where that is everybody, which spares copies."""
+_DRIFT_CALLS = 40.0
 FARTHEST = 99.0
 """Any deviation of a metric that never moves is this many bounds away."""
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
@@ -168,12 +169,12 @@ def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace:
     norm.count[cell] = count + known
 
 
-def learn_drift(norm: Norm, members: Members, distance: Distance) -> None:
-    """Note how far each residual has gone since the last call: call it once every few steps, the smoothing's length."""
+def learn_drift(norm: Norm, members: Members, distance: Distance, depth: int) -> None:
+    """Note how far each residual has gone since the last call: call it every `depth` steps, the smoothing's length."""
     cell = (slice(len(distance.bound)), members)
-    far = 2 * distance.bound
+    far = np.where(distance.bound > 0, 2 * distance.bound, np.inf)
     left = np.clip(np.nan_to_num(distance.residual), -far, far)
-    rate = 1 / (np.minimum(norm.count[cell], 50) + 1)
+    rate = 1 / (np.minimum(norm.count[cell] / depth, _DRIFT_CALLS) + 1)
     norm.drift[cell] += rate * ((left - norm.past[cell]) ** 2 - norm.drift[cell])
     norm.past[cell] = left
 

@@ -108,8 +108,9 @@ class Peers:
         under = panel.streaks.evidence[:, : sided.shape[1]][:, :, members].max(0) > pace.enough / 8
         suspect = under | (np.nan_to_num(np.abs(distance.strength)) > 1)
         learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0))
-        if panel.embedding.place % len(panel.embedding.ring) == 0:
-            learn_drift(panel.norm, members, distance)
+        depth = len(panel.embedding.ring)
+        if panel.embedding.place % depth == 0:
+            learn_drift(panel.norm, members, distance, depth)
 
     def _seat(self, panel: Panel, tasks: Tasks) -> None:
         """Give each entity its task and machine numbers; who changes task begins anew."""

@@ -69,7 +69,7 @@ def test_communicators_are_folded_into_their_gpu() -> None:
 
 
 def test_unknown_table_and_odd_columns() -> None:
-    """Any string column of an unknown table is a key, numeric keys of a known one are read as text, lists are left out."""
+    """String columns of an unknown table are keys, numeric keys of a known one are read as text, lists are left out."""
     rows = rows_of("fans", pa.table({"time": [5], "machine": ["a"], "place": ["top"], "rpm": [8], "x": [[1, 2]]}))
     assert (rows.idents, rows.metrics) == ((("a", "top"),), ("rpm",))
     rows = rows_of("gpu", pa.table({"time": [5], "machine": ["a"], "gpu": [7], "power_watts": [311.0]}))

@@ -1,0 +1,143 @@
+"""Peers: the machine that goes on differing is named, and nobody is for what all machines do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.pipeline import replay
+
+Make = Callable[..., pa.Table]
+SECOND, START = 10**9, 1_700_000_000 * 10**9
+
+
+def named(memory: Any, **tables: pa.Table) -> list[tuple[str, str | None, str]]:
+    """Machine, device and metric of each verdict that incriminates."""
+    return [(v.machine, v.device, v.metric) for v in replay(memory(tables)) if v.level != "ok"]
+
+
+@pytest.mark.parametrize("step_s", [1.0, 2.0, 60.0, 300.0])
+@pytest.mark.parametrize("shift", [-40.0, 35.0])
+def test_a_lasting_shift_is_named_in_either_direction(memory: Any, fleet: Make, step_s: float, shift: float) -> None:
+    """At any step and in both directions the machine that moved is named once, and cleared when it is back."""
+
+    def bend(values: np.ndarray) -> None:
+        values[200:320, 2] += shift
+
+    verdicts = list(replay(memory({"odd": fleet("pressure", steps=600, step_s=step_s, bend=bend)})))
+    assert {(v.machine, v.metric) for v in verdicts} == {("m2", "odd.pressure")}
+    assert [v.level for v in verdicts] == ["crit", "ok"]
+    onset = START + int(200 * step_s * SECOND)
+    assert onset < verdicts[0].time <= onset + int(max(60, 8 * step_s) * SECOND)
+    assert abs(verdicts[0].since - onset) <= 6 * step_s * SECOND
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["nothing", "short burst", "everybody", "constant offset", "dead column", "holes", "few peers", "late machine"],
+)
+def test_nobody_is_blamed(memory: Any, fleet: Make, what: str) -> None:
+    """Bursts, whole-task events, constant differences, dead columns and holes are no faults."""
+
+    def bend(values: np.ndarray) -> None:
+        if what == "short burst":
+            values[200:210, 1] += 80
+        if what == "everybody":
+            values[200:260] -= 70
+        if what == "constant offset":
+            values[:, 4] += 33
+        if what == "dead column":
+            values[:] = 0
+        if what == "holes":
+            values[np.random.default_rng(3).random(values.shape) < 0.3] = np.nan
+        if what == "few peers":
+            values[150:, 1] += 90
+        if what == "late machine":
+            values[:150, 3] = np.nan
+
+    machines = 3 if what == "few peers" else 6
+    assert named(memory, odd=fleet("load", machines=machines, steps=400, bend=bend)) == []
+
+
+def test_a_difference_below_the_floor_is_no_fault(memory: Any, fleet: Make) -> None:
+    """Healthy peers that agree to a hair do not make a hair's breadth a fault: the catalogue's floor counts."""
+
+    def bend(values: np.ndarray) -> None:
+        values[:] = 300 + (values - 100) * 0.01
+        values[150:, 2] += shift
+
+    shift = 12.0
+    assert named(memory, host=fleet("processes_running", bend=bend)) == []
+    shift = 300.0
+    assert named(memory, host=fleet("processes_running", bend=bend)) == [("m2", None, "host.processes_running")]
+
+
+def test_the_harmless_direction_is_no_fault(memory: Any, fleet: Make) -> None:
+    """Less swapping than the peers is good news; more is not."""
+
+    def bend(values: np.ndarray) -> None:
+        values[:] = 0.5 + (values - 100) / 1000
+        values[150:, 3] += shift
+
+    shift = -0.45
+    assert named(memory, host=fleet("memory_pressure_ratio", bend=bend)) == []
+    shift = 0.45
+    assert named(memory, host=fleet("memory_pressure_ratio", bend=bend)) == [("m3", None, "host.memory_pressure_ratio")]
+
+
+def test_one_gpu_is_named_and_a_whole_machine_too(memory: Any) -> None:
+    """One odd GPU of four is named as a device; when all four are odd the machine is."""
+    steps, machines, gpus = 260, 4, 4
+    time = np.repeat(START + np.arange(steps) * SECOND, machines * gpus)
+    keys = {
+        "machine": np.tile(np.repeat([f"m{n}" for n in range(machines)], gpus), steps),
+        "gpu": np.tile([str(n) for n in range(gpus)], steps * machines),
+    }
+    for odd, device in ((slice(2, 3), "gpu:2"), (slice(None), None)):
+        clock = 1.9e9 + np.random.default_rng(1).normal(0, 4e6, (steps, machines, gpus))
+        clock[160:, 1, odd] *= 0.6
+        table = pa.table({"time": time, **keys, "sm_clock_hertz": clock.reshape(-1)})
+        assert named(memory, gpu=table) == [("m1", device, "gpu.sm_clock_hertz")]
+
+
+def test_who_waits_least_is_named_not_those_who_wait(memory: Any, fleet: Make) -> None:
+    """When all others begin to wait, the one that does not is the culprit, and its reason is said."""
+    onset = 120
+
+    def counted(rates: np.ndarray) -> None:
+        rates[:] = np.cumsum(rates, axis=0)
+
+    def waits(values: np.ndarray) -> None:
+        values[:] = 0.1 + (values - 100) / 200
+        values[onset:] += 0.3
+        values[onset:, 5] = 0.02
+        counted(values)
+
+    def synchronizes(values: np.ndarray) -> None:
+        values[:] = 0.9 + (values - 100) / 300
+        counted(values)
+
+    tables = {"nccl": fleet("host_blocked_seconds_total", steps=200, bend=waits)}
+    tables["cuda"] = fleet("synchronize_seconds_total", steps=200, bend=synchronizes)
+    tables = {name: table.append_column("gpu", pa.array(["0"] * len(table))) for name, table in tables.items()}
+    verdict, *others = replay(memory(tables))
+    assert others == []
+    assert (verdict.machine, verdict.device, verdict.level) == ("m5", "gpu:0", "crit")
+    assert verdict.message == (
+        "m5 gpu:0 spends 0.02 s of each second waiting for its communicators where its 5 peers spend 0.40 s; "
+        "its GPU computes longer"
+    )
+    assert verdict.time - START <= (onset + 30) * SECOND
+
+
+def test_strangers_are_not_compared(memory: Any) -> None:
+    """Machines whose loads have nothing to do with each other accuse nobody, however far one wanders."""
+    steps, machines = 1500, 6
+    walk = np.random.default_rng(5).normal(0, 1, (steps, machines)).cumsum(0)
+    time = np.repeat(START + np.arange(steps) * 60 * SECOND, machines)
+    names = np.tile([f"m{n}" for n in range(machines)], steps)
+    assert named(memory, apart=pa.table({"time": time, "machine": names, "walk": walk.reshape(-1)})) == []

@@ -1,0 +1,152 @@
+"""The whole detector: it never looks ahead, can be interrupted, and takes tables as they come."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.pipeline import Detector, State, read_rows, replay, watch
+from detector.verdict import Verdict
+from emulator.simulate import simulate
+
+SECOND = 10**9
+Make = Callable[..., pa.Table]
+
+
+@pytest.fixture(scope="module")
+def recording() -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    """Seven minutes of eight machines, one GPU of which grows slow."""
+    tables, labels = simulate(machines=8, minutes=7, fault="slow_gpu", seed=5, gpus=2)
+    return {name: pa.table(columns) for name, columns in tables.items()}, labels
+
+
+def test_the_right_device_is_named_soon_and_alone(memory: Any, recording: Any) -> None:
+    """In a simulated fleet the slow GPU, and nothing else, is named within half a minute."""
+    tables, labels = recording
+    fault = labels["faults"][0]
+    said = [v for v in replay(memory(tables)) if v.level != "ok"]
+    assert {(v.machine, v.device) for v in said} == {(fault["machine"], fault["device"])}
+    assert fault["start"] < said[0].time < fault["start"] + 30 * SECOND
+    assert {v.task for v in said} == {"pretrain"}
+
+
+def test_replay_never_looks_ahead(memory: Any, recording: Any) -> None:
+    """With the future cut off, the verdicts until then are the same."""
+    store = memory(recording[0])
+    whole = list(replay(store))
+    assert whole
+    for cut in (whole[0].time - 1, whole[0].time, whole[-1].time):
+        assert [v for v in replay(store.until(cut)) if v.time <= cut] == [v for v in whole if v.time <= cut]
+
+
+def test_state_can_be_kept_and_taken_up_again(memory: Any, recording: Any) -> None:
+    """A detector that goes on from a kept state says what an uninterrupted one says."""
+    store = memory(recording[0])
+    start, end = store.span(0)
+    half = start + (end - start) // 2
+
+    def run(detector: Detector, first: int, last: int) -> list[Verdict]:
+        said = []
+        for now in range(first, last, SECOND):
+            said += detector.step(now, read_rows(store, now - SECOND, now))
+        return said
+
+    whole = Detector()
+    before = run(whole, start, half)
+    kept = pickle.loads(pickle.dumps(whole.state))  # noqa: S301
+    next_ = range(start, half, SECOND)[-1] + SECOND
+    assert run(whole, next_, end) == run(Detector(state=kept), next_, end) != []
+    assert before == []
+
+
+def test_only_one_task_is_judged(memory: Any, recording: Any) -> None:
+    """`task` and `machines` limit what is judged."""
+    tables, labels = recording
+    culprit = labels["faults"][0]["machine"]
+    store = memory(tables)
+    assert list(replay(store, task="another")) == []
+    others = [f"m{n:04d}" for n in range(8) if f"m{n:04d}" != culprit]
+    assert list(replay(store, machines=others)) == []
+
+
+def test_tasks_do_not_accuse_each_other(memory: Any, fleet: Make) -> None:
+    """Two tasks of different load are two groups of peers."""
+
+    def bend(values: np.ndarray) -> None:
+        values[150:, 4:] += 60
+
+    odd = fleet("load", machines=8, bend=bend)
+    rows = {"time": odd["time"][:8], "machine": odd["machine"][:8], "task": ["a"] * 4 + ["b"] * 4}
+    assert list(replay(memory({"odd": odd, "task": pa.table(rows)}))) == []
+
+
+def test_odd_recordings_are_survived(memory: Any) -> None:
+    """Empty tables, missing columns, nulls, single rows and one machine say nothing and break nothing."""
+    nothing = pa.table({"time": pa.array([], pa.int64()), "machine": pa.array([], pa.string())})
+    null = pa.table({"time": [5, 6], "machine": ["a", "b"], "gpu": [None, "0"], "power_watts": [None, 3.0]})
+    event = pa.table({"time": [7], "machine": ["a"], "code": ["xid:79"]})
+    nccl = pa.table({"time": [8], "machine": ["a"], "comm": [None], "operations_total": [3]})
+    for tables in ({}, {"host": nothing}, {"gpu": null}, {"event": event}, {"nccl": nccl}, {"gpu": null, "nccl": nccl}):
+        assert list(replay(memory(tables))) == []
+
+
+def test_nothing_grows_with_time(memory: Any, fleet: Make) -> None:
+    """What is remembered depends on the machines, not on how long they ran."""
+
+    def size(steps: int) -> int:
+        store, detector = memory({"odd": fleet(steps=steps)}), Detector(state=State())
+        start, end = store.span(0)
+        for now in range(start, end, SECOND):
+            detector.step(now, read_rows(store, now - SECOND, now))
+        return len(pickle.dumps(detector.state))
+
+    assert size(400) <= size(200) + 100
+
+
+class Beats:
+    """A clock that a test moves on; half the readings come three seconds late."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.now, self.end = start, end
+
+    def clock(self) -> int:
+        """The pretended time."""
+        return self.now
+
+    def wait(self) -> bool:
+        """One second passes."""
+        self.now += SECOND
+        return self.now < self.end
+
+
+def test_watching_says_what_replay_says_also_when_a_sink_fails(
+    memory: Any, recording: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Live, the same machine is named; a sink that fails is logged and keeps nothing from the others."""
+    store = memory(recording[0])
+    start, end = store.span(0)
+    beats = Beats(start + 60 * SECOND, end + 3 * SECOND)
+    said: list[Verdict] = []
+
+    class Live:
+        tables = store.tables
+        span = store.span
+
+        def read(self, table: str, after: int, until: int) -> pa.Table:
+            """Rows that have been written by now."""
+            return store.read(table, after, min(until, beats.now))
+
+    def broken(_: Verdict) -> None:
+        raise RuntimeError("no room on the wall")
+
+    watch(Live(), (broken, said.append), beats)
+    expected = list(replay(store))
+    assert [(v.machine, v.device, v.metric, v.level) for v in said] == [
+        (v.machine, v.device, v.metric, v.level) for v in expected
+    ]
+    assert "no room on the wall" in caplog.text

@@ -1,0 +1,77 @@
+"""Progress: who holds up a communicator that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from detector.pipeline import replay
+from detector.verdict import Verdict
+
+SECOND, START = 10**9, 1_700_000_000 * 10**9
+REDUCE, GATHER = "AllReduce:float32:512", "AllGather:float32:512"
+
+
+def ranks(
+    memory: Any, stops_at: int, behind: int | None = None, differs: int | None = None, pending: bool = True, **more: Any
+) -> list[Verdict]:
+    """Verdicts over six machines in one communicator that moves three operations a second until `stops_at`."""
+    steps, machines = 60, 6
+    step = np.arange(steps)[:, None] + np.zeros(machines, int)
+    operations = 3 * np.minimum(step, stops_at) + more.get("counted_from", np.zeros(machines, int))
+    waits = (step > stops_at) & pending
+    operation = np.full(step.shape, more.get("operation", REDUCE), dtype="U40")
+    if behind is not None:
+        operations[stops_at + 1 :] += np.arange(machines) != behind
+        waits[:, behind] = False
+    if differs is not None:
+        operation[stops_at + 1 :, differs] = GATHER
+    skew = np.random.default_rng(4).uniform(-0.4, 0.4, machines)
+    flat = {
+        "time": START + ((step + skew) * SECOND).astype(np.int64),
+        "machine": np.array([f"m{n}" for n in range(machines)]) + np.full(step.shape, ""),
+        "operations_total": operations,
+        "pending": waits.astype(float),
+        "operation": operation,
+        "rank": np.arange(machines) + 0.0 * step,
+    }
+    table = pa.table({name: column.reshape(-1) for name, column in flat.items()})
+    for name, value in (("gpu", "0"), ("slot", "0"), ("comm", "c0de"), ("ranks", 6.0)):
+        table = table.append_column(name, pa.array([value] * len(table)))
+    return list(replay(memory({"nccl": table})))
+
+
+def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
+    """The rank behind all others is the root; those that wait for it are victims."""
+    (verdict,) = ranks(memory, stops_at=30, behind=4)
+    assert (verdict.kind, verdict.machine, verdict.device) == ("progress", "m4", "gpu:0")
+    assert (verdict.metric, verdict.level, verdict.task) == ("nccl.operations_total", "crit", "task of m0")
+    assert "m4 gpu:0 (rank 4) never entered AllReduce (float32 × 512): 1 operation behind, 5 ranks" in verdict.message
+    assert 5 * SECOND <= verdict.time - START - 30 * SECOND <= 12 * SECOND
+
+
+def test_the_wrong_collective_is_named(memory: Any) -> None:
+    """At the same count the one that called something else is named, and no hardware is blamed."""
+    (verdict,) = ranks(memory, stops_at=33, differs=2)
+    assert (verdict.machine, verdict.metric) == ("m2", "nccl.operation")
+    assert "AllGather (float32 × 512) where its 5 peers called AllReduce (float32 × 512)" in verdict.message
+    assert "no hardware is blamed" in verdict.message
+
+
+def test_nobody_is_named_when_nobody_waits(memory: Any) -> None:
+    """A checkpoint stops everybody with nothing pending; a task in motion lags a little all the time."""
+    assert ranks(memory, stops_at=25, pending=False) == []
+    assert ranks(memory, stops_at=60) == []
+
+
+def test_all_waiting_alike_blames_nobody(memory: Any) -> None:
+    """When every rank waits at the same count, no rank is behind."""
+    assert ranks(memory, stops_at=27) == []
+
+
+def test_send_and_receive_differ_by_nature(memory: Any) -> None:
+    """Point-to-point operations are not compared."""
+    assert ranks(memory, stops_at=28, behind=1, operation="Send:float32:64") == []
+    assert ranks(memory, stops_at=28, differs=1, operation="Recv:float32:64") == []
