@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, read_settings, store_place
+from cli.terminal import console
 from cli.times import ago
 from store.contract import StoreError
 from store.places import open_store
@@ -144,11 +145,10 @@ def _blocked(name: str, why: str) -> Finding:
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table("what", "is", "why", "mend", box=None, pad_edge=False)
     for finding in findings:
         table.add_row(finding.name, Text(finding.state, STYLE[finding.state]), finding.why, Text(finding.mend, "cyan"))
-    Console().print(table)
+    console().print(table)

@@ -1,0 +1,109 @@
+"""The whole of Peerwatch on an emulated fleet: every fault is found, and health is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAULTS = ("slow_gpu", "slow_link", "slow_host", "rank_hang", "rank_exit", "wrong_collective", "gc_pauses", "none")
+TOGETHER = 3
+"""Demos at a time: mostly they wait."""
+ON_GPU = ("slow_gpu", "slow_link", "slow_host", "rank_hang", "rank_exit", "wrong_collective", "gc_pauses")
+COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
+
+
+def demo(*options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and what `--json` prints."""
+    done = subprocess.run([*COMMAND, "--json", *options], stdout=subprocess.PIPE, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def demos(probes_allowed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+    """All demos, under way."""
+    folder = tmp_path_factory.mktemp("demos")
+    with ThreadPoolExecutor(TOGETHER) as executor:
+        yield {
+            fault: executor.submit(demo, "--fault", fault, "--seed", str(seed), "--folder", str(folder / fault))
+            for seed, fault in enumerate(FAULTS, 11)
+        }
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str, Future[Any]]) -> None:
+    """Within 30 s of the onset the verdict names the faulty machine, and its GPU; without a fault there is none."""
+    code, said = demos[fault].result()
+    assert said["fault"]["kind"] == fault
+    assert (code, said["correct"]) == (0, True), said
+    if fault == "none":
+        assert said["verdicts"] == []
+        return
+    first = said["verdicts"][0]
+    assert first["machine"] == said["fault"]["machine"]
+    assert 0 < first["time"] - said["fault"]["start"] <= 30 * 10**9
+    assert first["device"] == "gpu:0"
+    assert first["machine"] in first["message"]
+
+
+@pytest.mark.bpf
+def test_ctrl_c_leaves_nothing_behind(probes_allowed: None, tmp_path: Path) -> None:
+    """An interrupted demo ends with 130, and no process of it is left."""
+    process = subprocess.Popen(
+        [*COMMAND, "--folder", str(tmp_path / "d")], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout
+    assert left == ""
+
+
+def test_unknown_fault_is_refused() -> None:
+    """A fault that does not exist is refused with the list of those that do."""
+    done = subprocess.run([*COMMAND, "--fault", "gremlins"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "slow_gpu" in done.stderr
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    """A folder that holds readings already is refused."""
+    (tmp_path / "readings.db").write_text("precious")
+    done = subprocess.run([*COMMAND, "--folder", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "name another --folder" in done.stderr
+    assert (tmp_path / "readings.db").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+def test_without_root_it_says_what_it_does_without(tmp_path: Path) -> None:
+    """Without root the demo says so, shows a simulated fleet, and judges that."""
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents:
+        if parent.stat().st_uid == os.geteuid() and str(parent).startswith("/tmp/pytest"):
+            parent.chmod(0o755)
+    done = subprocess.run(
+        [*COMMAND, "--json", "--seed", "5", "--folder", str(tmp_path / "d")],
+        capture_output=True,
+        text=True,
+        check=False,
+        user="nobody",
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+    )
+    assert "Without root" in done.stderr
+    assert json.loads(done.stdout)["correct"] is True
+    assert done.returncode == 0

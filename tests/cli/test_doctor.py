@@ -1,0 +1,61 @@
+"""Doctor: what is on, off or blocked, why, and what mends it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.config import SOURCES
+from bpf.loader import BpfError
+from cli.main import app
+
+
+def run(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """Exit code and findings by name."""
+    result = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+    return result.exit_code, {finding["name"]: finding for finding in json.loads(result.stdout)}
+
+
+@pytest.mark.bpf
+def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
+    """Where probes are allowed every source is on and the exit code is 0."""
+    code, found = run("--store", str(tmp_path / "none.db"))
+    assert code == 0
+    assert {name: found[f"source {name}"]["state"] for name in SOURCES} == dict.fromkeys(SOURCES, "on")
+    assert found[f"store {tmp_path / 'none.db'}"]["state"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("cause", "mend"),
+    [
+        ("the BPF compiler is missing: apt-get install python3-bpfcc", "apt-get install python3-bpfcc"),
+        ("the bcc found at /x is another project of that name", "pip uninstall bcc && apt-get install python3-bpfcc"),
+        ("the kernel does not let this process load BPF: run as root or …", "sudo peerwatch doctor"),
+    ],
+)
+def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without probes the sources that need them are blocked with cause and mend, the others are on; exit code 1."""
+
+    def refuse(stems: Any) -> Any:
+        raise BpfError(cause)
+
+    monkeypatch.setattr("agent.loop.load", refuse)
+    code, found = run("--store", str(tmp_path / "none.db"))
+    assert code == 1
+    for name in ("probe", "nccl", "cuda"):
+        assert found[f"source {name}"] == {"name": f"source {name}", "state": "blocked", "why": cause, "mend": mend}
+    assert found["source host"]["state"] == "on"
+
+
+def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without --json the same is a table; a source that is not configured is off."""
+    config = tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nsources = ["host"]\n')
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["doctor", "--config", str(config), "--store", str(tmp_path / "none.db")])
+    assert result.exit_code == 0
+    assert "source host" in result.stdout
+    assert "not in the configuration" in result.stdout
