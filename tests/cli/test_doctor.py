@@ -55,7 +55,9 @@ def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     """Without --json the same is a table; a source that is not configured is off."""
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
-    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["doctor", "--config", str(config), "--store", str(tmp_path / "none.db")])
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(
+        app, ["doctor", "--config", str(config), "--store", str(tmp_path / "none.db")]
+    )
     assert result.exit_code == 0
     assert "source host" in result.stdout
     assert "not in the configuration" in result.stdout
