@@ -23,6 +23,7 @@ class Watch:
     def __init__(self, **settings: Any) -> None:
         self.context = loop.open_context(AgentConfig(machine="m41", scan_seconds=0.1, **settings))
         self.workers = loop.open_workers(self.context)
+        self.open = True
         self.rows: dict[str, list[dict[str, Any]]] = {}
 
     def read(self) -> dict[str, list[dict[str, Any]]]:
@@ -50,8 +51,10 @@ class Watch:
         self.until(lambda _: any(x.path == str(path) and x.state == "on" for x in attachments.libraries.values()))
 
     def close(self) -> None:
-        """Take the probes off."""
-        loop.close(self.workers, self.context)
+        """Take the probes off; once is enough."""
+        if self.open:
+            self.open = False
+            loop.close(self.workers, self.context)
 
 
 class Caller:
