@@ -55,15 +55,22 @@ def test_agent_at_rest(agent: int) -> None:
     assert resident <= 60
 
 
-def test_cost_of_a_hit(watch: Any, caller: Any, emulated: Libraries) -> None:
+@pytest.mark.parametrize("which", ["emulated", "nvidia"])
+def test_cost_of_a_hit(which: str, watch: Any, caller: Any, request: pytest.FixtureRequest) -> None:
     """A probed call against the same call without a probe, in turn: the difference is the probe's."""
     calls = 200_000
+    libraries: list[Path]
+    if which == "nvidia":
+        libraries = [request.getfixturevalue("real_nccl")]
+    else:
+        built: Libraries = request.getfixturevalue("emulated")
+        libraries = [built.cudart, built.nccl]
 
     def timed(probed: bool) -> float:
-        process = caller(emulated.cudart, emulated.nccl, calls=calls)
+        process = caller(*libraries, calls=calls)
         seen = watch() if probed else None
         if seen:
-            seen.wait_attached(emulated.nccl)
+            seen.wait_attached(libraries[-1])
         begin = os.times().elapsed
         process.call()
         took = os.times().elapsed - begin
@@ -74,5 +81,5 @@ def test_cost_of_a_hit(watch: Any, caller: Any, emulated: Libraries) -> None:
 
     pairs = [(timed(False), timed(True)) for _ in range(3)]
     costs = sorted((probed - bare) / calls * 1e6 for bare, probed in pairs)
-    print(f"\na probe hit costs {costs[1]:.2f} µs here ({costs[0]:.2f} to {costs[2]:.2f} in three turns)")
+    print(f"\na probe hit costs {costs[1]:.2f} µs here on the {which} library ({costs[0]:.2f} to {costs[2]:.2f} in three turns)")
     assert costs[1] < 100
