@@ -20,7 +20,7 @@ AMOUNTS: Final = {
     "rank_hang": 0.0,
     "rank_exit": 0.0,
     "wrong_collective": 0.0,
-    "gc_pauses": 0.2,
+    "gc_pauses": 0.35,
 }
 KINDS: Final = tuple(AMOUNTS)
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
