@@ -23,6 +23,8 @@ class Config:
     """Length of the norm's memory; long against a fault's onset, short against a task."""
     warm_steps: int = 20
     """A norm younger than this judges nobody."""
+    settle_steps: int = 120
+    """So long a task may still be starting: a level never seen before begins the norm anew."""
     sigmas: float = 4.0
     """Deviations from the norm below this many standard deviations of healthy readings are noise."""
     peer_steps: int = 100
@@ -41,11 +43,11 @@ class Config:
     """Evidence for a deviation of twice the bound over one that sits at it, per independent reading."""
     independent_s: float = 20.0
     """Healthy disturbances last about this long, so readings closer than this are not independent."""
-    shortest_s: float = 45.0
+    shortest_s: float = 60.0
     """No soft verdict comes sooner, however strong: bursts of other work on a machine are that long."""
     prompt_tables: tuple[str, ...] = ("nccl",)
     """Tables that speak of the task's own progress: not disturbed by other work on the machine ..."""
-    prompt_factor: float = 0.25
+    prompt_factor: float = 0.2
     """... so they need this share of the two durations above."""
     strength_most: float = 6.0
     """Deviations beyond this many bounds say no more than this."""

@@ -15,6 +15,7 @@ from store.catalogue import METRICS
 Array = NDArray[np.floating[Any]]
 Members = NDArray[np.int64] | slice
 """Columns of one peer group; a slice where that is everybody, which spares copies."""
+_CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.92 of its variance
 _DRIFT_CALLS = 40.0
 FARTHEST = 99.0
 """Any deviation of a metric that never moves is this many bounds away."""
@@ -148,7 +149,27 @@ def _floors(mine: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
     return floor[:, None]
 
 
-def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace: Array) -> None:
+def unsettle(norm: Norm, values: Array, members: Members, bounds: Bounds, config: Config) -> None:
+    """While a task is young, begin anew with every metric whose peers have all gone to a level not seen before.
+
+    What was learned while the task loaded says nothing of how it runs; later, a common jump may be a fault's effect.
+    """
+    rows = slice(len(bounds.floor))
+    count = middle(norm.count[rows, members])
+    young = (count >= config.warm_steps / 2) & (count < config.settle_steps)
+    if not young.any():
+        return
+    level, sway = middle(norm.level[rows, members]), np.sqrt(middle(norm.swing[rows, members]))
+    now = middle(values[rows][:, members])
+    jump = np.abs(now - level) > np.fmax(config.sigmas * sway, np.fmax(bounds.floor, 0.5 * np.abs(level)))
+    anew = np.flatnonzero(young & jump)
+    if len(anew):
+        spot = norm.count[anew]
+        spot[:, members] = 0
+        norm.count[anew] = spot
+
+
+def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace: Array, config: Config) -> None:
     """Move the norm towards what was just seen; `pace` [metric, member] is 1, or less under suspicion."""
     rows = slice(len(values))
     cell = (rows, members)
@@ -156,14 +177,18 @@ def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace:
     count = norm.count[cell]
     known = ~np.isnan(mine) & ~np.isnan(distance.residual)
     rate = np.where(known, pace / (count + 1), 0.0)
-    # What never moved has no bound to be held to.
-    far = np.where(distance.bound > 0, 2 * distance.bound, np.inf)
-    left = np.where(known, np.where(count > 0, np.clip(distance.residual, -far, far), distance.residual), 0.0)
+    # Noise is what is usual, not what checkpoints and bursts do at times (continuity sees to those): values beyond two
+    # standard deviations count as two. What never moved has no deviation to be held to.
+    sigma = np.sqrt(norm.power[cell])
+    far = np.where((sigma > 0) & (count >= config.warm_steps), 2 * sigma, np.inf)
+    left = np.where(known, np.clip(distance.residual, -far, far), 0.0)
     norm.offset[cell] = np.where(count > 0, norm.offset[cell], 0.0) + rate * left
-    square = np.where(count > 1, left, 0.0) ** 2
+    square = np.where(count > 1, left, 0.0) ** 2 * np.where(np.isinf(far), 1.0, _CLIPPED_NORMAL)
     norm.power[cell] = np.where(count > 0, norm.power[cell] * (1 - rate) + rate * square, 0.0)
     level = np.where(count > 0, norm.level[cell], 0.0)
-    away = np.where(known, mine - level, 0.0)
+    sway = np.sqrt(norm.swing[cell])
+    most = np.where((sway > 0) & (count >= config.warm_steps), 2 * sway, np.inf)
+    away = np.where(known, np.clip(mine - level, -most, most), 0.0)
     norm.level[cell] = level + rate * away
     norm.swing[cell] = np.where(count > 0, norm.swing[cell] * (1 - rate) + rate * away**2, 0.0)
     norm.count[cell] = count + known

@@ -119,7 +119,11 @@ class Evidence:
         if not count:
             return []
         quiet = (now - life.seen[:count]) / SECOND
-        limit = np.maximum(np.maximum(config.silent_s, 10 * life.period[:count]), 2 * life.longest_gap)
+        known = life.period[:count][life.period[:count] > 0]
+        if not len(known):
+            return []
+        period = np.maximum(life.period[:count], np.median(known))
+        limit = np.maximum(np.maximum(config.silent_s, 10 * period), 2 * life.longest_gap)
         suspects = np.flatnonzero((quiet > limit) & (life.seen[:count] > NEVER))
         if not len(suspects):
             return []

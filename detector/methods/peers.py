@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.continuity import LOW, Streaks, add_up, enough_of, pace_of
-from detector.dissimilarity import Bounds, Distance, Norm, bounds_of, cap_memory, compare, learn, learn_drift, middle
+from detector.dissimilarity import (
+    Bounds,
+    Distance,
+    Norm,
+    bounds_of,
+    cap_memory,
+    compare,
+    learn,
+    learn_drift,
+    middle,
+    unsettle,
+)
 from detector.embedding import Embedding, depth_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
@@ -96,6 +107,8 @@ class Peers:
 
     def _judge_group(self, panel: Panel, those: Ints, bounds: Bounds, now: int) -> None:
         members = slice(len(those)) if len(those) == len(panel.group) else those
+        if panel.window.table not in self.config.prompt_tables:
+            unsettle(panel.norm, panel.values, members, bounds, self.config)
         distance = compare(panel.values, members, panel.norm, bounds, self.config)
         panel.strength[:, members] = distance.strength
         sided = _sided(distance, bounds)
@@ -107,7 +120,7 @@ class Peers:
         panel.weight[:, :, members] = panel.streaks.evidence[:, : sided.shape[1]][:, :, members] / enough
         under = panel.streaks.evidence[:, : sided.shape[1]][:, :, members].max(0) > pace.enough / 8
         suspect = under | (np.nan_to_num(np.abs(distance.strength)) > 1)
-        learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0))
+        learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0), self.config)
         depth = len(panel.embedding.ring)
         if panel.embedding.place % depth == 0:
             learn_drift(panel.norm, members, distance, depth)

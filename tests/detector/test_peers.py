@@ -32,7 +32,7 @@ def test_a_lasting_shift_is_named_in_either_direction(memory: Any, fleet: Make, 
     assert {(v.machine, v.metric) for v in verdicts} == {("m2", "odd.pressure")}
     assert [v.level for v in verdicts] == ["crit", "ok"]
     onset = START + int(200 * step_s * SECOND)
-    assert onset < verdicts[0].time <= onset + int(max(60, 8 * step_s) * SECOND)
+    assert onset < verdicts[0].time <= onset + int(max(75, 8 * step_s) * SECOND)
     assert abs(verdicts[0].since - onset) <= 6 * step_s * SECOND
 
 
