@@ -24,8 +24,9 @@ READINGS = (
     ("gpu_watts", "gpu", "power_watts"),
     ("operations_per_second", "nccl", "operations_total"),
     ("iteration_seconds", "nccl", "iteration_seconds"),
-    ("blocked_ratio", "nccl", "host_blocked_seconds_total"),
-    ("synchronizing_ratio", "cuda", "synchronize_seconds_total"),
+    ("waiting_ratio", "nccl", "host_blocked_seconds_total"),
+    ("active_ratio", "nccl", "active_ratio"),
+    ("sending_ratio", "nccl", "send_pending_ratio"),
 )
 SEVERITY = ("ok", "unknown", "warn", "crit")
 
