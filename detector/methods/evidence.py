@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import SECOND, Config
 from detector.tasks import Tasks
-from detector.verdict import Finding, Verdict
-from detector.window import NEVER, Rows, grown
+from detector.verdict import Finding, Level, Verdict
+from detector.window import NEVER, Entity, Rows, device_of, grown
 from detector.words import subject
 
 EXIT = "rank_exit"
 _ENDS = {"link_up": "link_down", "nvml_resumed": "nvml_stalled"}
+_FIXED = ("gpu", "rdma")  # tables whose devices do not come and go with the task
+_LONGEST_HABIT_S = 120.0
 _NOT_LIFE = ("event", "verdict", "task")  # written late, by the detector itself, or by a scheduler
 
 
@@ -23,32 +25,35 @@ _NOT_LIFE = ("event", "verdict", "task")  # written late, by the detector itself
 class Life:
     """When each machine was last heard of; arrays over machines."""
 
-    number: dict[str, int] = field(default_factory=dict)
+    number: dict[Entity, int] = field(default_factory=dict)
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     period: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Usual seconds between two signs of life."""
     longest_gap: float = 0.0
-    """Seconds of the longest silence that ended by itself."""
+    """Seconds of the longest silence that ended by itself; beyond a few minutes it was an outage and no habit."""
     places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
-    """Table -> its identities, as last seen, and their machines' numbers."""
+    """Table -> its identities, as last seen, and the numbers [2, identity] of their machines and devices."""
 
     def feed(self, rows: Rows) -> None:
-        """Note the newest row of each machine."""
+        """Note the newest row of each machine, and of each device that is there whatever the task does."""
         newest = np.full(len(rows.idents), NEVER)
         np.maximum.at(newest, rows.ident, rows.time)
         if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
-            numbers = [self.number.setdefault(ident[0], len(self.number)) for ident in rows.idents]
+            whose: list[Entity] = [(ident[0], None) for ident in rows.idents]
+            fixed = rows.table in _FIXED
+            which = [(ident[0], device_of(rows.table, ident[1:])) for ident in rows.idents] if fixed else whose
+            numbers = [[self.number.setdefault(name, len(self.number)) for name in names] for names in (whose, which)]
             self.places[rows.table] = (rows.idents, np.array(numbers, np.int64))
         place = self.places[rows.table][1]
         self.seen = grown(self.seen, (len(self.number),), NEVER)
         self.period = grown(self.period, (len(self.number),), 0.0)
         before = self.seen.copy()
-        np.maximum.at(self.seen, place, newest)
+        np.maximum.at(self.seen, place, np.stack([newest, newest]))
         came = np.flatnonzero((self.seen > before) & (before > NEVER))
         gap = (self.seen[came] - before[came]) / SECOND
         usual = np.where(self.period[came] > 0, self.period[came], gap)
         back = gap[gap > 5 * usual]
-        self.longest_gap = max(self.longest_gap, float(back.max(initial=0.0)))
+        self.longest_gap = max(self.longest_gap, min(float(back.max(initial=0.0)), _LONGEST_HABIT_S))
         self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
 
 
@@ -128,19 +133,22 @@ class Evidence:
         if not len(suspects):
             return []
         names = list(life.number)
-        team = np.array([tasks.task_of(name) or "" for name in names], object)
+        team = np.array([tasks.task_of(name) or "" for name, _ in names], object)
+        kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
         out = []
         for at in suspects:
-            peers = (team == team[at]) & (np.arange(count) != at)
+            machine, device = names[at]
+            peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
             gone = int((peers & (quiet > limit / 2)).sum())
             few = max(1, int(config.spread_share * (peers.sum() + 1)))
-            if team[at] and peers.sum() + 1 >= config.fewest_peers and gone < few:
-                silence = _silence(names[at], team[at], now, int(life.seen[at]))
-                worse = quiet[at] >= 2 * limit[at]
-                out.append(replace(silence, score=float(quiet[at] / limit[at]), level="crit" if worse else "warn"))
+            # Of a machine that is silent itself, the devices need no word.
+            goes_on = device is None or quiet[life.number[machine, None]] <= limit[at] / 3
+            if team[at] and goes_on and peers.sum() + 1 >= config.fewest_peers and gone < few:
+                level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn"
+                score, since = float(quiet[at] / limit[at]), int(life.seen[at])
+                message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
+                found = Verdict(
+                    now, team[at], machine, device, "evidence", "event.silent", score, since, level, message
+                )
+                out.append(found)
         return out
-
-
-def _silence(machine: str, task: str, now: int, seen: int) -> Verdict:
-    message = f"{machine}: no reading since {(now - seen) / SECOND:.0f} s while its peers go on"
-    return Verdict(now, task, machine, None, "evidence", "event.silent", 1.0, seen, "warn", message)

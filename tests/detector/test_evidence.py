@@ -76,3 +76,19 @@ def test_hard_evidence_makes_soft_deviations_consequences(memory: Any, fleet: Ma
     assert [v[0] for v in said(memory, odd=soft)] == ["m5"]
     hard = events((125.0, "m1", "xid:79", "crit"))
     assert [v[0] for v in said(memory, odd=soft, event=hard)] == ["m1"]
+
+
+def test_a_gpu_that_vanishes_is_named(memory: Any, fleet: Make) -> None:
+    """One GPU without rows, while its machine's others go on, is named; a GPU table that ends everywhere is not."""
+
+    def falls_off(values: np.ndarray) -> None:
+        values[90:, 4] = np.nan
+
+    tables = []
+    for gpu, bend in (("0", None), ("1", falls_off)):
+        table = fleet("power_watts", steps=160, bend=bend)
+        tables.append(table.append_column("gpu", pa.array([gpu] * len(table))))
+    who = ("m4", "gpu:1", "event.silent")
+    assert said(memory, gpu=pa.concat_tables(tables)) == [(*who, "warn"), (*who, "crit")]
+    early = tables[0].slice(0, 300)
+    assert said(memory, gpu=early, host=fleet(steps=160)) == []
