@@ -17,6 +17,7 @@ import typer
 
 from cli.standing import Standing, standing
 from cli.up import agent_command
+from emulator.faults import KINDS
 from store.places import open_store
 
 if TYPE_CHECKING:
@@ -30,16 +31,6 @@ DETECT_S = 30.0
 LINGER_S = 4.0
 """After a right verdict the demo goes on for this long: a second, wrong one would show."""
 SILENT_NS = 10 * 10**9
-FAULTS = (
-    "slow_gpu",
-    "slow_link",
-    "slow_host",
-    "rank_hang",
-    "rank_exit",
-    "wrong_collective",
-    "gc_pauses",
-    "none",
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,7 @@ class Outcome:
 
 
 def demo(
-    fault: Annotated[str, typer.Option(help=f"One of {', '.join(FAULTS)}.")] = "slow_gpu",
+    fault: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")] = "slow_gpu",
     machines: Annotated[int, typer.Option(min=4, max=64, help="How many machines train together.")] = 6,
     gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each machine.")] = 1,
     tensor: Annotated[int, typer.Option(min=1, help="Size of the tensor groups.")] = 1,
@@ -78,8 +69,8 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
 ) -> None:
     """Show the whole of Peerwatch on an emulated fleet. Exit code: 0 the verdict is right, 1 it is wrong or missing."""
-    if fault not in FAULTS:
-        raise ValueError(f"there is no fault {fault!r}: choose one of {', '.join(FAULTS)}")
+    if fault not in KINDS:
+        raise ValueError(f"there is no fault {fault!r}: choose one of {', '.join(KINDS)}")
     chance = random.Random(seed)
     place = folder or Path(tempfile.mkdtemp(prefix="peerwatch-demo-"))
     place.mkdir(parents=True, exist_ok=True)

@@ -81,5 +81,6 @@ def test_cost_of_a_hit(which: str, watch: Any, caller: Any, request: pytest.Fixt
 
     pairs = [(timed(False), timed(True)) for _ in range(3)]
     costs = sorted((probed - bare) / calls * 1e6 for bare, probed in pairs)
-    print(f"\na probe hit costs {costs[1]:.2f} µs here on the {which} library ({costs[0]:.2f} to {costs[2]:.2f} in three turns)")
+    spread = f"{costs[0]:.2f} to {costs[2]:.2f} in three turns"
+    print(f"\na probe hit costs {costs[1]:.2f} µs here on the {which} library ({spread})")
     assert costs[1] < 100

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_demo import FAULTS, TOGETHER, demo
+from emulator.faults import KINDS
+from tests.cli.test_demo import TOGETHER, demo
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
@@ -16,7 +17,7 @@ SEEDS, HEALTHY = 5, 10
 
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
     """All faults are named correctly in all seeds, and no healthy run names anybody."""
-    runs = [(fault, 100 + seed) for fault in FAULTS for seed in range(HEALTHY if fault == "none" else SEEDS)]
+    runs = [(fault, 100 + seed) for fault in KINDS for seed in range(HEALTHY if fault == "none" else SEEDS)]
 
     def one(run: tuple[str, int]) -> tuple[str, bool, float | None]:
         fault, seed = run
@@ -28,7 +29,7 @@ def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
     with ThreadPoolExecutor(TOGETHER) as executor:
         results = list(executor.map(one, runs))
     print()
-    for fault in FAULTS:
+    for fault in KINDS:
         mine = [(right, delay) for kind, right, delay in results if kind == fault]
         delays = sorted(delay for _, delay in mine if delay is not None)
         after = f", named after {delays[len(delays) // 2]:.0f} s (median; at most {delays[-1]:.0f} s)" if delays else ""

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-FAULTS = ("slow_gpu", "slow_link", "slow_host", "rank_hang", "rank_exit", "wrong_collective", "gc_pauses", "none")
+from emulator.faults import KINDS
+
 TOGETHER = 3
 """Demos at a time: mostly they wait."""
-ON_GPU = ("slow_gpu", "slow_link", "slow_host", "rank_hang", "rank_exit", "wrong_collective", "gc_pauses")
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
 
 
@@ -35,12 +35,12 @@ def demos(probes_allowed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with ThreadPoolExecutor(TOGETHER) as executor:
         yield {
             fault: executor.submit(demo, "--fault", fault, "--seed", str(seed), "--folder", str(folder / fault))
-            for seed, fault in enumerate(FAULTS, 11)
+            for seed, fault in enumerate(KINDS, 11)
         }
 
 
 @pytest.mark.bpf
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", KINDS)
 def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str, Future[Any]]) -> None:
     """Within 30 s of the onset the verdict names the faulty machine, and its GPU; without a fault there is none."""
     code, said = demos[fault].result()
