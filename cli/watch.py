@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 
+from detector.alerts import deliver
 from detector.config import SECOND, Config
 from detector.pipeline import Detector, read_rows, tick_of
 from detector.verdict import Verdict
@@ -25,8 +26,7 @@ def run(store: Store, config: Config, stop: threading.Event) -> None:
     runner = Runner(store, config, time.time_ns() - lag)
     while not stop.is_set():
         try:
-            for verdict in runner.catch_up(time.time_ns() - lag, stop):
-                log.warning("%s: %s", verdict.level, verdict.message)
+            deliver(runner.catch_up(time.time_ns() - lag, stop))
         except StoreError as error:
             log.error("the store cannot be used, trying again: %s", error)
         stop.wait(runner.tick / SECOND)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +19,6 @@ from detector.window import NEVER, ArrowTable, Rows, rows_of
 from store.catalogue import TABLES
 
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
-_log = logging.getLogger("peerwatch.detector")
 CHUNK_STEPS = 300
 LEAST_TICK_NS = SECOND // 5
 
@@ -43,16 +41,6 @@ class Store(Protocol):
 
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that are there."""
-
-
-class Pulse(Protocol):
-    """What the live runner asks of the world; a test's world is a list."""
-
-    def clock(self) -> int:
-        """Now, Unix ns."""
-
-    def wait(self) -> bool:
-        """Sleep until the next look is due; False when it is time to stop."""
 
 
 @dataclass(slots=True)
@@ -116,36 +104,6 @@ def replay(
         for until in range(now + tick, end + tick, tick):
             yield from detector.step(until, {name: rows.span(until - tick, until) for name, rows in chunk.items()})
         now += CHUNK_STEPS * tick
-
-
-def watch(
-    store: Store, sinks: Sequence[Callable[[Verdict], None]], pulse: Pulse, detector: Detector | None = None
-) -> State:
-    """Judge a store that is being written, and hand every verdict to every sink, until the pulse says stop."""
-    detector = detector or Detector()
-    config = detector.config
-    until = pulse.clock() - int(config.history_s * SECOND)
-    tick = SECOND
-    while pulse.wait():
-        newest = pulse.clock() - int(config.lag_s * SECOND)
-        # Rows that came late are read again with the rest; who has them already drops them.
-        rows = read_rows(store, until - int(config.overlap_s * SECOND), newest)
-        tick = tick_of(rows) if newest - until > 10 * tick else tick
-        after = NEVER
-        for now in range(until + tick, newest + 1, tick):
-            _deliver(detector.step(now, {name: new.span(after, now) for name, new in rows.items()}), sinks)
-            until = after = now
-    return detector.state
-
-
-def _deliver(verdicts: Iterable[Verdict], sinks: Sequence[Callable[[Verdict], None]]) -> None:
-    """Hand each verdict to each sink; one that fails is named and keeps neither the others nor the judging."""
-    for verdict in verdicts:
-        for send in sinks:
-            try:
-                send(verdict)
-            except Exception:
-                _log.exception("a sink (%s) failed on the verdict about %s", send, verdict.machine)
 
 
 def _span(store: Store) -> tuple[int, int, int]:

@@ -21,6 +21,11 @@ _SAYINGS = {
         "{}",
         "have one",
     ),
+    "nccl.active_ratio": (
+        "has operations at work {} of the time",
+        "{}",
+        "have them",
+    ),
     "gpu.sm_clock_hertz": ("runs its multiprocessors at {}", "{}", "run theirs at"),
     "gpu.power_watts": ("draws {}", "{}", "draw"),
     "gpu.temperature_celsius": ("is at {}", "{}", "are at"),

@@ -34,6 +34,9 @@ from store.catalogue import TABLES
 
 Ints = NDArray[np.int64]
 NO_TASK = -1
+_BLOCKED = "host_blocked_seconds_total"
+_COMES_LATE = ("nccl.active_ratio", f"nccl.{_BLOCKED}")
+"""Low on whoever comes late to a collective: the others wait for it, it waits for nobody."""
 
 
 @dataclass(slots=True)
@@ -171,23 +174,27 @@ class Peers:
             device = None
         known = int((~np.isnan(theirs)).sum())
         message = comparison(subject(machine, device), key, value, usual, known)
-        if key == "nccl.host_blocked_seconds_total" and side == LOW:
-            message += self._reason(machine, device)
+        if side == LOW and key in _COMES_LATE:
+            message += _reason(panel, cell)
         since = int(panel.streaks.since[cell])
         level: Level = "crit" if strength >= 1.5 else "warn"
         return Verdict(now, panel.tasks[task], machine, device, "peer", key, min(strength, 99.0), since, level, message)
 
-    def _reason(self, machine: str, device: str | None) -> str:
-        """Waiting least: the time in all waits, computing too, tells a slow GPU from a host that comes late."""
-        panel = self.panels.get("cuda")
-        metric = "synchronize_seconds_total"
-        if panel is None or metric not in panel.window.metrics or (machine, device) not in panel.window.entities:
-            return ""
-        row, entity = panel.window.metrics.index(metric), panel.window.entities.index((machine, device))
-        if row >= len(panel.strength) or entity >= panel.strength.shape[1] or np.isnan(panel.strength[row, entity]):
-            return ""
-        late = panel.strength[row, entity] <= -1
-        return "; its host comes late" if late else "; its GPU computes longer"
+
+def _reason(panel: Panel, cell: tuple[int, int, int]) -> str:
+    """Why a rank comes late to its communicators, which shows as operations that are short at work there.
+
+    A slow GPU is waited for by its own host before the operation begins, so the host waits less behind it. A late
+    host waits as long as its peers, as far as entries tell: its own lateness is taken for waiting.
+    """
+    _, _, entity = cell
+    metrics = panel.window.metrics
+    if not all(metric in metrics for metric in ("active_ratio", _BLOCKED)):
+        return ""
+    active, blocked = (panel.strength[metrics.index(metric), entity] for metric in ("active_ratio", _BLOCKED))
+    if not active < 0 or np.isnan(blocked):
+        return ""
+    return "; it comes late: its GPU computes longer" if blocked < active / 3 else "; its host comes late"
 
 
 def _sided(distance: Distance, bounds: Bounds) -> NDArray[np.float64]:

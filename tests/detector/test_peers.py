@@ -104,34 +104,50 @@ def test_one_gpu_is_named_and_a_whole_machine_too(memory: Any) -> None:
         assert named(memory, gpu=table) == [("m1", device, "gpu.sm_clock_hertz")]
 
 
-def test_who_waits_least_is_named_not_those_who_wait(memory: Any, fleet: Make) -> None:
-    """When all others begin to wait, the one that does not is the culprit, and its reason is said."""
-    onset = 120
+ONSET = 120
 
-    def counted(rates: np.ndarray) -> None:
-        rates[:] = np.cumsum(rates, axis=0)
+
+def late(blocked_too: bool) -> tuple[Callable[[np.ndarray], None], Callable[[np.ndarray], None]]:
+    """Bends waits and activity: all begin to wait for m5, whose operations are short at work from the onset on."""
 
     def waits(values: np.ndarray) -> None:
         values[:] = 0.1 + (values - 100) / 200
-        values[onset:] += 0.3
-        values[onset:, 5] = 0.02
-        counted(values)
+        values[ONSET:] += 0.3
+        if blocked_too:
+            values[ONSET:, 5] = 0.02
+        values[:] = np.cumsum(values, axis=0)
 
-    def synchronizes(values: np.ndarray) -> None:
-        values[:] = 0.9 + (values - 100) / 300
-        counted(values)
+    def activity(values: np.ndarray) -> None:
+        values[:] = 0.2 + (values - 100) / 200
+        values[ONSET:] += 0.3
+        values[ONSET:, 5] = 0.13
 
-    tables = {"nccl": fleet("host_blocked_seconds_total", steps=200, bend=waits)}
-    tables["cuda"] = fleet("synchronize_seconds_total", steps=200, bend=synchronizes)
-    tables = {name: table.append_column("gpu", pa.array(["0"] * len(table))) for name, table in tables.items()}
-    verdict, *others = replay(memory(tables))
+    return waits, activity
+
+
+def test_who_waits_least_is_named_not_those_who_wait(memory: Any, fleet: Make) -> None:
+    """When all others begin to wait, the one that does not is the culprit; without activity no reason is guessed."""
+    waits, _ = late(blocked_too=True)
+    table = fleet("host_blocked_seconds_total", steps=200, bend=waits)
+    verdict, *others = replay(memory({"nccl": table.append_column("gpu", pa.array(["0"] * len(table)))}))
     assert others == []
     assert (verdict.machine, verdict.device, verdict.level) == ("m5", "gpu:0", "crit")
     assert verdict.message == (
-        "m5 gpu:0 spends 0.02 s of each second waiting for its communicators where its 5 peers spend 0.40 s; "
-        "its GPU computes longer"
+        "m5 gpu:0 spends 0.02 s of each second waiting for its communicators where its 5 peers spend 0.40 s"
     )
-    assert verdict.time - START <= (onset + 30) * SECOND
+    assert verdict.time - START <= (ONSET + 30) * SECOND
+
+
+@pytest.mark.parametrize(("blocked_too", "reason"), [(True, "its GPU computes longer"), (False, "its host comes late")])
+def test_why_a_rank_comes_late(memory: Any, fleet: Make, blocked_too: bool, reason: str) -> None:
+    """Short activity with a short wait is a slow GPU, with the same wait as its peers a late host."""
+    waits, activity = late(blocked_too)
+    table = fleet("host_blocked_seconds_total", steps=200, bend=waits)
+    table = table.append_column("active_ratio", fleet("active_ratio", steps=200, bend=activity)["active_ratio"])
+    verdict, *others = replay(memory({"nccl": table.append_column("gpu", pa.array(["0"] * len(table)))}))
+    assert others == []
+    assert (verdict.machine, verdict.device) == ("m5", "gpu:0")
+    assert verdict.message.endswith(reason)
 
 
 def test_strangers_are_not_compared(memory: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detector.pipeline import Detector, State, read_rows, replay, watch
+from detector.pipeline import Detector, State, read_rows, replay
 from detector.verdict import Verdict
 from emulator.simulate import simulate
 
@@ -106,47 +106,3 @@ def test_nothing_grows_with_time(memory: Any, fleet: Make) -> None:
         return len(pickle.dumps(detector.state))
 
     assert size(400) <= size(200) + 100
-
-
-class Beats:
-    """A clock that a test moves on; half the readings come three seconds late."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.now, self.end = start, end
-
-    def clock(self) -> int:
-        """The pretended time."""
-        return self.now
-
-    def wait(self) -> bool:
-        """One second passes."""
-        self.now += SECOND
-        return self.now < self.end
-
-
-def test_watching_says_what_replay_says_also_when_a_sink_fails(
-    memory: Any, recording: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Live, the same machine is named; a sink that fails is logged and keeps nothing from the others."""
-    store = memory(recording[0])
-    start, end = store.span(0)
-    beats = Beats(start + 60 * SECOND, end + 3 * SECOND)
-    said: list[Verdict] = []
-
-    class Live:
-        tables = store.tables
-        span = store.span
-
-        def read(self, table: str, after: int, until: int) -> pa.Table:
-            """Rows that have been written by now."""
-            return store.read(table, after, min(until, beats.now))
-
-    def broken(_: Verdict) -> None:
-        raise RuntimeError("no room on the wall")
-
-    watch(Live(), (broken, said.append), beats)
-    expected = list(replay(store))
-    assert [(v.machine, v.device, v.metric, v.level) for v in said] == [
-        (v.machine, v.device, v.metric, v.level) for v in expected
-    ]
-    assert "no room on the wall" in caplog.text
