@@ -55,10 +55,12 @@ class Config:
     """Healthy days per false verdict in one task: sets how much evidence convicts."""
     spread_share: float = 0.2
     """When more of the machines than this deviate at once, it is the task and not a machine."""
-    still_s: float = 5.0
+    still_s: float = 8.0
     """A communicator that moves nothing for this long may be stuck ..."""
     still_gaps: float = 4.0
     """... if that is also this many times its longest usual gap."""
+    sure_s: float = 30.0
+    """A rank that never entered is a warning until then: it may be writing a checkpoint for all."""
     silent_s: float = 30.0
     """A machine without a row for this long, and ten of its periods, is silent; twice that is critical."""
     grace_s: float = 3.0

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from detector.config import SECOND, Config
 from detector.tasks import Tasks
-from detector.verdict import Finding, Verdict
+from detector.verdict import Finding, Level, Verdict
 from detector.window import NEVER, Rows, grown
 
 Ints = NDArray[np.int64]
 _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
 _GAP_HALF_LIFE_S = 1800.0
-_FLOATS = ("operations", "rank", "ranks", "pending", "offset", "gap", "moves")
+_FLOATS = ("operations", "rank", "ranks", "pending", "offset", "aligned", "gap", "moves")
+_SINCE_ATTACH = "attach"
+"""An agent that came late and could not learn what had gone before: its count compares with no other rank's."""
 _TIMES = ("seen", "moved", "calm")
 
 
@@ -112,6 +114,8 @@ class Progress:
         for name, column in (("operations", operations), *((n, rows.number(n)[last]) for n in ("rank", "ranks"))):
             state.floats[name][place] = column
         state.floats["pending"][place] = np.nan_to_num(rows.number("pending")[last])
+        from_birth = rows.text("counted_from")[last] != _SINCE_ATTACH
+        state.floats["aligned"][place[renewed | from_birth]] = from_birth[renewed | from_birth]
 
     def _note_moves(self, place: Ints, time: Ints) -> None:
         floats, moved = self.series.floats, self.series.times["moved"]
@@ -145,6 +149,7 @@ class Progress:
         stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
         self._learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
         lead = state.floats["operations"][live] + state.floats["offset"][live]
+        lead[state.floats["aligned"][live] == 0] = np.nan
         idents = list(state.number)
         process = _codes([idents[place][:2] for place in live])
         waits = np.zeros(len(live), bool)
@@ -158,6 +163,7 @@ class Progress:
         np.maximum.at(most, comm, np.nan_to_num(operations))
         at_rest = calm[comm]
         self.series.floats["offset"][live[at_rest]] = (most[comm] - operations)[at_rest]
+        self.series.floats["aligned"][live[at_rest]] = 1.0
 
     def _never_entered(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
         front = np.full(standing.comm.max() + 1, -np.inf)
@@ -186,14 +192,18 @@ class Progress:
             f"waiting for it since {seconds:.0f} s"
         )
         since = int(standing.still_since[at])
-        return Verdict(now, "", machine, device, "progress", "nccl.operations_total", lag, since, "crit", message)
+        # One rank that writes a checkpoint while the others wait at a barrier looks the same, for a while.
+        level: Level = "crit" if seconds >= self.config.sure_s else "warn"
+        return Verdict(now, "", machine, device, "progress", "nccl.operations_total", lag, since, level, message)
 
     def _wrong_collective(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
         names = self.series.operation[standing.place].astype(str)
         ranks = self.series.floats["ranks"][standing.place]
         out = []
         for comm in np.unique(standing.comm[standing.stuck]):
-            mine = np.flatnonzero(standing.comm == comm)
+            mine = np.flatnonzero((standing.comm == comm) & ~np.isnan(standing.lead))
+            if not len(mine):
+                continue
             mine = mine[standing.lead[mine] == np.nanmax(standing.lead[mine])]
             if len(set(names[mine])) < 2 or _is_paired(names[mine]).any() or "" in names[mine]:
                 continue
