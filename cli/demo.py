@@ -167,7 +167,8 @@ class Show:
                 delay = (time.time_ns() - (self.outcome.fault["start"] or verdict.since)) / 1e9
                 self.screen.say(f"{verdict.level}, after {delay:.0f} s: {verdict.message}")
             found = standing(self.store, now, SILENT_NS)
-            self.screen.show(f"{phase}, {left:.0f} s", replace(found, verdicts=tuple(self.outcome.verdicts)))
+            drawn = replace(found, verdicts=tuple(self.outcome.verdicts))
+            self.screen.show(f"{phase}, {left:.0f} s", drawn, self.runner.detector.suspicions())
             if done(found):
                 return True
             time.sleep(max(0.05, 1 - (time.time_ns() - now) / 1e9))

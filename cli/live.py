@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -17,8 +18,8 @@ from cli.status import STYLE, table
 class Picture(Protocol):
     """Shows how things stand."""
 
-    def show(self, headline: str, found: Standing) -> None:
-        """Draw."""
+    def show(self, headline: str, found: Standing, suspicions: Mapping[str, float]) -> None:
+        """Draw; `suspicions` is the evidence against each machine in multiples of what convicts."""
 
     def say(self, line: str) -> None:
         """Something happened that stays on the screen."""
@@ -28,13 +29,19 @@ class _Screen:
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, headline: str, found: Standing) -> None:
+    def show(self, headline: str, found: Standing, suspicions: Mapping[str, float]) -> None:
+        machines = {
+            name: replace(machine, readings={**machine.readings, "evidence": suspicions.get(name, 0.0)})
+            for name, machine in found.machines.items()
+        }
         verdicts = [
             Text(f"{verdict['level']}: {verdict['message']}", STYLE[str(verdict["level"])])
             for verdict in found.verdicts
         ]
         opinion = verdicts or [Text("detector: nobody is unlike its peers", "green" if found.machines else "dim")]
-        self._live.update(Group(Text(headline, "bold"), table(found), *opinion), refresh=True)
+        self._live.update(
+            Group(Text(headline, "bold"), table(replace(found, machines=machines)), *opinion), refresh=True
+        )
 
     def say(self, line: str) -> None:
         self._live.console.print(line, highlight=False)
@@ -44,7 +51,7 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def show(self, headline: str, found: Standing) -> None:
+    def show(self, headline: str, found: Standing, suspicions: Mapping[str, float]) -> None:
         """Where nobody looks, only what happens is written."""
 
     def say(self, line: str) -> None:

@@ -39,7 +39,7 @@ def up(
             now = time.time_ns()
             for verdict in runner.catch_up(now - LATE_NS, stop):
                 screen.say(f"{verdict.level}: {verdict.message}")
-            screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS))
+            screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS), runner.detector.suspicions())
             time.sleep(max(0.1, 1 - (time.time_ns() - now) / 1e9))
         raise OSError(f"the agent ended with code {agent.returncode}; what it said is in {_log(place)}")
 

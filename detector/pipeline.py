@@ -69,6 +69,11 @@ class Detector:
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         return state.incidents.update(now, findings)
 
+    def suspicions(self) -> dict[str, float]:
+        """By machine, the evidence of the peers against it, in multiples of what convicts."""
+        peers = (method for method in self.state.methods if isinstance(method, Peers))
+        return {machine: weight for method in peers for machine, weight in method.suspicions().items()}
+
 
 def read_rows(store: Store, after: int, until: int) -> dict[str, Rows]:
     """All tables that carry readings, as rows with after < time <= until."""

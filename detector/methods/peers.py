@@ -85,6 +85,16 @@ class Peers:
             findings += self._convicted(panel, now)
         return _by_machine(findings)
 
+    def suspicions(self) -> dict[str, float]:
+        """By machine, the most that speaks against it, in multiples of what convicts."""
+        found: dict[str, float] = {}
+        for panel in self.panels.values():
+            if panel.weight.size:
+                most = np.nan_to_num(panel.weight).max((0, 1))
+                for (machine, _), weight in zip(panel.window.entities, most.tolist(), strict=False):
+                    found[machine] = max(weight, found.get(machine, 0.0))
+        return found
+
     def _judge(self, panel: Panel, now: int, tasks: Tasks) -> None:
         window, config = panel.window, self.config
         snapshot = window.snapshot(now, config.hold_steps)

@@ -46,7 +46,7 @@ def ranks(
 
 
 def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
-    """The rank behind all others is the root; it is a warning at first, since it may be writing a checkpoint for all."""
+    """The rank behind all others is the root; a warning at first, since it may be writing a checkpoint for all."""
     verdict, later = ranks(memory, stops_at=20, behind=4)
     assert (verdict.kind, verdict.machine, verdict.device) == ("progress", "m4", "gpu:0")
     assert (verdict.metric, verdict.level, verdict.task) == ("nccl.operations_total", "warn", "task of m0")
