@@ -9,8 +9,8 @@ import time
 from detector.alerts import deliver
 from detector.config import SECOND, Config
 from detector.pipeline import Detector, read_rows, tick_of
+from detector.rows import NEVER
 from detector.verdict import Verdict
-from detector.window import NEVER
 from store.contract import Store, StoreError
 from store.sample import Batch, Sample, Value
 

@@ -13,9 +13,9 @@ from detector.incidents import Incidents
 from detector.methods.evidence import Evidence
 from detector.methods.peers import Peers
 from detector.methods.progress import Progress
+from detector.rows import NEVER, ArrowTable, Rows, rows_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Verdict
-from detector.window import NEVER, ArrowTable, Rows, rows_of
 from store.catalogue import TABLES
 
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detector.window import Rows
+from detector.rows import Rows
 
 EVERYBODY = "all"
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import SECOND, Config
+from detector.rows import NEVER, Rows, device_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
-from detector.window import NEVER, Entity, Rows, device_of, grown
+from detector.window import Entity, grown
 from detector.words import subject
 
 EXIT = "rank_exit"

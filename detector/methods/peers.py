@@ -26,9 +26,10 @@ from detector.dissimilarity import (
     unsettle,
 )
 from detector.embedding import Embedding, depth_of
+from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
-from detector.window import NEVER, Rows, Window
+from detector.window import Window
 from detector.words import comparison, subject
 from store.catalogue import TABLES
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import SECOND, Config
+from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
-from detector.window import NEVER, Rows, grown
+from detector.window import grown
 
 Ints = NDArray[np.int64]
 _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm

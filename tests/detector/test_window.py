@@ -7,7 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.window import Window, rows_of
+from detector.rows import rows_of
+from detector.window import Window
 
 SECOND = 10**9
 
