@@ -133,7 +133,7 @@ class Show:
 
         self.plan, self.fleet, self.store, self.screen = plan, fleet, store, screen
         self.runner: Runner = Runner(store, Config(), time.time_ns())
-        self.outcome = Outcome({"machine": None, "kind": plan.fault, "start": None})
+        self.outcome = Outcome({"machine": None, "device": None, "kind": plan.fault, "start": None})
         self.stop = threading.Event()
 
     def run(self) -> Outcome:
@@ -149,8 +149,9 @@ class Show:
             return self.outcome
         if not self.outcome.verdicts:
             start = self.fleet.inject(self.plan.fault, self.plan.machine, self.plan.gpu)
-            self.outcome.fault |= {"machine": self.plan.machine, "start": start}
-            self.screen.say(f"{self.plan.machine} gpu:{self.plan.gpu} gets the fault {self.plan.fault}")
+            device = f"gpu:{self.plan.gpu}"
+            self.outcome.fault |= {"machine": self.plan.machine, "device": device, "start": start}
+            self.screen.say(f"{self.plan.machine} {device} gets the fault {self.plan.fault}")
             if self._pass(f"{self.plan.fault} on {self.plan.machine}", DETECT_S, self._anybody_named):
                 self._pass("verdict reached", LINGER_S, lambda _: False)
         return self.outcome
@@ -187,7 +188,7 @@ def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
     said = [verdict for verdict in outcome.verdicts if verdict["level"] != "ok"]
     typer.echo("")
     if start:
-        typer.echo(f"fault    {fault['kind']} on {fault['machine']}")
+        typer.echo(f"fault    {fault['kind']} on {fault['machine']} {fault['device'] or ''}")
     else:
         typer.echo("fault    none")
     for verdict in said:

@@ -24,10 +24,10 @@ def pretend(plan: Plan, machines: int, place: Path, seed: int, screen: Picture) 
     tables, labels = simulate(max(machines, 8), MINUTES, 1.0, plan.fault, seed, 1)
     folder = place / "recording"
     write_recording(folder, tables, labels)
-    outcome = Outcome({"machine": None, "kind": plan.fault, "start": None})
+    outcome = Outcome({"machine": None, "device": None, "kind": plan.fault, "start": None})
     for fault in labels["faults"]:
-        outcome.fault |= {"machine": fault["machine"], "start": fault["start"]}
-        screen.say(f"simulated: {fault['machine']} gets the fault {fault['kind']}")
+        outcome.fault |= {name: fault[name] for name in ("machine", "device", "start")}
+        screen.say(f"simulated: {fault['machine']} {fault['device'] or ''} gets the fault {fault['kind']}")
     with closing(Recording(folder)) as recording:
         for verdict in replay(recording):
             outcome.verdicts.append(verdict.as_json())

@@ -44,8 +44,8 @@ def is_judged(table: str, metric: str) -> bool:
 class Window:
     """The newest reading of every metric of every entity of one table; arrays are [metric, entity].
 
-    An `nccl` row is one communicator of a process; its slots are folded into one entity, the GPU: counters add up,
-    gauges take the largest.
+    An `nccl` row is one communicator of a process; its slots are folded into one entity, the GPU: counters and shares
+    of time add up, since a rank is at one communicator after the other; of other gauges the largest counts.
     """
 
     table: str
@@ -95,7 +95,7 @@ class Window:
         out = np.full((len(self.metrics), len(self.entities)), np.nan, np.float32)
         for place, metric in enumerate(self.metrics):
             mine, some = owner[known[place]], value[place, known[place]]
-            if is_counter(self.table, metric):
+            if is_counter(self.table, metric) or metric.endswith("_ratio"):
                 total = np.bincount(mine, some, len(self.entities))
                 seen = np.bincount(mine, minlength=len(self.entities)) > 0
                 out[place, seen] = total[seen]

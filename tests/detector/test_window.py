@@ -66,7 +66,7 @@ def test_communicators_are_folded_into_their_gpu() -> None:
     shown = dict(zip(window.metrics, window.snapshot(2 * SECOND, 2.5).tolist(), strict=True))
     assert window.entities == [("m1", "gpu:0"), ("m1", "gpu:1")]
     assert shown["operations_total"] == [12.0, 11.0]
-    assert np.allclose(shown["send_pending_ratio"], [0.6, 0.5])
+    assert np.allclose(shown["send_pending_ratio"], [1.0, 0.5])
 
 
 def test_unknown_table_and_odd_columns() -> None:
