@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.demo import Outcome, Plan
+from cli.show import Outcome, Plan
 from store.export import write_recording
 from store.recording import Recording
 
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 MINUTES = 15.0
 
 
-def pretend(plan: Plan, machines: int, place: Path, seed: int, screen: Picture) -> Outcome:
+def pretend(plan: Plan, machines: int, screen: Picture) -> Outcome:
     """Simulate a quarter of an hour with the fault, write the recording, replay it; times are the simulation's."""
     from detector.pipeline import replay
     from emulator.simulate import simulate
 
-    tables, labels = simulate(max(machines, 8), MINUTES, 1.0, plan.fault, seed, 1)
-    folder = place / "recording"
+    tables, labels = simulate(max(machines, 8), MINUTES, 1.0, plan.fault, plan.seed, 1)
+    folder = plan.place / "recording"
     write_recording(folder, tables, labels)
     outcome = Outcome({"machine": None, "device": None, "kind": plan.fault, "start": None})
     for fault in labels["faults"]:
