@@ -27,7 +27,7 @@ struct process {
 	u64 allocations;
 	u64 frees;
 	u64 group_starts;
-	u64 group_ends;
+	u64 group_ends; /* short of group_starts: a group is open, and its operations have not been launched */
 	u64 lost; /* hits of this process that could not be counted */
 };
 

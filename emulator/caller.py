@@ -34,6 +34,8 @@ ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
     "ncclScatter": _REDUCING,
     "ncclSend": _PAIR,
     "ncclRecv": _PAIR,
+    "ncclGroupStart": (),
+    "ncclGroupEnd": (),
     "ncclCommGetAsyncError": (None, ctypes.byref(CODE)),
     "ncclCommCount": (None, ctypes.byref(CODE)),
     "ncclCommFinalize": (None,),

@@ -146,6 +146,8 @@ nccl | operation | text | text | none | 0 | 0 | last operation enqueued: kind:da
 nccl | operations_total | operations | counter | both | 2 | 0.1 | operations enqueued
 nccl | bytes_total | bytes | counter | both | 1e6 | 0.1 | payload of the operations enqueued, by this rank
 nccl | counted_from | text | text | none | 0 | 0 | where operations_total begins: birth, memory (both comparable between ranks) or attach
+nccl | unsized_total | operations | counter | none | 0 | 0 | operations of a datatype that is not known: bytes_total lacks theirs
+nccl | groups_total | groups | counter | none | 0 | 0 | ncclGroupStart calls of the process
 nccl | pending | 0 or 1 | gauge | none | 0 | 0 | whether the communicator has unfinished work
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | time since the last enqueue
 nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | inferred period of the operations

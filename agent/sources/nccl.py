@@ -61,7 +61,7 @@ class Nccl:
         self._communicators.apply(self._ring.drain())
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         rows = self._processes.rows()
-        lost = {int(row["tgid"]): int(row["lost"]) for row in rows[np.flatnonzero(rows["tgid"])]}
+        processes = {int(row["tgid"]): row for row in rows[np.flatnonzero(rows["tgid"])]}
         samples: list[Sample] = []
         left: dict[int, list[Communicator]] = {}
         indices, entries = self._pool.taken()
@@ -74,7 +74,7 @@ class Nccl:
                 self._retire(index, entry)
             else:
                 values = self._values(index, entry, trainee, clock)
-                samples.append(Sample("nccl", values | {"lost_total": lost.get(pid, 0)}))
+                samples.append(Sample("nccl", values | _of_process(processes.get(pid))))
         for pid, held in left.items():
             samples += self._farewell(pid, held)
             self._communicators.forget(pid)
@@ -105,6 +105,7 @@ class Nccl:
             "operations_total": operations + followed.baseline.base if followed.baseline.origin else None,
             "counted_from": followed.baseline.origin,
             "bytes_total": int(entry["bytes"]),
+            "unsized_total": int(entry["unsized"]),
             # A framework's watchdog asks after its unfinished work only; without one nothing is known.
             "pending": float(asked > 0) if queries else None,
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
@@ -155,6 +156,12 @@ class Nccl:
         counts = self._losses.rows().copy()
         lost, foreign = int(counts[1:].sum()), int(counts[0])
         return Sample("source", {"source": "kernel", "lost_total": lost, "foreign_total": foreign})
+
+
+def _of_process(process: Any) -> dict[str, Value]:
+    if process is None:
+        return {}
+    return {"groups_total": int(process["group_starts"]), "lost_total": int(process["lost"])}
 
 
 def _operation(entry: Any) -> str | None:

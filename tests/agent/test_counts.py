@@ -12,7 +12,7 @@ from emulator.build import Libraries
 
 MIX = (
     "ncclAllReduce=7,ncclAllReduceConfig=1,ncclReduceScatter=2,ncclAllGather=3,ncclBcast=1,ncclBroadcast=2,ncclReduce=1,"
-    "ncclSend=4,ncclRecv=5,ncclAlltoAll=1,ncclGather=1,ncclScatter=2,ncclCommGetAsyncError=3,ncclCommCount=1"
+    "ncclSend=4,ncclRecv=5,ncclAlltoAll=1,ncclGather=1,ncclScatter=2,ncclCommGetAsyncError=3,ncclGroupStart=1,ncclGroupEnd=1"
 )
 CALLS = 100_000
 
@@ -57,7 +57,8 @@ def test_every_call_counts_once(which: str, watch: Any, caller: Any, request: py
     assert row["counted_from"] == "attach"
     assert row["operations_total"] == sum(operations(counts).values())
     assert row["bytes_total"] == 4 * row["operations_total"]  # one float32 each
-    assert row["lost_total"] == 0
+    assert row["groups_total"] == counts["ncclGroupStart"] > 1000
+    assert row["lost_total"] == row["unsized_total"] == 0
 
 
 @pytest.mark.bpf
