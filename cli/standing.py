@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LOOK_NS = 5 * 60 * 10**9
-"""Machines that were read within this time are shown."""
+"""Machines that were read within this time are shown, or longer ago where a longer silence is no silence."""
 FRESH_NS = 30 * 10**9
 """Readings are means over the last half minute: about an iteration or more of training."""
 
@@ -54,8 +54,8 @@ class Standing:
 def standing(store: Store, now: int, silent_ns: int) -> Standing:
     """Read the store as of `now` (Unix ns); a machine without a reading for `silent_ns` is unknown."""
     verdicts = open_verdicts(store, now)
-    seen = last_seen(store, now)
-    readings = latest(store, now)
+    seen = last_seen(store, now, max(LOOK_NS, silent_ns))
+    readings = latest(store, min(now, max(seen.values(), default=now)))
     held = {str(verdict["machine"]): str(verdict["level"]) for verdict in reversed(verdicts)}
     machines = {}
     for name in sorted(seen):
@@ -83,14 +83,14 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
     return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
 
 
-def last_seen(store: Store, now: int) -> dict[str, int]:
-    """Time of each machine's last reading; what the detector wrote about a machine is none."""
+def last_seen(store: Store, now: int, back: int) -> dict[str, int]:
+    """Time of each machine's last reading, `back` ns at most; what the detector wrote about a machine is none."""
     there = [table for table in store.tables() if table != "verdict"]
     # Our agent writes these at each reading; only where others wrote the store must all tables be asked.
     usual = [table for table in ("host", "source") if table in there]
     seen: dict[str, int] = {}
     for table in usual or there:
-        rows = store.read(table, now - LOOK_NS, now + FRESH_NS, ())
+        rows = store.read(table, now - back, now + FRESH_NS, ())
         for row in rows.group_by("machine").aggregate([("time", "max")]).to_pylist():
             seen[row["machine"]] = max(row["time_max"], seen.get(row["machine"], 0))
     return seen
