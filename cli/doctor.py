@@ -150,5 +150,6 @@ def _show(findings: list[Finding]) -> None:
 
     table = Table("what", "is", "why", "mend", box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(finding.name, Text(finding.state, STYLE[finding.state]), finding.why, Text(finding.mend, "cyan"))
+        state = Text(finding.state, STYLE[finding.state])
+        table.add_row(Text(finding.name), state, Text(finding.why), Text(finding.mend, "cyan"))
     console().print(table)

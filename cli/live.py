@@ -44,7 +44,7 @@ class _Screen:
         )
 
     def say(self, line: str) -> None:
-        self._live.console.print(line, highlight=False)
+        self._live.console.print(line, highlight=False, markup=False)
 
 
 class _Lines:
@@ -55,7 +55,7 @@ class _Lines:
         """Where nobody looks, only what happens is written."""
 
     def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from agent.config import SOURCES
 from bpf.loader import BpfError
+from cli.doctor import Finding
 from cli.main import app
 
 
@@ -49,6 +50,18 @@ def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.Monke
     for name in ("probe", "nccl", "cuda"):
         assert found[f"source {name}"] == {"name": f"source {name}", "state": "blocked", "why": cause, "mend": mend}
     assert found["source host"]["state"] == "on"
+
+
+def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What others may name as they like is printed as it is."""
+    odd = Finding("library /x/[/bold]libnccl[red].so", "blocked", "[/]", "")
+    monkeypatch.setattr("cli.doctor._surroundings", lambda: [odd])
+    config = tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nsources = ["host"]\n')
+    where = ["--config", str(config), "--store", str(tmp_path / "none.db")]
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["doctor", *where])
+    assert result.exit_code == 1
+    assert "/x/[/bold]libnccl[red].so" in result.stdout
 
 
 def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
