@@ -15,6 +15,8 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 NEVER = -(2**62)
 """A time before all times; differences to any real time still fit in 64 bits."""
+LARGEST = 1e30
+"""No quantity is larger: what is, infinities too, stands for a value unknown, and its sums and squares would overflow."""
 
 
 class ArrowTable(Protocol):
@@ -44,7 +46,7 @@ class Rows:
     keys: tuple[str, ...]
     metrics: tuple[str, ...]
     values: Floats
-    """[row, metric], NaN where null."""
+    """[row, metric], NaN where null or too large to be a reading."""
     texts: Mapping[str, tuple[Ints, Sequence[str]]]
     """Text columns that are not keys: codes and the words they stand for."""
 
@@ -111,6 +113,7 @@ def rows_of(name: str, table: ArrowTable) -> Rows:
     values = np.full((count, len(numbers)), np.nan)
     for place, column in enumerate(numbers):
         values[:, place] = table.column(column).to_numpy()
+    values[~(np.abs(values) <= LARGEST)] = np.nan
     time = np.asarray(table.column("time").to_numpy(), np.int64)
     ident, idents = _identities(texts, keys, count)
     rest = {c: v for c, v in texts.items() if c not in keys and c != "machine"}
