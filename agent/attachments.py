@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.libraries import Answer, Layout, Libraries
-from agent.processes import MappedFile, Process, Processes
+from agent.processes import MappedFile, Process, Processes, identity
 from bpf.uprobe import attach, detach
 
 log = logging.getLogger(__name__)
@@ -19,13 +19,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "launches": ("cudaLaunchKernel", "cudaLaunchKernelExC"),
     "graphs": ("cudaGraphLaunch",),
     "copies": ("cudaMemcpy", "cudaMemcpyAsync"),
-    "allocations": ("cudaMalloc", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"),
+    "allocations": ("cudaMalloc", "cudaMallocAsync"),
 }
 """Programs that are attached only on request: their functions are called too often to be free."""
 FileKey = tuple[str, int]
 """Device and inode of a mapping, as /proc/PID/maps shows them."""
 _NAMES = ("nccl", "cudart")
 _REMEMBERED = 65536
+_LIBRARIES = 256
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Attachments:
 
     def layout_of(self, process: Process) -> Layout | None:
         """The layout of the NCCL that a process maps, where it is known."""
-        for library in self.libraries.values():
+        for library in tuple(self.libraries.values()):  # another thread may be adding to them
             if process in library.users and library.layout:
                 return library.layout
         return None
@@ -97,10 +98,10 @@ class Attachments:
 
     def _see(self, process: Process, file: MappedFile) -> None:
         key = (file.device, file.inode)
-        identity = self._identities.get(key)
-        if identity:
-            self.libraries[identity].users.add(process)
-        elif identity is None:
+        known = self._identities.get(key)
+        if known:
+            self.libraries[known].users.add(process)
+        elif known is None:
             waiting = self._waiting.setdefault(key, [])
             waiting.append(file)
             if len(waiting) == 1:
@@ -113,6 +114,8 @@ class Attachments:
         if answer.functions is None and not answer.error and not answer.gone:
             return
         files = self._waiting.pop(key, [])
+        if not files and self._identities.get(key):  # the functions were told before; only the layout failed
+            return
         if answer.gone:
             self._retry(key, files, answer.gone)
         elif files and (answer.functions or any(word in os.path.basename(files[0].path).lower() for word in _NAMES)):
@@ -130,37 +133,50 @@ class Attachments:
             self._remember(key, "")
             log.debug("%s cannot be opened: %s", files[0].path, why)
 
-    def _remember(self, key: FileKey, identity: str) -> None:
+    def _remember(self, key: FileKey, name: str) -> None:
         if len(self._identities) >= _REMEMBERED:
             self._identities = {key: name for key, name in self._identities.items() if name}
-        self._identities[key] = identity
+        self._identities[key] = name
 
     def _add(self, key: FileKey, files: list[MappedFile], answer: Answer) -> None:
-        identity = answer.identity or f"{files[0].device} {files[0].inode}"
-        self._remember(key, identity)
-        if identity not in self.libraries:
-            library = self.libraries[identity] = Library(identity, files[0].path)
-            self._attach(library, files[0], answer)
+        name = answer.identity or f"{files[0].device} {files[0].inode}"
+        self._remember(key, name)
+        if name not in self.libraries:
+            library = self.libraries[name] = Library(name, files[0].path)
+            self._check(library, files[0], answer)
+            if library.state == "on":
+                self._attach(library, answer)
             log.info("%s: %s, %d probes %s", library.path, library.state, len(library.probes), library.reason)
-        self.libraries[identity].users.update(file.process for file in files)
+        self.libraries[name].users.update(file.process for file in files)
 
-    def _attach(self, library: Library, file: MappedFile, answer: Answer) -> None:
+    def _check(self, library: Library, file: MappedFile, answer: Answer) -> None:
         if answer.error:
             library.state, library.reason = "blocked", answer.error
         elif answer.inode != file.inode:
             library.state, library.reason = "blocked", "replaced on disk since, and the mapping itself cannot be opened"
         elif not answer.functions:
             library.state, library.reason = "blocked", "defines no public NCCL or CUDA function (stripped, or static)"
-        for name, offset in (answer.functions or {}).items() if library.state == "on" else ():
-            if offset in library.probes:  # an alias
-                continue
-            try:
-                library.probes[offset] = attach(self._programs[name], answer.path, offset)
-            except FileNotFoundError:
-                self._detach(library, "its process ended while probes were being attached")
+        elif len(self.libraries) > _LIBRARIES:
+            library.state, library.reason = "blocked", f"more than {_LIBRARIES} libraries carry probes already"
+
+    def _attach(self, library: Library, answer: Answer) -> None:
+        """Through a descriptor, and only after a second look: its process may have put another file at that path."""
+        try:
+            descriptor = os.open(answer.path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            self._detach(library, "its process ended while probes were being attached")
+            return
+        try:
+            if identity(descriptor) != answer.identity:
+                self._detach(library, "its process put another file in its place")
                 return
-            except OSError as error:
-                library.state, library.reason = "blocked", f"{name}: {error.strerror}"
+            for name, offset in (answer.functions or {}).items():
+                if offset not in library.probes:  # else an alias
+                    library.probes[offset] = attach(self._programs[name], f"/proc/self/fd/{descriptor}", offset)
+        except OSError as error:
+            library.state, library.reason = "blocked", f"{name}: {error.strerror}"
+        finally:
+            os.close(descriptor)
 
     def _detach(self, library: Library, why: str) -> None:
         detach(library.probes.values())

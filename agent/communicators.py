@@ -10,6 +10,9 @@ from typing import Any
 INIT, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT = range(1, 9)
 """Kinds of events (enum event_kind, bpf/nccl.bpf.c)."""
 
+_DEVICES = 64
+_PENDING = 16384
+"""Communicators under construction, of all processes; a process that announces more is not believed."""
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
 
@@ -54,17 +57,20 @@ class Communicators:
             if kind == BORN:
                 self.deliver(pid, int(event["out"]), comm)
             elif kind in (FINALIZE, DESTROY, ABORT):
-                self.known[pid, comm] = replace(self.known.get((pid, comm), Communicator()), ended=True)
+                if (pid, comm) in self.known:
+                    self.known[pid, comm] = replace(self.known[pid, comm], ended=True)
             else:
                 self._expect(kind, pid, comm, event)
 
     def _expect(self, kind: int, pid: int, parent: int, event: Any) -> None:
         out, ranks = int(event["out"]), int(event["ranks"])
+        if len(self._pending) > _PENDING:
+            self._pending.clear()
         if kind == INIT:
             self._pending[pid, out] = Communicator(_digest(event["id"].tobytes()), int(event["rank"]), ranks)
         elif kind == INIT_ALL:
             identity = _digest(self._machine, pid, int(event["ns"]))
-            for rank in range(min(ranks, 1024)):
+            for rank in range(min(ranks, _DEVICES)):
                 self._pending[pid, out + 8 * rank] = Communicator(identity, rank, ranks)
         else:
             whole = self.known.get((pid, parent), Communicator())
@@ -91,6 +97,10 @@ class Communicators:
         before = self.known.get((pid, comm), Communicator())
         self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
         return self.known[pid, comm]
+
+    def processes(self) -> set[int]:
+        """The processes of which anything is known."""
+        return {pid for table in (self.known, self._pending) for pid, _ in table}
 
     def forget(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or all that a process had."""

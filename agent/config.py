@@ -55,6 +55,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if word not in known:
                     raise ValueError(f"agent.{key} names {word!r}: known are {', '.join(known)}")
 
+        if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
+            raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
+
     @property
     def name(self) -> str:
         """The machine's name."""

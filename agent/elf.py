@@ -6,13 +6,13 @@ started it survives whatever they hold.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
 import resource
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -20,19 +20,25 @@ import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from agent.processes import identity
+
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _FUNCTION = 2  # STT_FUNC
-_OVERLAY = 0x794C7630  # include/uapi/linux/magic.h
 CPU_SECONDS = 20
+"""For each file: the child gets no more time than that for one, however many it was given."""
 MEMORY_BYTES = 8 << 30
+"""Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
+DATA_BYTES = 384 << 20
+"""Of memory: what the debug information of a library may unfold to."""
+STRUCTURE_BYTES = 8 << 20
 
 STRUCTURES: dict[str, tuple[str, ...]] = {
     "ncclComm": ("rank", "nRanks", "commHash", "cudaDev", "opCount", "proxyState"),
     "ncclProxyState": ("progressState",),
     "ncclProxyProgressState": ("active",),
-    "ncclProxyArgs": ("subs", "nsubs", "next", "state"),
+    "ncclProxyArgs": ("subs", "nsubs", "next"),
     "ncclProxySubArgs": ("posted", "received", "transmitted", "done"),
 }
 OPTIONAL: dict[str, tuple[str, ...]] = {"ncclComm": ("startMagic", "endMagic")}
@@ -107,17 +113,14 @@ def _learn(die: Any, layout: dict[str, dict[str, int]]) -> None:
         place = member.attributes.get("DW_AT_data_member_location")
         if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
             members[label.value.decode()] = int(place.value)
-    if all(member in members for member in STRUCTURES[name]):
+    if all(member in members for member in STRUCTURES[name]) and _is_plausible(members):
         layout[name] = members
 
 
-def build_id(elf: Any) -> str | None:
-    """The linker's identity of this build, in hex."""
-    for section in elf.iter_sections():
-        if section["sh_type"] == "SHT_NOTE" and section.name == ".note.gnu.build-id":
-            for note in section.iter_notes():
-                return str(note["n_desc"])
-    return None
+def _is_plausible(members: dict[str, int]) -> bool:
+    """Every member lies within its structure, eight bytes wide, and the structure has a size that NCCL's could have."""
+    size = members["sizeof"]
+    return 8 <= size <= STRUCTURE_BYTES and all(0 <= at <= size - 8 for name, at in members.items() if name != "sizeof")
 
 
 def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
@@ -128,7 +131,7 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
     path, file = _open_first(paths)
     with file:
         status = os.fstat(file.fileno())
-        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(file), "path": path}
+        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(file.fileno()), "path": path}
         if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
             yield answer | {"functions": {}, "done": True}
             return
@@ -139,20 +142,9 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
             elf = ELFFile(file)
             functions = find_functions(elf, data, wanted)
             more = layout_for in functions
-            yield answer | {"functions": functions, "build_id": build_id(elf), "done": not more}
+            yield answer | {"functions": functions, "done": not more}
             if more:
                 yield {"layout": find_layout(elf), "done": True}
-
-
-def identity(file: BinaryIO) -> str:
-    """A name for the file, the same through all mounts of one overlay layer.
-
-    Those mounts show a device number each for what is one file to the kernel; its inode and times they share.
-    """
-    status, system = os.fstat(file.fileno()), np.zeros(15, np.int64)  # struct statfs of x86-64
-    ctypes.CDLL(None).fstatfs(file.fileno(), system.ctypes.data_as(ctypes.c_void_p))
-    device = "overlay" if system[0] == _OVERLAY else str(status.st_dev)
-    return f"{device}:{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
 
 
 def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
@@ -169,6 +161,8 @@ def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
 def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The answers for each file of the request, in its order; the last one for a file says `done`."""
     for paths in request["files"]:
+        limit = int(time.process_time()) + CPU_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         try:
             yield from examine(paths, request["wanted"], request["layout_for"])
         except OSError as error:
@@ -180,8 +174,8 @@ def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Answer one request from standard input, one JSON line a file, within bounds."""
     os.nice(19)
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     for answer in answers(json.load(sys.stdin)):
         print(json.dumps(answer), flush=True)
 

@@ -54,6 +54,10 @@ class Inspector:
         memory = self._memory(pid)
         return memory.word(address) if memory else None
 
+    def processes(self) -> set[int]:
+        """The processes whose memory is open."""
+        return set(self._memories)
+
     def forget(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or a process that has ended with all it had."""
         for table in (self._found, self._tries):

@@ -108,7 +108,6 @@ class Libraries:
         key = self._asked[0][0]
         if line.pop("done", False):
             self._asked.pop(0)
-        line.pop("build_id", None)
         return Answer(key, **line)
 
     def _finish(self) -> list[Answer]:

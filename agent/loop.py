@@ -8,9 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Protocol
 
 from agent.attachments import Attachments
@@ -36,34 +37,51 @@ class Sink(Protocol):
         """Keep the batches. Raises OSError or ValueError when it cannot."""
 
 
-@dataclass
 class Worker:
-    """One source with a thread of its own, and how it fares."""
+    """One source with a thread of its own, and how it fares; the thread of one that hangs ends with the process."""
 
-    name: str
-    source: Source
-    executor: ThreadPoolExecutor
-    running: Future[list[Sample]] | None = None
-    started: float = 0.0
-    failures: int = 0
-    error: str = ""
+    def __init__(self, name: str, source: Source) -> None:
+        self.name, self.source = name, source
+        self.running: Future[list[Sample]] | None = None
+        self.started = 0.0
+        self.failures = 0
+        self.error = ""
+        self._jobs: SimpleQueue[tuple[int, Future[list[Sample]]] | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def start(self, now: int) -> None:
         """Begin a reading, unless the last one is still at it."""
         if self.running is None:
             self.started = time.monotonic()
-            self.running = self.executor.submit(lambda: list(self.source.read(now)))
+            self.running = Future()
+            self._jobs.put((now, self.running))
+
+    def close(self) -> None:
+        """End the thread and close the source; one that hangs is left behind."""
+        self._jobs.put(None)
+        if self.running is None or self.running.done():
+            self.source.close()
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            now, reading = job
+            try:
+                reading.set_result(list(self.source.read(now)))
+            except BaseException as error:  # it is collect's to say what went wrong
+                reading.set_exception(error)
 
     def collect(self, deadline: float) -> list[Sample]:
         """What the reading brought by the deadline, and a row on how it went."""
         assert self.running is not None
-        samples: list[Sample] = []
+        reading, samples = self.running, list[Sample]()
         before, self.error = self.error, ""
         try:
-            samples = self.running.result(max(deadline - time.monotonic(), 0.0))
+            samples = reading.result(max(deadline - time.monotonic(), 0.0))
             self.running = None
-        except FutureTimeoutError:
+        except FutureTimeoutError as error:
             self.error = f"still reading after {time.monotonic() - self.started:.1f} s"
+            if reading.done():  # the time-out was the source's own
+                self.error, self.running = f"{type(error).__name__}: {error}", None
         except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
             self.error = f"{type(error).__name__}: {error}"
             self.running = None
@@ -126,7 +144,7 @@ def open_context(config: AgentConfig) -> Context:
 def open_worker(context: Context, name: str) -> Worker:
     """One source. Raises NothingThereError, OSError or ValueError where it cannot be had."""
     source: Source = importlib.import_module(f"agent.sources.{name}").open_source(context)
-    return Worker(name, source, ThreadPoolExecutor(1, thread_name_prefix=name))
+    return Worker(name, source)
 
 
 def open_workers(context: Context) -> list[Worker]:
@@ -172,11 +190,9 @@ def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[
 def close(workers: list[Worker], context: Context) -> None:
     """Let go of everything; a source that hangs is left behind, it ends with the process."""
     for worker in workers:
-        if worker.running is None or worker.running.done():
-            try:
-                worker.source.close()
-            except (OSError, ValueError) as error:
-                log.warning("source %s did not close: %s", worker.name, error)
-        worker.executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            worker.close()
+        except (OSError, ValueError) as error:
+            log.warning("source %s did not close: %s", worker.name, error)
     if context.kernel is not None:
         context.kernel.close()

@@ -15,7 +15,7 @@ from agent.libraries import Layout
 
 _RANKS = 1 << 20
 _DEVICES = 64
-_SUBS = 4096
+_SUBS = 128
 _ARGUMENTS = 64
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_OVERLAY = 0x794C7630  # include/uapi/linux/magic.h
 _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
 _EXECUTABLE = re.compile(
@@ -18,11 +20,13 @@ _EXECUTABLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; the start time tells it from a later one with the same number."""
+    """One program run by one process: told from a later process of that number, and from what it executes next."""
 
     pid: int
     start: int
     """Clock ticks since boot (proc(5), stat field 22)."""
+    stack: int = 0
+    """Where its stack begins (field 28): another place after each exec. 0 where we may not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,6 @@ class MappedFile:
     inode: int
     path: str
     """As the process's own mount namespace calls it; ' (deleted)' cut off."""
-    deleted: bool
     addresses: str
     """Its address range, the name of a link under /proc/PID/map_files."""
 
@@ -53,22 +56,21 @@ def parse_maps(process: Process, text: bytes) -> list[MappedFile]:
     files: dict[tuple[bytes, bytes], MappedFile] = {}
     for low, high, device, inode, name in _EXECUTABLE.findall(text):
         if (device, inode) not in files and len(inode) < 20:
-            deleted = name.endswith(b" (deleted)")
-            path = os.fsdecode(name[: -len(b" (deleted)")] if deleted else name)
+            path = os.fsdecode(name.removesuffix(b" (deleted)"))
             addresses = f"{int(low, 16):x}-{int(high, 16):x}"
-            files[device, inode] = MappedFile(process, device.decode(), int(inode), path, deleted, addresses)
+            files[device, inode] = MappedFile(process, device.decode(), int(inode), path, addresses)
     return list(files.values())
 
 
-def parse_stat(text: bytes) -> tuple[int, int]:
-    """Start time in clock ticks and virtual size in bytes from /proc/PID/stat.
+def parse_stat(text: bytes) -> tuple[int, int, int]:
+    """Start time in clock ticks, virtual size in bytes and beginning of the stack from /proc/PID/stat.
 
     Raises ValueError for a text of another form. The command may hold spaces and brackets of its own.
     """
     fields = text[text.rfind(b")") + 1 :].split()
-    if len(fields) < 21:
+    if len(fields) < 26:
         raise ValueError("/proc/PID/stat has too few fields")
-    return int(fields[19]), int(fields[20])
+    return int(fields[19]), int(fields[20]), int(fields[25])
 
 
 class Processes:
@@ -76,7 +78,7 @@ class Processes:
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = str(root)
-        self._seen: dict[int, tuple[int, int]] = {}  # pid: start, virtual size at the last look
+        self._seen: dict[int, tuple[int, int, int]] = {}  # by pid, its stat at the last look
 
     def changed(self) -> Iterator[tuple[Process, list[MappedFile]]]:
         """Processes that are new or grew since the last call (a library may have come), with what they map."""
@@ -86,32 +88,33 @@ class Processes:
                 continue
             pid = int(name)
             try:
-                start, size = parse_stat(_read(f"{self._root}/{name}/stat", 4096))
+                stat = parse_stat(_read(f"{self._root}/{name}/stat", 4096))
                 alive.add(pid)
-                if not size or self._seen.get(pid) == (start, size):  # no memory of its own: a thread of the kernel
+                start, size, stack = stat
+                if not size or self._seen.get(pid) == stat:  # no memory of its own: a thread of the kernel
                     continue
                 text = _read(f"{self._root}/{name}/maps", _MAPS_BYTES)
             except (OSError, ValueError):
                 continue  # it ended while we looked, or is not ours to read: the next look will tell
-            self._seen[pid] = (start, size)
-            process = Process(pid, start)
+            self._seen[pid] = stat
+            process = Process(pid, start, stack)
             yield process, parse_maps(process, text)
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in alive}
 
     def find(self, pid: int) -> Process | None:
-        """The living process of that number."""
+        """The living process of that number; a zombie does not live, it has no memory left.
+
+        Raises OSError where the process cannot be looked at, though it may well be alive.
+        """
         try:
-            return Process(pid, parse_stat(_read(f"{self._root}/{pid}/stat", 4096))[0])
-        except (OSError, ValueError):
+            start, size, stack = parse_stat(_read(f"{self._root}/{pid}/stat", 4096))
+        except (FileNotFoundError, ProcessLookupError, ValueError):
             return None
+        return Process(pid, start, stack) if size else None
 
     def alive(self, process: Process) -> bool:
-        """Whether that very process still runs (a zombie does not: it has no memory left)."""
-        try:
-            start, size = parse_stat(_read(f"{self._root}/{process.pid}/stat", 4096))
-        except (OSError, ValueError):
-            return False
-        return start == process.start and size > 0
+        """Whether that very program still runs. Raises OSError where it cannot be looked at."""
+        return self.find(process.pid) == process
 
     def environment(self, pid: int) -> dict[str, str]:
         """The environment that the process was started with; empty where it cannot be read."""
@@ -131,6 +134,17 @@ class Processes:
         return f"{folder}/map_files/{file.addresses}", f"{folder}/root/{file.path.lstrip('/')}"
 
 
+def identity(descriptor: int) -> str:
+    """A name for an open file, the same through all mounts of one overlay layer.
+
+    Those mounts show a device number each for what is one file to the kernel; its inode and times they share.
+    """
+    status, system = os.fstat(descriptor), (ctypes.c_long * 15)()  # struct statfs of x86-64
+    ctypes.CDLL(None).fstatfs(descriptor, system)
+    device = "overlay" if system[0] == _OVERLAY else str(status.st_dev)
+    return f"{device}:{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
+
+
 def gpu_of(environment: dict[str, str]) -> str | None:
     """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: not told.
 
@@ -139,9 +153,12 @@ def gpu_of(environment: dict[str, str]) -> str | None:
     visible = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     for key in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"):
         rank = environment.get(key, "")
-        if rank.isdecimal() and len(rank) < 4:
+        if _is_index(rank):
             index = int(rank)
-            if len(visible) == 1:
-                return visible[0] if visible[0].isdecimal() else str(index)
-            return visible[index] if index < len(visible) and visible[index].isdecimal() else str(index)
-    return visible[0] if len(visible) == 1 and visible[0].isdecimal() else None
+            place = 0 if len(visible) == 1 else index
+            return visible[place] if place < len(visible) and _is_index(visible[place]) else str(index)
+    return visible[0] if len(visible) == 1 and _is_index(visible[0]) else None
+
+
+def _is_index(word: str) -> bool:
+    return word.isdecimal() and word.isascii() and len(word) < 4

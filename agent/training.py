@@ -31,13 +31,11 @@ class Training:
         self._lock = threading.Lock()  # sources read on threads of their own
 
     def get(self, pid: int) -> Trainee | None:
-        """The living process of that number; None when it has ended."""
-        known = self._known.get(pid)
-        if known is not None and self._processes.alive(known.process):
-            return known
+        """The living process of that number; None when it has ended, or runs another program now."""
         process = self._processes.find(pid)
-        if process is None or not self._processes.alive(process):
-            return None
+        known = self._known.get(pid)
+        if process is None or (known is not None and known.process == process):
+            return known if process is not None else None
         gpu = gpu_of(self._processes.environment(pid))
         with self._lock:
             known = self._known.get(pid)

@@ -58,21 +58,5 @@ COUNT(cudaLaunchKernelExC, launches, 1)
 COUNT(cudaGraphLaunch, graph_launches, 1)
 COUNT(cudaMemcpy, copy_bytes, ctx->dx)
 COUNT(cudaMemcpyAsync, copy_bytes, ctx->dx)
-COUNT(cudaFree, frees, 1)
-COUNT(cudaFreeAsync, frees, 1)
-
-#define ALLOCATE(name)                                                                                                 \
-	int name(struct pt_regs *ctx)                                                                                  \
-	{                                                                                                              \
-		struct process *process;                                                                               \
-		u64 id = caller();                                                                                     \
-                                                                                                                       \
-		if (enter(id, bpf_ktime_get_ns(), &process)) {                                                         \
-			ADD(process->allocations, 1);                                                                  \
-			ADD(process->allocated_bytes, ctx->si);                                                        \
-		}                                                                                                      \
-		return 0;                                                                                              \
-	}
-
-ALLOCATE(cudaMalloc)
-ALLOCATE(cudaMallocAsync)
+COUNT(cudaMalloc, allocated_bytes, ctx->si)
+COUNT(cudaMallocAsync, allocated_bytes, ctx->si)

@@ -13,13 +13,11 @@ struct event {
 	u64 kind;
 	u64 ns;
 	u64 tgid;
-	u64 tid;
 	u64 comm;  /* the communicator meant, or the parent */
 	u64 out;   /* where the address of the new communicator is written */
 	u64 ranks; /* InitAll: devices; Shrink: ranks left out */
 	s64 rank;
 	s64 color;
-	s64 key;
 	u64 nth; /* which child of its parent this is */
 	u8 id[128];
 };
@@ -79,7 +77,6 @@ static __always_inline struct event *new_event(u64 kind, u64 id, u64 now)
 	event->kind = kind;
 	event->ns = now;
 	event->tgid = id >> 32;
-	event->tid = (u32)id;
 	event->rank = -1;
 	return event;
 }
@@ -141,7 +138,6 @@ static __always_inline int operation(u64 comm, u64 count, u32 datatype, u32 kind
 	slot->last_kind = kind;
 	slot->last_datatype = datatype;
 	slot->last_count = count;
-	ADD(slot->kinds[kind & 15], 1);
 	ADD(slot->operations, 1);
 	return 0;
 }
@@ -188,7 +184,6 @@ int ncclCommGetAsyncError(struct pt_regs *ctx)
 	slot = slots.lookup(index);
 	if (!slot)
 		return 0;
-	slot->last_query_ns = bpf_ktime_get_ns();
 	ADD(slot->queries, 1);
 	return 0;
 }
@@ -254,7 +249,7 @@ int ncclCommInitAll(struct pt_regs *ctx)
 	return init(INIT_ALL, ctx->di, (u32)ctx->si, -1, 0);
 }
 
-static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s64 color, s64 key)
+static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s64 color)
 {
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct process *process;
@@ -276,7 +271,6 @@ static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s6
 	thread->out = kind == SPLIT && color < 0 ? 0 : out; /* NCCL_SPLIT_NOCOLOR: this rank gets no child */
 	event->ranks = left_out;
 	event->color = color;
-	event->key = key;
 	event->nth = slot->splits;
 	ADD(slot->splits, 1);
 	send(event);
@@ -285,12 +279,12 @@ static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s6
 
 int ncclCommSplit(struct pt_regs *ctx)
 {
-	return child(SPLIT, ctx->di, ctx->cx, 0, (s32)ctx->si, (s32)ctx->dx);
+	return child(SPLIT, ctx->di, ctx->cx, 0, (s32)ctx->si);
 }
 
 int ncclCommShrink(struct pt_regs *ctx)
 {
-	return child(SHRINK, ctx->di, ctx->cx, (u32)ctx->dx, 0, 0);
+	return child(SHRINK, ctx->di, ctx->cx, (u32)ctx->dx, 0);
 }
 
 static __always_inline int end(u64 kind, u64 comm)

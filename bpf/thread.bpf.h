@@ -24,11 +24,9 @@ struct process {
 	u64 graph_launches;
 	u64 copy_bytes;
 	u64 allocated_bytes;
-	u64 allocations;
-	u64 frees;
 	u64 group_starts;
 	u64 group_ends; /* short of group_starts: a group is open, and its operations have not been launched */
-	u64 lost; /* hits of this process that could not be counted */
+	u64 lost;	/* hits of this process that could not be counted */
 };
 
 /* One communicator of one process. */
@@ -43,13 +41,11 @@ struct slot {
 			    */
 	u64 last_ns;
 	u64 queries; /* ncclCommGetAsyncError */
-	u64 last_query_ns;
 	u64 last_kind;
 	u64 last_datatype;
 	u64 last_count;
 	u64 ended;  /* destroyed or aborted: its address may be another communicator's by now */
 	u64 splits; /* collective calls that make a child: their order is the same on all ranks */
-	u64 kinds[16];
 };
 
 /* What is known of one thread between two of its calls. */

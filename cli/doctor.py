@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as text
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.config import Settings, read_settings, store_place
+from cli.config import Settings, read_settings
 from cli.terminal import console
 from cli.times import ago
 from store.contract import StoreError
@@ -53,7 +54,11 @@ def doctor(
 ) -> None:
     """Look at every source and probe of this machine. Exit code: 0 all is on, 1 something is blocked."""
     settings = read_settings(config)
-    findings = [*_sources(settings), *_surroundings(), _store(store_place(store))]
+    findings = [
+        *_sources(settings),
+        *_surroundings(),
+        _store(store or os.environ.get("PEERWATCH_STORE") or settings.store),
+    ]
     if json:
         typer.echo(text.dumps([asdict(finding) for finding in findings]))
     else:
@@ -109,12 +114,11 @@ def _libraries(context: Context) -> Iterator[Finding]:
 
 
 def _surroundings() -> Iterator[Finding]:
-    pressure = Path("/proc/pressure/cpu").exists()
-    yield (
-        Finding("pressure (PSI)", "on")
-        if pressure
-        else Finding("pressure (PSI)", "off", "this kernel does not account for it", "boot with psi=1")
-    )
+    try:
+        Path("/proc/pressure/cpu").read_text()
+        yield Finding("pressure (PSI)", "on")
+    except OSError:
+        yield Finding("pressure (PSI)", "off", "this kernel does not account for it", "boot with psi=1")
     compiler = shutil.which("cc")
     yield (
         Finding("emulated fleet", "on")

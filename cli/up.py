@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ def up(
     from cli.standing import standing
     from cli.watch import LATE_NS, Runner
 
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends what it began, the agent too
+        signal.signal(number, signal.default_int_handler)
     settings = read_settings(config)
     place = store or settings.store
     stop = threading.Event()

@@ -109,6 +109,9 @@ def replay(
         for until in range(now + tick, end + tick, tick):
             yield from detector.step(until, {name: rows.span(until - tick, until) for name, rows in chunk.items()})
         now += CHUNK_STEPS * tick
+        # Where nothing was read there is nothing to judge, and a clock that was wrong once may leave decades empty.
+        if not chunk and not detector.state.incidents.open and (rest := store.span(now)):
+            now = max(now, (rest[0] - 1) // tick * tick)
 
 
 def _span(store: Store) -> tuple[int, int, int]:
@@ -116,7 +119,7 @@ def _span(store: Store) -> tuple[int, int, int]:
     ends = store.span(NEVER)
     if ends is None:
         return 0, -1, SECOND
-    first, last = ends
+    first, last = ends[0], min(ends[1], -NEVER)  # later than that is no time
     look = 60 * SECOND
     while True:
         rows = read_rows(store, first - 1, min(first + look, last))

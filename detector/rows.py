@@ -139,6 +139,5 @@ def _identities(
 
 def device_of(table: str, keys: Sequence[str]) -> str | None:
     """The device as verdicts write it: `gpu:3`, `rdma:mlx5_0/1`; the NCCL and CUDA tables speak of GPUs."""
-    if not keys or not keys[0]:
-        return None
-    return f"{'gpu' if table in ('nccl', 'cuda') else table}:{'/'.join(keys)}"
+    known = "/".join(filter(None, keys))
+    return f"{'gpu' if table in ('nccl', 'cuda') else table}:{known}" if known else None

@@ -148,6 +148,7 @@ nccl | bytes_total | bytes | counter | both | 1e6 | 0.1 | payload of the operati
 nccl | counted_from | text | text | none | 0 | 0 | where operations_total begins: birth, memory (both comparable between ranks) or attach
 nccl | unsized_total | operations | counter | none | 0 | 0 | operations of a datatype that is not known: bytes_total lacks theirs
 nccl | groups_total | groups | counter | none | 0 | 0 | ncclGroupStart calls of the process
+nccl | groups_open | groups | gauge | none | 0 | 0 | groups begun and not ended: their operations are not launched yet
 nccl | pending | 0 or 1 | gauge | none | 0 | 0 | whether the communicator has unfinished work
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | time since the last enqueue
 nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | inferred period of the operations
@@ -165,7 +166,7 @@ cuda | graph_launches_total | calls | counter | both | 5 | 0.2 | CUDA graphs lau
 cuda | synchronize_calls_total | calls | counter | none | 0 | 0 | synchronize calls
 cuda | synchronize_seconds_total | seconds | counter | both | 0.08 | 0.25 | time from a synchronize call to the thread's next probed call
 cuda | copy_bytes_total | bytes | counter | both | 1e7 | 0.2 | bytes copied
-cuda | allocated_bytes | bytes | gauge | none | 0 | 0 | device memory asked for
+cuda | allocated_bytes | bytes | gauge | none | 0 | 0 | device memory asked for since the start, what was freed included
 cuda | gc_pauses_total | pauses | counter | high | 0.5 | 1.0 | garbage collections of CPython
 cuda | gc_seconds_total | seconds | counter | high | 0.03 | 0.5 | time in garbage collection
 cuda | startup_phase | text | text | none | 0 | 0 | how far the process has come since its start

@@ -33,7 +33,7 @@ class Recording:
         if not self._files:
             raise RecordingError(f"{self.folder} holds no .parquet file, so it is no recording")
         self._checked: set[str] = set()
-        self._bounds: list[tuple[int, int]] | None = None
+        self._bounds: list[tuple[Path, int, int]] | None = None
 
     def write(self, batches: Iterable[Batch]) -> NoReturn:
         """A recording is finished when it is written: always raises RecordingError."""
@@ -63,8 +63,8 @@ class Recording:
     def span(self, after: int = 0) -> tuple[int, int] | None:
         """Bounds of the times later than `after`, from the files' own statistics of their row groups."""
         if self._bounds is None:
-            self._bounds = [bound for file in self._files.values() for bound in self._bounds_of(file)]
-        ends = [(max(first, after + 1), last) for first, last in self._bounds if last > after]
+            self._bounds = [(file, *bound) for file in self._files.values() for bound in self._bounds_of(file)]
+        ends = [(self._first(bound, after), bound[2]) for bound in self._bounds if bound[2] > after]
         return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
     def tables(self) -> tuple[str, ...]:
@@ -73,6 +73,19 @@ class Recording:
 
     def close(self) -> None:
         """Nothing is held open between reads."""
+
+    def _first(self, bound: tuple[Path, int, int], after: int) -> int:
+        """The least time later than `after` of a row group; of one that begins before it, statistics cannot tell."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        file, first, last = bound
+        if first > after:
+            return first
+        with _explained(file):
+            later = [("time", ">", after), ("time", "<=", last)]
+            times = pq.read_table(file, columns=["time"], filters=later, partitioning=None).column("time")
+            return int(pc.min(times).as_py())
 
     def _check(self, file: Path, schema: pa.Schema) -> None:
         import pyarrow as pa

@@ -9,7 +9,7 @@ import numpy as np
 
 from agent.config import CUDA_CALLS
 from agent.context import Context
-from agent.pool import Pool
+from bpf.maps import Map
 from store.sample import Sample, Value
 
 _GROUP_OF = {
@@ -24,21 +24,21 @@ _GROUP_OF = {
 class Cuda:
     """One row a GPU: the processes of one GPU are added up."""
 
-    def __init__(self, context: Context, pool: Pool) -> None:
+    def __init__(self, context: Context, processes: Map) -> None:
         self._training = context.training
         self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
-        self._pool = pool
+        self._processes = processes
 
     def read(self, now: int) -> list[Sample]:
-        """A row for each GPU whose processes live; entries of ended processes are given back."""
-        indices, entries = self._pool.taken()
+        """A row for each GPU whose processes live."""
+        entries = self._processes.rows()
+        entries = entries[np.flatnonzero(entries["tgid"])]
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         rows: dict[str, dict[str, Value]] = {}
-        for index, entry in zip(indices.tolist(), entries, strict=True):
+        for entry in entries:
             pid = int(entry["tgid"])
             trainee = self._training.get(pid)
             if trainee is None:
-                self._pool.give_back(index, np.uint64(pid).tobytes())
                 continue
             row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})
             for column, value in self._values(entry, clock).items():
@@ -64,5 +64,4 @@ class Cuda:
 def open_source(context: Context) -> Cuda:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     kernel, _ = context.probes()
-    maps = kernel.maps
-    return Cuda(context, Pool(maps["processes"], maps["process_of"], maps["free_processes"]))
+    return Cuda(context, kernel.maps["processes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,9 +94,9 @@ class Host:
     def _totals(self, now: int) -> Reading:
         pressure = {}
         for resource in ("cpu", "memory", "io"):
-            path = self._proc / "pressure" / resource
-            if path.exists():
-                pressure[resource] = parse_pressure(path.read_text())
+            # Missing where the kernel has no PSI, unreadable where it is switched off.
+            with contextlib.suppress(OSError):
+                pressure[resource] = parse_pressure((self._proc / "pressure" / resource).read_text())
         disks = psutil.disk_io_counters(perdisk=True) or {}
         busy = {name: getattr(disk, "busy_time", 0) for name, disk in disks.items()}
         return Reading(now, psutil.cpu_times()._asdict(), pressure, busy)

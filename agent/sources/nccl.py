@@ -13,6 +13,7 @@ from agent.communicators import Communicator, Communicators
 from agent.context import Context
 from agent.inspector import Inspector
 from agent.pool import Pool
+from agent.processes import Process
 from agent.training import Trainee
 from bpf.loader import Kernel
 from store.sample import Sample, Value
@@ -38,6 +39,7 @@ DATATYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16"
 class Followed:
     """What the agent remembers of one entry of the kernel's array."""
 
+    process: Process
     gpu: str
     slot: int
     baseline: Baseline = field(default_factory=Baseline)
@@ -68,17 +70,21 @@ class Nccl:
         for index, entry in zip(indices.tolist(), entries, strict=True):
             pid, comm = int(entry["tgid"]), int(entry["comm"])
             trainee = self._training.get(pid)
-            if trainee is None:
+            followed = self._followed.get(index)
+            gone = trainee is None or (followed is not None and followed.process != trainee.process)
+            if gone and not entry["ended"]:
                 left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
-            if trainee is None or entry["ended"]:
+            if trainee is None or gone or entry["ended"]:
                 self._retire(index, entry)
             else:
                 values = self._values(index, entry, trainee, clock)
                 samples.append(Sample("nccl", values | _of_process(processes.get(pid))))
         for pid, held in left.items():
             samples += self._farewell(pid, held)
-            self._communicators.forget(pid)
-            self._inspector.forget(pid)
+        for pid in self._communicators.processes() | self._inspector.processes():
+            if pid in left or self._training.get(pid) is None:
+                self._communicators.forget(pid)
+                self._inspector.forget(pid)
         return [*samples, self._loss()]
 
     def close(self) -> None:
@@ -87,7 +93,7 @@ class Nccl:
 
     def _values(self, index: int, entry: Any, trainee: Trainee, clock: int) -> dict[str, Value]:
         pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])
-        followed = self._follow(index, trainee.gpu)
+        followed = self._follow(index, trainee)
         known = self._identify(trainee, comm)
         followed.baseline.settle(known.born, operations, self._inspector.operations(pid, comm))
         since, queries = int(entry["blocked_since"]), int(entry["queries"])
@@ -115,12 +121,12 @@ class Nccl:
             "receive_pending_ratio": shares.receiving if shares else None,
         }
 
-    def _follow(self, index: int, gpu: str) -> Followed:
+    def _follow(self, index: int, trainee: Trainee) -> Followed:
         """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
         if index not in self._followed:
-            taken = {followed.slot for followed in self._followed.values() if followed.gpu == gpu}
+            taken = {followed.slot for followed in self._followed.values() if followed.gpu == trainee.gpu}
             slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            self._followed[index] = Followed(gpu, slot)
+            self._followed[index] = Followed(trainee.process, trainee.gpu, slot)
         return self._followed[index]
 
     def _identify(self, trainee: Trainee, comm: int) -> Communicator:
@@ -137,7 +143,7 @@ class Nccl:
         self._pool.give_back(index, None if entry["ended"] else key)
         self._followed.pop(index, None)
         self._inspector.forget(pid, comm)
-        if self._communicators.known.get((pid, comm), Communicator()).ended:
+        if entry["ended"] and self._communicators.known.get((pid, comm), Communicator()).ended:
             self._communicators.forget(pid, comm)
 
     def _farewell(self, pid: int, held: list[Communicator]) -> list[Sample]:
@@ -161,7 +167,8 @@ class Nccl:
 def _of_process(process: Any) -> dict[str, Value]:
     if process is None:
         return {}
-    return {"groups_total": int(process["group_starts"]), "lost_total": int(process["lost"])}
+    starts, lost = int(process["group_starts"]), int(process["lost"])
+    return {"groups_total": starts, "groups_open": float(starts - int(process["group_ends"])), "lost_total": lost}
 
 
 def _operation(entry: Any) -> str | None:

@@ -30,12 +30,14 @@ class Life:
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     period: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Usual seconds between two signs of life."""
+    back: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """When each last came back from a long silence."""
     longest_gap: float = 0.0
     """Seconds of the longest silence that ended by itself; beyond a few minutes it was an outage and no habit."""
     places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
     """Table -> its identities, as last seen, and the numbers [2, identity] of their machines and devices."""
 
-    def feed(self, rows: Rows) -> None:
+    def feed(self, rows: Rows, long_s: float) -> None:
         """Note the newest row of each machine, and of each device that is there whatever the task does."""
         newest = np.full(len(rows.idents), NEVER)
         np.maximum.at(newest, rows.ident, rows.time)
@@ -48,12 +50,15 @@ class Life:
         place = self.places[rows.table][1]
         self.seen = grown(self.seen, (len(self.number),), NEVER)
         self.period = grown(self.period, (len(self.number),), 0.0)
+        self.back = grown(self.back, (len(self.number),), NEVER)
         before = self.seen.copy()
         np.maximum.at(self.seen, place, np.stack([newest, newest]))
         came = np.flatnonzero((self.seen > before) & (before > NEVER))
         gap = (self.seen[came] - before[came]) / SECOND
         usual = np.where(self.period[came] > 0, self.period[came], gap)
         back = gap[gap > 5 * usual]
+        again = came[gap > np.maximum(long_s, 5 * usual)]
+        self.back[again] = self.seen[again]
         self.longest_gap = max(self.longest_gap, min(float(back.max(initial=0.0)), _LONGEST_HABIT_S))
         self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
 
@@ -73,7 +78,7 @@ class Evidence:
         """Take in what is new; every hard fact of the last minutes and every silence is a finding."""
         for name, new in rows.items():
             if name not in _NOT_LIFE and len(new.time):
-                self.life.feed(new)
+                self.life.feed(new, self.config.silent_s)
         if "event" in rows:
             self._note(now, rows["event"], tasks)
         self._judge_exits(now, tasks)
@@ -140,7 +145,8 @@ class Evidence:
         for at in suspects:
             machine, device = names[at]
             peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
-            gone = int((peers & (quiet > limit / 2)).sum())
+            # Who has only just come back was gone as well: after an outage not all come back at once.
+            gone = int((peers & ((quiet > limit / 2) | (now - life.back[:count] < limit * SECOND / 2))).sum())
             few = max(1, int(config.spread_share * (peers.sum() + 1)))
             # Of a machine that is silent itself, the devices need no word.
             goes_on = device is None or quiet[life.number[machine, None]] <= limit[at] / 3

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agent.communicators import ABORT, BORN, DESTROY, INIT, INIT_ALL, SHRINK, SPLIT, Communicators
 
 EVENT = np.dtype(
-    [(name, "<u8") for name in ("kind", "ns", "tgid", "tid", "comm", "out", "ranks")]
-    + [("rank", "<i8"), ("color", "<i8"), ("key", "<i8"), ("nth", "<u8"), ("id", "u1", (128,))]
+    [(name, "<u8") for name in ("kind", "ns", "tgid", "comm", "out", "ranks")]
+    + [("rank", "<i8"), ("color", "<i8"), ("nth", "<u8"), ("id", "u1", (128,))]
 )
 UNIQUE = bytes(range(128))
 
@@ -124,6 +124,16 @@ def test_forget_leaves_other_processes() -> None:
     stream(communicators, event(BORN, tgid=502, out=0x100, comm=0x7000))
     communicators.forget(501)
     assert list(communicators.known) == [(502, 0x7000)]
+
+
+def test_announcements_are_bounded() -> None:
+    """A process that announces communicators without end does not fill the agent's memory."""
+    communicators = Communicators("m1")
+    for turn in range(600):
+        stream(communicators, event(INIT_ALL, out=0x10000 * turn, ranks=1 << 30, ns=turn))
+        stream(communicators, event(DESTROY, comm=turn))
+    assert len(communicators._pending) < 20_000
+    assert communicators.known == {}
 
 
 def test_memory_has_the_last_word() -> None:

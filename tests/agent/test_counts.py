@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from agent.sources.nccl import OPERATIONS
 from emulator.build import Libraries
+from tests.agent.conftest import Watch
 
 MIX = (
     "ncclAllReduce=7,ncclAllReduceConfig=1,ncclReduceScatter=2,ncclAllGather=3,ncclBcast=1,ncclBroadcast=2,ncclReduce=1,"
@@ -28,17 +30,16 @@ def of(pid: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["pid"] == pid]
 
 
-def operations(counts: dict[str, int]) -> dict[str, int]:
-    """Expected operations by kind: Config forms are the same operation, and Bcast enters Broadcast."""
-    wanted = {name: counts.get(f"nccl{name}", 0) + counts.get(f"nccl{name}Config", 0) for name in OPERATIONS}
-    wanted["Broadcast"] += counts.get("ncclBcast", 0)
-    return wanted
+def operations(counts: dict[str, int]) -> int:
+    """Expected operations: Config forms are operations like others, and Bcast enters Broadcast, once."""
+    names = [*OPERATIONS, *(f"{name}Config" for name in OPERATIONS), "Bcast"]
+    return sum(counts.get(f"nccl{name}", 0) for name in names)
 
 
 @pytest.mark.bpf
 @pytest.mark.parametrize("which", ["emulated", "nvidia"])
 def test_every_call_counts_once(which: str, watch: Any, caller: Any, request: pytest.FixtureRequest) -> None:
-    """A hundred thousand calls are counted with none lost and none double, by kind, on NVIDIA's library too."""
+    """A hundred thousand calls are counted with none lost and none double, on NVIDIA's library too."""
     library: Path
     if which == "nvidia":
         library = request.getfixturevalue("real_nccl")
@@ -51,14 +52,34 @@ def test_every_call_counts_once(which: str, watch: Any, caller: Any, request: py
     counts = process.call()
     assert sum(counts.values()) == CALLS
     (entry,) = slots(seen, process.pid)
-    assert {name: int(entry["kinds"][kind]) for kind, name in enumerate(OPERATIONS)} == operations(counts)
+    assert int(entry["operations"]) == operations(counts)
     assert int(entry["queries"]) == counts["ncclCommGetAsyncError"]
     (row,) = seen.until(lambda rows: [row for row in of(process.pid, rows["nccl"]) if row["counted_from"]])
     assert row["counted_from"] == "attach"
-    assert row["operations_total"] == sum(operations(counts).values())
+    assert row["operations_total"] == operations(counts)
     assert row["bytes_total"] == 4 * row["operations_total"]  # one float32 each
     assert row["groups_total"] == counts["ncclGroupStart"] > 1000
     assert row["lost_total"] == row["unsized_total"] == 0
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_every_operation_is_known_by_its_name(kind: str, one_watch: Any, caller: Any, real_nccl: Path) -> None:
+    """Kind, datatype and count are read from where NVIDIA's library is handed them."""
+    process = caller(real_nccl, calls=3, mix=f"nccl{kind}")
+    one_watch.wait_attached(real_nccl)
+    process.call()
+    (row,) = one_watch.until(lambda rows: of(process.pid, rows.get("nccl", [])))
+    assert row["operation"] == f"{kind}:f32:1"
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def one_watch(probes_allowed: None) -> Iterator[Watch]:
+    """One agent for several processes."""
+    seen = Watch()
+    yield seen
+    seen.close()
 
 
 @pytest.mark.bpf

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ class Stuck(Steady):
 
 def workers(**sources: Any) -> list[loop.Worker]:
     """Sources on threads of their own."""
-    return [loop.Worker(name, source, ThreadPoolExecutor(1)) for name, source in sources.items()]
+    return [loop.Worker(name, source) for name, source in sources.items()]
 
 
 def fared(batch: Batch) -> dict[Any, Any]:
@@ -91,6 +90,24 @@ def test_a_hanging_source_costs_the_others_nothing() -> None:
     assert fared(batch)["stuck"]["failures_total"] == 3
     loop.close(running, Context(AgentConfig()))
     assert steady.closed
+
+
+class Slow(Steady):
+    """A source whose own call times out."""
+
+    def read(self, now: int) -> list[Sample]:
+        """Fail as a socket or a driver does."""
+        raise TimeoutError(110, "Connection timed out")
+
+
+def test_a_time_out_of_the_sources_own_is_a_failure_like_others() -> None:
+    """It is read again the next period."""
+    running = workers(slow=Slow())
+    for now in (1, 2, 3):
+        batch = loop.read_once(running, now, "m3", 5.0)
+    assert fared(batch)["slow"]["failures_total"] == 3
+    assert "Connection timed out" in fared(batch)["slow"]["error"]
+    loop.close(running, Context(AgentConfig()))
 
 
 class Shut:
@@ -146,6 +163,7 @@ def test_run_ends_when_told() -> None:
         ({"cuda_calls": ("mallocs",)}, "'mallocs'"),
         ({"period_seconds": 0.0}, "period_seconds"),
         ({"keep_bytes": 5}, "keep_bytes"),
+        ({"sources": ("host", "nccl")}, "needs probe"),
         ({"progress_hertz": 1e9}, "progress_hertz"),
     ],
 )

@@ -24,12 +24,12 @@ MAPS = b"""\
 
 
 def test_executable_files_of_maps() -> None:
-    """Each executable file is listed once, with device, inode, its own path and whether it is deleted."""
+    """Each executable file is listed once, with device, inode and its own path."""
     files = parse_maps(ME, MAPS)
-    assert [(file.device, file.inode, file.path, file.deleted) for file in files] == [
-        ("fd:01", 1311, "/usr/bin/python3.11", False),
-        ("00:2f", 2146769, "/venv/lib/a b/libnccl.so.2", False),
-        ("fd:01", 77, "/opt/libcudart.so.12", True),
+    assert [(file.device, file.inode, file.path) for file in files] == [
+        ("fd:01", 1311, "/usr/bin/python3.11"),
+        ("00:2f", 2146769, "/venv/lib/a b/libnccl.so.2"),
+        ("fd:01", 77, "/opt/libcudart.so.12"),
     ]
     assert files[1].addresses == "7f10c0000000-7f10c0400000"
     assert Processes().paths(files[1]) == (
@@ -51,27 +51,26 @@ def test_maps_never_fail(text: bytes) -> None:
 def test_stat_with_a_hostile_command() -> None:
     """A process that calls itself `x) R 1 (` is read right all the same."""
     fields = " ".join(str(number) for number in range(100, 140))
-    assert parse_stat(f"55 (x) R 1 () S {fields}".encode()) == (118, 119)
+    assert parse_stat(f"55 (x) R 1 () S {fields}".encode()) == (118, 119, 124)
 
 
 @given(st.binary(max_size=200))
 def test_stat_fails_cleanly(text: bytes) -> None:
     """A stat file of another form is a ValueError, nothing else."""
     try:
-        start, size = parse_stat(text)
+        assert all(isinstance(number, int) for number in parse_stat(text))
     except ValueError:
         return
-    assert isinstance(start, int)
-    assert isinstance(size, int)
 
 
 def test_own_process_is_found_and_alive() -> None:
-    """This process is alive; the same number with another start time is not."""
+    """This process is alive; the same number with another start or another program's stack is not."""
     processes = Processes()
     me = processes.find(os.getpid())
     assert me is not None
     assert processes.alive(me)
-    assert not processes.alive(Process(me.pid, me.start + 1))
+    assert not processes.alive(Process(me.pid, me.start + 1, me.stack))
+    assert not processes.alive(Process(me.pid, me.start, me.stack + 4096))
     assert processes.environment(me.pid).get("PATH") == os.environ["PATH"]
 
 
@@ -102,6 +101,7 @@ def test_vanished_root(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "0,1"}, None),
         ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "GPU-ab,GPU-cd"}, "1"),
         ({"LOCAL_RANK": "-1"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "9" * 1000}, None),
         ({"LOCAL_RANK": "99999999999"}, None),
         ({}, None),
     ],
@@ -109,3 +109,11 @@ def test_vanished_root(tmp_path: Path) -> None:
 def test_gpu_from_the_launcher(environment: dict[str, str], gpu: str | None) -> None:
     """The launcher's word decides which GPU a process works on; where it says nothing sensible, nothing is guessed."""
     assert gpu_of(environment) == gpu
+
+
+def test_what_cannot_be_looked_at_is_not_dead(tmp_path: Path) -> None:
+    """Only a process that is not there has ended; one that cannot be read raises."""
+    (tmp_path / "12" / "stat").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        Processes(tmp_path).find(12)
+    assert Processes(tmp_path).find(13) is None

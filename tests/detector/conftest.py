@@ -24,8 +24,9 @@ class Memory:
         return tuple(sorted(self._tables))
 
     def span(self, after: int) -> tuple[int, int] | None:
-        """First and last time."""
-        ends = [pc.min_max(table["time"]).as_py() for table in self._tables.values() if table.num_rows]
+        """First and last time later than `after`."""
+        later = [table.filter(pc.greater(table["time"], after)) for table in self._tables.values()]
+        ends = [pc.min_max(table["time"]).as_py() for table in later if table.num_rows]
         return (min(end["min"] for end in ends), max(end["max"] for end in ends)) if ends else None
 
     def read(self, table: str, after: int, until: int) -> pa.Table:

@@ -66,6 +66,21 @@ def test_silence_of_one_machine_is_said_and_of_all_is_not(memory: Any, fleet: Ma
     assert said(memory, host=fleet(steps=300, bend=together)) == []
 
 
+def test_after_an_outage_the_last_to_come_back_is_not_silent(memory: Any, fleet: Make) -> None:
+    """Machines that nobody heard for minutes come back one by one; who stays away is named later."""
+
+    def outage(last: int) -> Callable[[np.ndarray], None]:
+        def bend(values: np.ndarray) -> None:
+            for machine in range(6):
+                values[50 : 400 + 7 * machine, machine] = np.nan
+            values[50:last, 5] = np.nan
+
+        return bend
+
+    assert said(memory, host=fleet(steps=700, bend=outage(435))) == []
+    assert said(memory, host=fleet(steps=700, bend=outage(700)))[:1] == [("m5", None, "event.silent", "warn")]
+
+
 def test_hard_evidence_makes_soft_deviations_consequences(memory: Any, fleet: Make) -> None:
     """After a fatal event the oddities of other machines in the task are not said."""
 

@@ -95,6 +95,19 @@ def test_odd_recordings_are_survived(memory: Any) -> None:
         assert list(replay(memory(tables))) == []
 
 
+def test_empty_stretches_are_skipped(memory: Any, fleet: Make) -> None:
+    """A clock that was decades off costs no time and changes no verdict, early or late."""
+
+    def slow(values: np.ndarray) -> None:
+        values[150:, 2] *= 0.5
+
+    odd = fleet(bend=slow)
+    ends = pa.table({"time": [7, 2**63 - 9], "machine": ["m1", "m4"], "load": [1.0, 3.0]})
+    alone, among = (list(replay(memory({"odd": table}))) for table in (odd, pa.concat_tables([ends, odd])))
+    assert [(v.machine, v.metric, v.level) for v in alone] == [("m2", "odd.load", "crit")]
+    assert among == alone
+
+
 def test_nothing_grows_with_time(memory: Any, fleet: Make) -> None:
     """What is remembered depends on the machines, not on how long they ran."""
 

@@ -77,6 +77,23 @@ def test_unknown_table_and_odd_columns() -> None:
     assert rows.idents == (("a", "7"),)
 
 
+def test_numbers_beyond_all_quantities_are_unknown() -> None:
+    """Infinities and numbers whose sums would overflow read as unknown; what comes after them is known again."""
+    window = Window("host")
+    window.feed(rows_of("host", one("host", [1, 2], "load_total", [-1e308, 1e308])))
+    assert np.isnan(held(window, 2)["m0", None])
+    window.feed(rows_of("host", one("host", [3, 4, 5], "load_total", [float("inf"), 8.0, 19.0])))
+    assert held(window, 5)["m0", None] == 11.0
+
+
+def test_devices_with_a_key_left_out_stay_apart() -> None:
+    """Where the first of several keys is null, the others still tell the devices apart."""
+    keys = {"zone": pa.array([None, None], pa.string()), "disk": ["sda", "sdb"]}
+    window = Window("disks")
+    window.feed(rows_of("disks", pa.table({"time": [SECOND] * 2, "machine": ["m0"] * 2, **keys, "busy": [3.0, 5.0]})))
+    assert held(window, 1) == {("m0", "disks:sda"): 3.0, ("m0", "disks:sdb"): 5.0}
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 10**12), min_size=2, max_size=40),

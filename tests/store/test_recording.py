@@ -140,6 +140,13 @@ def test_only_the_span_is_read(tmp_path: Path) -> None:
         Recording(tmp_path / "r").read("host", 399_000)
 
 
+def test_span_sees_gaps_within_a_row_group(tmp_path: Path) -> None:
+    """The span after a time begins with the next row, however the rows are grouped on disk."""
+    folder = foreign(tmp_path / "r", time=[5, 900, 20], machine=["m1", "m3", "m2"])
+    recording = Recording(folder)
+    assert [recording.span(after) for after in (0, 5, 20, 899, 900)] == [(5, 900), (20, 900), *2 * [(900, 900)], None]
+
+
 def test_export_streams_and_reports(tmp_path: Path) -> None:
     """An export goes in pieces, tells how far it is, and holds exactly the span."""
     store = Embedded(tmp_path / "s.db")
