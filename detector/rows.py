@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 NEVER = -(2**62)
 """A time before all times; differences to any real time still fit in 64 bits."""
 LARGEST = 1e30
-"""No quantity is larger: what is, infinities too, stands for a value unknown, and its sums and squares would overflow."""
+"""No quantity is larger: what is, infinities too, stands for an unknown value, and sums of it would overflow."""
 
 
 class ArrowTable(Protocol):

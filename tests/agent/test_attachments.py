@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent.attachments import Library
+from agent.attachments import Attachments, Library
+from agent.libraries import Answer
+from agent.processes import Processes
 from emulator.build import Libraries
 
 pytestmark = pytest.mark.bpf
@@ -165,3 +167,59 @@ def test_no_compiler_stays(watch: Any, caller: Any, emulated: Libraries) -> None
     maps = Path(f"/proc/{os.getpid()}/maps").read_text()
     assert "libbcc" not in maps
     assert "libclang" not in maps
+
+
+class SwappedFinder:
+    """Answers for every file with another file's path: what a process can bring about between two looks."""
+
+    busy = False
+
+    def __init__(self, wanted: list[str]) -> None:
+        self.asked: list[object] = []
+
+    def ask(self, key: object, paths: tuple[str, ...]) -> None:
+        """Remember."""
+        self.asked.append(key)
+
+    def poll(self) -> list[Answer]:
+        """The answers, about a file that is not the one at that path any more."""
+        asked, self.asked = self.asked, []
+        return [
+            Answer(key, "8:1:2:3:4", key[1], "/bin/true", {"ncclAllReduce": 64})  # type: ignore[index]
+            for key in asked
+        ]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_another_file_in_its_place_gets_no_probe(monkeypatch: pytest.MonkeyPatch, probes_allowed: None) -> None:
+    """The file is looked at again before the first probe: what took its place in the meantime stays untouched."""
+    monkeypatch.setattr("agent.attachments.Libraries", SwappedFinder)
+    attached: list[object] = []
+    monkeypatch.setattr("agent.attachments.attach", lambda *place: attached.append(place))
+    attachments = Attachments({"ncclAllReduce": -1}, Processes())
+    attachments.update()
+    assert attached == []
+    assert {library.reason for library in attachments.libraries.values()} == {
+        "its process put another file in its place"
+    }
+    attachments.close()
+
+
+def test_a_layout_that_cannot_be_read_costs_only_the_layout(
+    watch: Any, caller: Any, emulated: Libraries, tmp_path: Path
+) -> None:
+    """Debug information that makes the reader fail leaves the probes, and later processes are counted too."""
+    cudart, nccl = copies(emulated, tmp_path)
+    broken = tmp_path / "abbreviations"
+    broken.write_bytes(b"\xff" * 64)
+    subprocess.run(["objcopy", f"--update-section=.debug_abbrev={broken}", str(nccl)], check=True)
+    seen, first = watch(), caller(cudart, nccl, calls=31)
+    seen.wait_attached(nccl)
+    seen.until(lambda _: not seen.context.attachments.busy)
+    second = caller(cudart, nccl, calls=37)
+    seen.until(lambda _: any(len(library.users) == 2 and library.path == str(nccl) for library in listed(seen)))
+    first.call()
+    second.call()
+    assert (total(seen, first.pid), total(seen, second.pid)) == (31, 37)

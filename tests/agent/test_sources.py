@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -90,3 +93,60 @@ def test_a_process_that_leaves_its_communicators(watch: Any, caller: Any, emulat
     process.close()
     for _ in range(3):
         assert not any(str(process.pid) in row["message"] for row in seen.read().get("event", ()))
+
+
+def memories() -> int:
+    """How many processes' memory this process holds open."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own descriptor is gone by now
+            count += os.readlink(f"/proc/self/fd/{name}").endswith("/mem")
+    return count
+
+
+@pytest.mark.bpf
+def test_an_ended_process_is_let_go(watch: Any, caller: Any, emulated: Libraries) -> None:
+    """Nothing is held of a process that left its communicators in order and ended."""
+    seen = watch()
+    for _ in range(3):
+        process = caller(emulated.cudart, emulated.nccl, calls=6, mix="ncclAllReduce=5,ncclCommDestroy=1")
+        seen.wait_attached(emulated.nccl)
+        process.call()
+        seen.read()
+        process.close()
+    seen.until(lambda _: memories() == 0)
+
+
+@pytest.mark.bpf
+def test_a_process_that_runs_another_program(watch: Any, emulated: Libraries) -> None:
+    """After an exec the communicators are gone, as if the process had ended; it keeps no place in any table."""
+    script = (
+        f"import ctypes, os, sys\nctypes.CDLL({str(emulated.cudart)!r}, ctypes.RTLD_GLOBAL)\n"
+        f"lib = ctypes.CDLL({str(emulated.nccl)!r})\nsys.stdin.readline()\n"
+        "lib.ncclAllReduce(None, None, ctypes.c_size_t(1), 7, 0, None, None)\nsys.stdin.readline()\n"
+        "os.execv('/bin/sleep', ['sleep', '60'])"
+    )
+    seen = watch()
+    with subprocess.Popen(["/usr/bin/python3", "-I", "-c", script], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        seen.wait_attached(emulated.nccl)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        seen.until(lambda rows: any(row["pid"] == process.pid for row in rows.get("nccl", ())))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        (event,) = seen.until(lambda rows: [r for r in rows.get("event", ()) if str(process.pid) in r["message"]])
+        assert event["code"] == "rank_exit"
+        rows = seen.read()
+        assert not any(row["pid"] == process.pid for table in ("nccl", "cuda") for row in rows.get(table, ()))
+        process.kill()
+
+
+@pytest.mark.bpf
+def test_nccl_without_cuda(watch: Any, caller: Any, emulated: Libraries) -> None:
+    """The nccl source counts on its own."""
+    seen, process = watch(sources=("probe", "nccl")), caller(emulated.cudart, emulated.nccl, calls=43)
+    seen.wait_attached(emulated.nccl)
+    process.call()
+    (row,) = seen.until(lambda rows: [r for r in rows.get("nccl", ()) if r["pid"] == process.pid and r["counted_from"]])
+    assert row["operations_total"] == 43

@@ -78,7 +78,7 @@ def test_after_an_outage_the_last_to_come_back_is_not_silent(memory: Any, fleet:
         return bend
 
     assert said(memory, host=fleet(steps=700, bend=outage(435))) == []
-    assert said(memory, host=fleet(steps=700, bend=outage(700)))[:1] == [("m5", None, "event.silent", "warn")]
+    assert said(memory, host=fleet(steps=700, bend=outage(700))) == [("m5", None, "event.silent", "crit")]
 
 
 def test_hard_evidence_makes_soft_deviations_consequences(memory: Any, fleet: Make) -> None:
