@@ -18,6 +18,7 @@ from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
 from detector.window import grown
+from detector.words import subject
 
 Ints = NDArray[np.int64]
 _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
@@ -188,7 +189,7 @@ class Progress:
         machine, device = _who(idents[place])
         wanted = self.series.operation[standing.place[mine & standing.pending][0]]
         message = (
-            f"{machine} {device} (rank {self.series.floats['rank'][place]:.0f}) never entered {_named(wanted)}: "
+            f"{self._rank(place, machine, device)} never entered {_named(wanted)}: "
             f"{lag:.0f} operation{'s' * (lag != 1)} behind, {waiting} rank{'s' * (waiting != 1)} "
             f"waiting for it since {seconds:.0f} s"
         )
@@ -223,13 +224,18 @@ class Progress:
         machine, device = _who(idents[place])
         peers = int((standing.comm == standing.comm[at]).sum()) - 1
         message = (
-            f"{machine} {device} (rank {self.series.floats['rank'][place]:.0f}) called the wrong collective: "
+            f"{self._rank(place, machine, device)} called the wrong collective: "
             f"{_named(self.series.operation[place])} "
             f"where its {peers} peer{'s' * (peers != 1)} called {_named(usual)}; "
             "this is software, no hardware is blamed"
         )
         since = int(standing.still_since[at])
         return Verdict(now, "", machine, device, "progress", "nccl.operation", 1.0, since, "crit", message)
+
+    def _rank(self, place: np.int64, machine: str, device: str | None) -> str:
+        """Who is meant, with its rank where that is known: `m03 gpu:0 (rank 24)`."""
+        rank = self.series.floats["rank"][place]
+        return subject(machine, device) + ("" if np.isnan(rank) else f" (rank {rank:.0f})")
 
 
 def _is_paired(names: NDArray[Any]) -> NDArray[np.bool_]:

@@ -42,7 +42,7 @@ def ranks(
         table = table.append_column("counted_from", pa.array(more["origin"] * steps))
     for name, value in (("gpu", "0"), ("slot", "0"), ("comm", "c0de"), ("ranks", 6.0)):
         table = table.append_column(name, pa.array([value] * len(table)))
-    return list(replay(memory({"nccl": table})))
+    return list(replay(memory({"nccl": table.drop_columns(more.get("without", []))})))
 
 
 def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
@@ -53,6 +53,13 @@ def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
     assert (later.machine, later.level, later.since) == ("m4", "crit", verdict.since)
     assert "m4 gpu:0 (rank 4) never entered AllReduce (float32 × 512): 1 operation behind, 5 ranks" in verdict.message
     assert 8 * SECOND <= verdict.time - START - 20 * SECOND <= 15 * SECOND
+
+
+def test_what_is_not_known_is_not_said(memory: Any) -> None:
+    """A recording without devices and ranks gives a sentence without them."""
+    verdict, _ = ranks(memory, stops_at=20, behind=1, without=["gpu", "slot", "rank"])
+    assert (verdict.machine, verdict.device) == ("m1", None)
+    assert verdict.message.startswith("m1 never entered AllReduce")
 
 
 def test_counts_without_a_common_beginning_are_not_compared(memory: Any) -> None:
