@@ -109,7 +109,9 @@ class Progress:
         for name in ("moves", "gap", "offset"):
             state.floats[name][place[renewed]] = 0.0
         operations = rows.number("operations_total")[last]
-        moved = renewed | (operations != state.floats["operations"][place])
+        before = state.floats["operations"][place]
+        moved = renewed | ((operations != before) & ~np.isnan(operations))  # null says nothing, so not that it moved
+        operations = np.where(np.isnan(operations) & ~renewed, before, operations)
         self._note_moves(place[moved], time[moved])
         state.times["seen"][place] = time
         state.comm[place], state.operation[place] = comm, rows.text("operation")[last]

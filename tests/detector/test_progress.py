@@ -37,7 +37,9 @@ def ranks(
         "operation": operation,
         "rank": np.arange(machines) + 0.0 * step,
     }
-    table = pa.table({name: column.reshape(-1) for name, column in flat.items()})
+    if "unread" in more:
+        flat["operations_total"] = np.where(step % more["unread"], operations, np.nan)
+    table = pa.table({name: pa.array(column.reshape(-1), from_pandas=True) for name, column in flat.items()})
     if "origin" in more:
         table = table.append_column("counted_from", pa.array(more["origin"] * steps))
     for name, value in (("gpu", "0"), ("slot", "0"), ("comm", "c0de"), ("ranks", 6.0)):
@@ -60,6 +62,16 @@ def test_what_is_not_known_is_not_said(memory: Any) -> None:
     verdict, _ = ranks(memory, stops_at=20, behind=1, without=["gpu", "slot", "rank"])
     assert (verdict.machine, verdict.device) == ("m1", None)
     assert verdict.message.startswith("m1 never entered AllReduce")
+
+
+def test_a_count_that_is_null_is_no_motion(memory: Any) -> None:
+    """Counts that could not be read at times do not hide the rank that never entered."""
+    whole, gappy = (ranks(memory, stops_at=22, behind=3, **more) for more in ({}, {"unread": 7}))
+    assert (
+        [(v.machine, v.level) for v in gappy]
+        == [(v.machine, v.level) for v in whole]
+        == [("m3", "warn"), ("m3", "crit")]
+    )
 
 
 def test_counts_without_a_common_beginning_are_not_compared(memory: Any) -> None:
