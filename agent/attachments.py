@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from agent.files import identity
 from agent.libraries import Answer, Layout, Libraries
-from agent.processes import MappedFile, Process, Processes, identity
+from agent.processes import MappedFile, Process, Processes
 from bpf.uprobe import attach, detach
 
 log = logging.getLogger(__name__)
