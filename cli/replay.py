@@ -53,7 +53,7 @@ def replay(
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each verdict.")] = False,
     task: Annotated[str | None, typer.Option(help="Judge this task only.")] = None,
     machines: Annotated[str | None, typer.Option(help="These machines are one task: A,B,…")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file; only its [detector] is used.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file; only its table detector is used.")] = None,
 ) -> None:
     """Run the detector over a recording in time order, using nothing later than the time it judges."""
     from detector import pipeline
@@ -67,7 +67,7 @@ def replay(
             watched = Watched(store, tell)
             for verdict in pipeline.replay(watched, settings.detector, task, asked):
                 if json:
-                    sys.stdout.write(text.dumps(verdict.as_json(), ensure_ascii=False) + "\n")
+                    sys.stdout.write(text.dumps(verdict.as_json()) + "\n")
                     sys.stdout.flush()
                 said.append(verdict)
     strangers = sorted(set(asked or ()) - watched.machines)

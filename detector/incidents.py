@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from detector.config import SECOND
 from detector.verdict import RANK, Finding, Verdict
 from detector.words import subject
 
 _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
+_FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
 _SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
 
 
@@ -38,13 +40,22 @@ class Incidents:
         return finding.verdict
 
     def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
-        others = [other for known, other in self.open.items() if known[0] == key[0] and known != key]
+        others = [
+            other
+            for known, other in self.open.items()
+            if known[0] == key[0] and known != key and not _came_later(finding, other)
+        ]
         if not others or (finding.hard and finding.verdict.kind != "progress" and finding.weight > 1):
             return False
         if finding.hard or any(other.hard for other in others):
             return any(other.hard for other in others)
         strongest = max(other.verdict.score for other in others)
         return finding.weight < _SURE or finding.verdict.score < _AS_STRONG * strongest
+
+
+def _came_later(finding: Finding, hard: Finding) -> bool:
+    """Whether a pattern began too long after a hard fact to be its consequence."""
+    return hard.hard and finding.verdict.since > hard.verdict.since + _FOLLOWS_NS
 
 
 def _order(finding: Finding) -> tuple[bool, float, int, float]:

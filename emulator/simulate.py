@@ -49,7 +49,7 @@ def simulate(
 def _check(machines: int, minutes: float, step_seconds: float, fault: str, gpus: int) -> None:
     if fault not in (*FAULTS, "random", "none"):
         raise ValueError(f"no fault is called {fault}; there are {', '.join(FAULTS)}, random and none")
-    if machines < 1 or gpus < 1 or step_seconds <= 0 or minutes * 60 < 10 * step_seconds:
+    if machines < 1 or gpus < 1 or not step_seconds > 0 or not 1e9 > minutes * 60 >= 10 * step_seconds:
         raise ValueError("a fleet needs at least one machine with one GPU, and ten steps of time")
 
 

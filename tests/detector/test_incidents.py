@@ -1,0 +1,50 @@
+"""One incident, one verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.config import SECOND
+from detector.incidents import Incidents
+from detector.verdict import Finding, Verdict
+
+START = 1_700_000_000 * SECOND
+
+
+def finding(machine: str, since_s: int, hard: bool = False, score: float = 3.0) -> Finding:
+    """Something held against a machine since some seconds."""
+    since, kind = START + since_s * SECOND, "evidence" if hard else "peer"
+    return Finding(
+        Verdict(since, "t7", machine, None, kind, "gpu.x", score, since, "crit", f"{machine} is odd"), hard, 1.0
+    )
+
+
+def said(incidents: Incidents, at_s: int, *findings: Finding) -> list[tuple[str, str]]:
+    """Machine and level of what is said at that second."""
+    return [(verdict.machine, verdict.level) for verdict in incidents.update(START + at_s * SECOND, findings)]
+
+
+@pytest.mark.parametrize(("begins_s", "verdicts"), [(41, []), (159, []), (161, [("m2", "crit")])])
+def test_what_follows_a_hard_fact(begins_s: int, verdicts: list[tuple[str, str]]) -> None:
+    """Deviations that begin within two minutes of a hard fact are its consequences; later ones stand for themselves."""
+    incidents = Incidents()
+    lost = finding("m1", 40, hard=True)
+    assert said(incidents, 45, lost) == [("m1", "crit")]
+    assert said(incidents, begins_s + 20, lost, finding("m2", begins_s)) == verdicts
+
+
+def test_said_once_and_cleared_once() -> None:
+    """An incident is said when it opens and when it is over, and not in between."""
+    incidents = Incidents()
+    assert said(incidents, 10, finding("m3", 5)) == [("m3", "crit")]
+    assert said(incidents, 11, finding("m3", 5)) == []
+    assert said(incidents, 12) == [("m3", "ok")]
+    assert said(incidents, 13) == []
+
+
+def test_weaker_deviations_elsewhere_are_consequences() -> None:
+    """While one machine stands out, those that stand out less are victims."""
+    incidents = Incidents()
+    strong = finding("m4", 5, score=8.0)
+    assert said(incidents, 10, strong) == [("m4", "crit")]
+    assert said(incidents, 300, strong, finding("m5", 280, score=2.0)) == []
