@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from bpf.loader import BpfError, load
+
+# Whoever starts the tests in the background may have them ignore Ctrl-C, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
 NCCL_PLATFORM = "manylinux_2_18_x86_64"
