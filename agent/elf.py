@@ -158,26 +158,27 @@ def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
     raise failure
 
 
-def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The answers for each file of the request, in its order; the last one for a file says `done`."""
-    for paths in request["files"]:
-        limit = int(time.process_time()) + CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-        try:
-            yield from examine(paths, request["wanted"], request["layout_for"])
-        except OSError as error:
-            yield {"gone": error.strerror or str(error), "done": True}
-        except Exception as error:  # whatever a damaged or hostile file makes the parsers raise: it is not readable
-            yield {"error": f"not a readable library ({type(error).__name__}: {error})"[:200], "done": True}
+def answers(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
+    """The answers about one file, to be opened by the first path that works; the last one says `done`."""
+    try:
+        yield from examine(paths, wanted, layout_for)
+    except OSError as error:
+        yield {"gone": error.strerror or str(error), "done": True}
+    except Exception as error:  # whatever a damaged or hostile file makes the parsers raise: it is not readable
+        yield {"error": f"not a readable library ({type(error).__name__}: {error})"[:200], "done": True}
 
 
 def main() -> None:
-    """Answer one request from standard input, one JSON line a file, within bounds."""
+    """Answer one request from standard input, one JSON line an answer, file by file, within bounds."""
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
-    for answer in answers(json.load(sys.stdin)):
-        print(json.dumps(answer), flush=True)
+    request = json.load(sys.stdin)
+    for paths in request["files"]:
+        limit = int(time.process_time()) + CPU_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+        for answer in answers(paths, request["wanted"], request["layout_for"]):
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ WANTED = ["ncclAllReduce", "pncclAllReduce", "ncclCommInitRank", "ncclBcast", "n
 
 def ask(path: Path, layout_for: str = "ncclCommInitRank") -> list[dict[str, object]]:
     """The answers about one file."""
-    return list(answers({"files": [[str(path)]], "wanted": WANTED, "layout_for": layout_for}))
+    return list(answers([str(path)], WANTED, layout_for))
 
 
 def test_functions_and_layout(emulated: Built) -> None:
