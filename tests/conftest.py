@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
 NCCL_PLATFORM = "manylinux_2_18_x86_64"
+
+
+def running(word: str) -> list[int]:
+    """The processes whose command line holds this word."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            if word.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 @pytest.fixture(scope="session")

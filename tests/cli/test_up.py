@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.places import open_store
+from tests.conftest import running
 
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "up"]
 
@@ -35,8 +36,7 @@ def test_up_fills_the_store_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     process.communicate(timeout=20)
     assert rows >= 3
     assert process.returncode == 130
-    left = subprocess.run(["pgrep", "-f", str(place)], capture_output=True, text=True, check=False).stdout
-    assert left == ""
+    assert running(str(place)) == []
 
 
 @pytest.mark.parametrize("text", ["[agent]\nsauces = []\n", "store = 5\n", "[agent]\nperiod_seconds = -1\n"])

@@ -1,6 +1,7 @@
 """The fleet: machines as namespaces, faults by machine, and nothing left behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -128,7 +129,7 @@ def test_death_of_the_parent_ends_all(tmp_path: Path, signal_name: str) -> None:
         assert parent.stdout
         assert parent.stdout.readline() == "up\n"
         wait_for(lambda: (tmp_path / "m01/rank1.log").exists())
-        subprocess.run(["kill", f"-{signal_name}", str(parent.pid)], check=True)
+        parent.send_signal(signal.Signals[f"SIG{signal_name}"])
         parent.wait(10)
     wait_for(lambda: left_behind(tmp_path) == [])
 
