@@ -170,7 +170,7 @@ def answers(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
 
 def main() -> None:
     """Answer one request from standard input, one JSON line an answer, file by file, within bounds."""
-    os.nice(19)
+    os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     request = json.load(sys.stdin)

@@ -34,7 +34,7 @@ class Watch:
             self.rows.setdefault(sample.table, []).append(dict(sample.values))
         return self.rows
 
-    def until(self, holds: Callable[[dict[str, list[dict[str, Any]]]], Any], seconds: float = 20.0) -> Any:
+    def until(self, holds: Callable[[dict[str, list[dict[str, Any]]]], Any], seconds: float = 60.0) -> Any:
         """Read on until this is true of a reading, and give what it gave."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit:
