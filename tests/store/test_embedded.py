@@ -212,7 +212,7 @@ def test_others_may_look(tmp_path: Path) -> None:
     path.chmod(0o444)
     code = (
         "import os, sys; from store.embedded import Embedded, StoreError; from store.sample import *\n"
-        "import pyarrow; os.setuid(65534); s = Embedded(sys.argv[1]); print(s.read('host').num_rows)\n"
+        "import store.arrow; os.setuid(65534); s = Embedded(sys.argv[1]); print(s.read('host').num_rows)\n"
         "try: s.write([Batch('m', 5, (Sample('host', {'processes_running': 1}),))])\n"
         "except StoreError as e: print(e)"
     )
