@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,5 +91,5 @@ class Looks:
 def _look(target: _Target) -> Transfers | None:
     try:
         return target.memory.transfers(target.active_list, target.layout)
-    except (ValueError, MemoryError):  # the layout is another's word, and this one is absurd
+    except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
         return None

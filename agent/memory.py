@@ -7,15 +7,16 @@ is checked, and what cannot be true is not reported.
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
-
-import numpy as np
 
 from agent.libraries import Layout
 
 _RANKS = 1 << 20
 _DEVICES = 64
 _SUBS = 128
+_WORD = struct.Struct("<Q")
+_COUNTERS = ("posted", "received", "transmitted", "done")
 _ARGUMENTS = 64
 
 
@@ -119,16 +120,17 @@ class Memory:
     def _subs(self, address: int, count: int, layout: Layout) -> tuple[bool, bool] | None:
         """Whether any of the sub-operations is sending, and receiving."""
         places = layout["ncclProxySubArgs"]
-        data = self.read(address, count * places["sizeof"])
+        size = places["sizeof"]
+        data = self.read(address, count * size)
         if data is None:
             return None
-        words = np.frombuffer(data, np.uint8).reshape(count, places["sizeof"])
-
-        def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-            return words[:, places[name] : places[name] + 8].copy().view(np.uint64)[:, 0]
-
-        # Only receiving counts `received`; there `transmitted` means handed to the GPU (proxy.h, ncclProxySubArgs).
-        received = column("received")
-        sending = (received == 0) & (column("transmitted") > column("done"))
-        receiving = (received > 0) & (column("posted") > received)
-        return bool(sending.any()), bool(receiving.any())
+        sending = receiving = False
+        # One or two of them as a rule: arrays would cost more than they save.
+        for start in range(0, count * size, size):
+            posted, received, transmitted, done = (
+                _WORD.unpack_from(data, start + places[name])[0] for name in _COUNTERS
+            )
+            # Only receiving counts `received`; there `transmitted` means handed to the GPU (proxy.h, ncclProxySubArgs).
+            sending = sending or (received == 0 and transmitted > done)
+            receiving = receiving or 0 < received < posted
+        return sending, receiving
