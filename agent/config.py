@@ -31,7 +31,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
     scan_seconds: float = 2.0
     """How often to look for new processes and libraries."""
-    progress_hertz: float = 12.0
+    progress_hertz: float = 20.0
     """How often to look at the progress of transfers; 0: never."""
     keep_seconds: float = 7 * 86400.0
     """How long the embedded store keeps rows."""
