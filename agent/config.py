@@ -21,6 +21,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     machine: str = ""
     """The name under which readings are kept; empty: the host name."""
+    root: str = "/"
+    """Where the machine's /sys and /dev are seen; another folder for an agent in a container."""
     period_seconds: float = 1.0
     """How often every source is read."""
     limit_seconds: float = 0.8

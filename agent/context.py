@@ -9,6 +9,7 @@ from typing import Protocol
 
 from agent.attachments import Attachments
 from agent.config import AgentConfig
+from agent.pool import Pool
 from agent.processes import Processes
 from agent.training import Training
 from bpf.loader import Kernel
@@ -42,8 +43,10 @@ class Context:
     training: Training = field(init=False)
 
     def __post_init__(self) -> None:
-        """Training processes are found by the same view of processes."""
-        object.__setattr__(self, "training", Training(self.processes))
+        """Training processes are those that the probes have met."""
+        maps = self.kernel.maps if self.kernel else None
+        pool = Pool(maps["processes"], maps["process_of"], maps["free_processes"]) if maps else None
+        object.__setattr__(self, "training", Training(self.processes, pool))
 
     def probes(self) -> tuple[Kernel, Attachments]:
         """The probes. Raises NothingThereError where there are none."""

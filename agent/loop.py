@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from agent.config import AgentConfig
 from agent.context import Context, NothingThereError, Source
 from agent.processes import Processes
 from bpf.loader import BpfError, load
+from store.catalogue import TABLES
 from store.sample import Batch, Sample, Value
 
 log = logging.getLogger(__name__)
@@ -164,7 +165,19 @@ def read_once(workers: list[Worker], now: int, machine: str, limit_s: float) -> 
         worker.start(now)
     deadline = time.monotonic() + limit_s
     samples = [sample for worker in workers for sample in worker.collect(deadline)]
-    return Batch(machine, now, tuple(samples))
+    return Batch(machine, now, tuple(_joined(samples)))
+
+
+def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Rows of equal keys as one: several sources may tell of one device. Events stay as they are."""
+    rows: dict[tuple[Value, ...], dict[str, Value]] = {}
+    for sample in samples:
+        if sample.table == "event" or sample.table not in TABLES or sample.time is not None:
+            yield sample
+        else:
+            key = (sample.table, *map(sample.values.get, TABLES[sample.table].keys))
+            rows.setdefault(key, {}).update(sample.values)
+    yield from (Sample(str(key[0]), values) for key, values in rows.items())
 
 
 def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[[int], None] | None = None) -> None:

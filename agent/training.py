@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.pool import Pool
 from agent.processes import Process, Processes, gpu_of
 
 _REMEMBERED = 4096
@@ -19,36 +21,62 @@ class Trainee:
 
 
 class Training:
-    """Training processes by number, learned at their first call.
+    """Training processes by number, learned at their first call; each entry of the kernel's array belongs to one.
 
     The GPU is what the launcher says; a process without a launcher's word gets the lowest index that no other has,
     so that its readings have a place of their own and the number of series stays small.
     """
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
+    def __init__(self, processes: Processes, pool: Pool | None = None) -> None:
+        self._processes, self._pool = processes, pool
+        self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
         self._known: dict[int, Trainee] = {}
+        self._living: Mapping[int, Trainee] = {}
+        self._surveyed: int | None = None
         self._lock = threading.Lock()  # sources read on threads of their own
 
-    def get(self, pid: int) -> Trainee | None:
-        """The living process of that number; None when it has ended, or runs another program now."""
-        process = self._processes.find(pid)
-        known = self._known.get(pid)
-        if process is None or (known is not None and known.process == process):
-            return known if process is not None else None
-        gpu = gpu_of(self._processes.environment(pid))
+    def living(self, now: int) -> Mapping[int, Trainee]:
+        """The training processes alive at the reading of that time, looked at once for all sources.
+
+        One that has ended, or runs another program by now, gives its entry in the kernel back.
+        """
         with self._lock:
-            known = self._known.get(pid)
-            if known is not None and known.process == process:  # another source was faster
-                return known
-            if len(self._known) >= _REMEMBERED:
-                self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
-            self._known[pid] = Trainee(process, self._spare() if gpu is None else gpu)
-            return self._known[pid]
+            if now != self._surveyed:
+                self._living = self._survey()
+                self._surveyed = now
+            return self._living
+
+    def alive(self, pid: int) -> bool:
+        """Whether any program runs under that number, asked now."""
+        return self._processes.find(pid) is not None
 
     def last_known(self, pid: int) -> Trainee | None:
         """What was known of a process, be it alive or not."""
         return self._known.get(pid)
+
+    def _survey(self) -> dict[int, Trainee]:
+        living: dict[int, Trainee] = {}
+        if self._pool is None:
+            return living
+        indices, entries = self._pool.taken()
+        for index, pid in zip(indices.tolist(), entries["tgid"].tolist(), strict=True):
+            process = self._processes.find(pid)
+            if process is not None and self._owners.setdefault(index, process) == process:
+                living[pid] = self._learn(process)
+            else:
+                self._owners.pop(index, None)
+                self._pool.give_back(index, pid.to_bytes(8, "little"))
+        return living
+
+    def _learn(self, process: Process) -> Trainee:
+        known = self._known.get(process.pid)
+        if known is not None and known.process == process:
+            return known
+        gpu = gpu_of(self._processes.environment(process.pid))
+        if len(self._known) >= _REMEMBERED:
+            self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
+        self._known[process.pid] = Trainee(process, self._spare() if gpu is None else gpu)
+        return self._known[process.pid]
 
     def _lives(self, trainee: Trainee) -> bool:
         return self._processes.alive(trainee.process)

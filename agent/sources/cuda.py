@@ -34,10 +34,11 @@ class Cuda:
         entries = self._processes.rows()
         entries = entries[np.flatnonzero(entries["tgid"])]
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        living = self._training.living(now)
         rows: dict[str, dict[str, Value]] = {}
         for entry in entries:
             pid = int(entry["tgid"])
-            trainee = self._training.get(pid)
+            trainee = living.get(pid)
             if trainee is None:
                 continue
             row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})

@@ -62,6 +62,7 @@ class Nccl:
         """A row for each communicator of a living process, and an event for each process that left some behind."""
         self._communicators.apply(self._ring.drain())
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        living = self._training.living(now)
         rows = self._processes.rows()
         processes = {int(row["tgid"]): row for row in rows[np.flatnonzero(rows["tgid"])]}
         samples: list[Sample] = []
@@ -69,8 +70,9 @@ class Nccl:
         indices, entries = self._pool.taken()
         for index, entry in zip(indices.tolist(), entries, strict=True):
             pid, comm = int(entry["tgid"]), int(entry["comm"])
-            trainee = self._training.get(pid)
-            followed = self._followed.get(index)
+            trainee, followed = living.get(pid), self._followed.get(index)
+            if trainee is None and followed is None and self._training.alive(pid):
+                continue  # it came after the look at the living
             gone = trainee is None or (followed is not None and followed.process != trainee.process)
             if gone and not entry["ended"]:
                 left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
@@ -82,7 +84,7 @@ class Nccl:
         for pid, held in left.items():
             samples += self._farewell(pid, held)
         for pid in self._communicators.processes() | self._inspector.processes():
-            if pid in left or self._training.get(pid) is None:
+            if pid in left or (pid not in living and not self._training.alive(pid)):
                 self._communicators.forget(pid)
                 self._inspector.forget(pid)
         return [*samples, self._loss()]

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from agent.attachments import Attachments, Library
 from agent.context import Context
-from agent.pool import Pool
-from agent.processes import Process
-from agent.training import Training
 from store.sample import Sample
 
 _REPEAT_NS = 60_000_000_000
@@ -20,17 +15,14 @@ _REPEAT_NS = 60_000_000_000
 class Probe:
     """Rescans every few periods; writes a row for each library on change and once a minute."""
 
-    def __init__(self, attachments: Attachments, training: Training, pool: Pool, scan_ns: int) -> None:
-        self._attachments, self._training, self._pool = attachments, training, pool
-        self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
-        self._scan_ns = scan_ns
+    def __init__(self, attachments: Attachments, scan_ns: int) -> None:
+        self._attachments, self._scan_ns = attachments, scan_ns
         self._scanned = 0
         self._told: dict[str, tuple[str, str, int]] = {}
         self._told_at = 0
 
     def read(self, now: int) -> list[Sample]:
         """Rows of libraries whose state is news."""
-        self._bury()
         if 0 <= now - self._scanned < self._scan_ns:  # a clock that was set back is no reason to wait
             return []
         self._scanned = now
@@ -51,16 +43,6 @@ class Probe:
         self._told = told
         return samples
 
-    def _bury(self) -> None:
-        """Give back the entries of processes that have ended or run another program."""
-        indices, entries = self._pool.taken()
-        for index, pid in zip(indices.tolist(), entries["tgid"].tolist(), strict=True):
-            trainee = self._training.get(pid)
-            if trainee is not None and self._owners.setdefault(index, trainee.process) == trainee.process:
-                continue
-            self._owners.pop(index, None)
-            self._pool.give_back(index, np.uint64(pid).tobytes())
-
     def close(self) -> None:
         """Take the probes off."""
         self._attachments.close()
@@ -79,6 +61,5 @@ def _sample(name: str, library: Library) -> Sample:
 
 def open_source(context: Context) -> Probe:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
-    kernel, attachments = context.probes()
-    pool = Pool(kernel.maps["processes"], kernel.maps["process_of"], kernel.maps["free_processes"])
-    return Probe(attachments, context.training, pool, int(context.config.scan_seconds * 1e9))
+    _, attachments = context.probes()
+    return Probe(attachments, int(context.config.scan_seconds * 1e9))

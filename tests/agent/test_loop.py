@@ -171,3 +171,27 @@ def test_settings_that_cannot_be_meant(settings: dict[str, Any], named: str) -> 
     """A wrong value is refused with the name of its key and what is allowed."""
     with pytest.raises(ValueError, match=named):
         AgentConfig(**settings)
+
+
+class Rows(Steady):
+    """A source that gives the samples it was made with."""
+
+    def __init__(self, *samples: Sample) -> None:
+        self.samples = samples
+
+    def read(self, now: int) -> list[Sample]:
+        """Those samples."""
+        return list(self.samples)
+
+
+def test_two_sources_tell_of_one_device_in_one_row() -> None:
+    """Columns of equal keys are joined; other devices and events of one code stay apart."""
+    events = [Sample("event", {"source": "a", "code": "b", "message": text}) for text in ("first", "second")]
+    calls = Rows(Sample("cuda", {"gpu": "0", "pid": 31}), Sample("cuda", {"gpu": "1", "pid": 47}), *events)
+    pauses = Rows(Sample("cuda", {"gpu": "1", "gc_pauses_total": 5}))
+    running = workers(calls=calls, pauses=pauses)
+    samples = loop.read_once(running, 19, "m3", 5.0).samples
+    told = [dict(row.values) for row in samples if row.table == "cuda"]
+    assert told == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]
+    assert [row for row in samples if row.table == "event"] == events
+    loop.close(running, Context(AgentConfig()))
