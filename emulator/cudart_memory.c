@@ -1,21 +1,29 @@
 /* Memory of the emulated libcudart: the machine's own, copied in the order of the stream. */
 #include "cudart.h"
 
+#include "fabric.h"
 #include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#define ROAD 1e8 /* bytes per second from host to device: narrow, as the memory here is small */
+
 struct copy {
 	void *to;
 	const void *from;
 	size_t bytes;
+	bool inward;
 };
 
 static void run_copy(void *argument)
 {
 	struct copy *copy = argument;
 
+	struct fabric_rank *control = fabric_control();
+
+	if (copy->inward)
+		stream_spend((double)copy->bytes / ROAD * (control ? control->copy_scale : 1.0));
 	memmove(copy->to, copy->from, copy->bytes);
 	free(copy);
 }
@@ -25,7 +33,7 @@ static void run_free(void *argument)
 	free(argument);
 }
 
-static cudaError_t enqueue_copy(void *dst, const void *src, size_t count, cudaStream_t stream)
+static cudaError_t enqueue_copy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	struct copy *copy;
 
@@ -35,22 +43,20 @@ static cudaError_t enqueue_copy(void *dst, const void *src, size_t count, cudaSt
 		return cudaErrorInvalidValue;
 	if (!(copy = malloc(sizeof(*copy))))
 		return cudaErrorMemoryAllocation;
-	*copy = (struct copy){dst, src, count};
+	*copy = (struct copy){dst, src, count, kind == cudaMemcpyHostToDevice};
 	return stream_push(stream_pick(stream), run_copy, copy) ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 CUDA_API cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,
 				     cudaStream_t stream)
 {
-	(void)kind;
-	return enqueue_copy(dst, src, count, stream);
+	return enqueue_copy(dst, src, count, kind, stream);
 }
 
 CUDA_API cudaError_t cudaMemcpy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind)
 {
-	cudaError_t error = enqueue_copy(dst, src, count, NULL);
+	cudaError_t error = enqueue_copy(dst, src, count, kind, NULL);
 
-	(void)kind;
 	if (!error)
 		stream_synchronize(NULL);
 	return error;

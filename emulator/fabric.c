@@ -28,7 +28,8 @@ static struct fabric *map_private(void)
 	fabric->head = (struct fabric_head){
 	    .magic = FABRIC_MAGIC, .version = FABRIC_VERSION, .ranks = 1, .gpus = 1, .bandwidth = 1e10};
 	for (int i = 0; i < FABRIC_RANKS; i++)
-		fabric->ranks[i].compute_scale = fabric->ranks[i].link_scale = 1.0;
+		fabric->ranks[i].compute_scale = fabric->ranks[i].link_scale = fabric->ranks[i].copy_scale =
+		    fabric->ranks[i].throttle = 1.0;
 	return fabric;
 }
 

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define FABRIC_MAGIC 0x50574642u
-#define FABRIC_VERSION 1u
+#define FABRIC_VERSION 2u
 #define FABRIC_RANKS 64
 #define FABRIC_GROUPS 256
 #define FABRIC_BYTES (32ul << 20) /* sparse: a page costs memory only once it is touched */
@@ -30,13 +30,15 @@ struct fabric_head {
 };
 
 struct fabric_rank {
-	double compute_scale, link_scale; /* faults: factors on kernel and transfer time */
+	double compute_scale, link_scale, copy_scale; /* faults: factors on kernel, transfer and copy time */
 	uint32_t fault, epoch;
 	double amount;
+	double throttle; /* the machine's hardware: a factor on kernel time that comes and goes */
+	uint32_t link_down, lost;
 	uint64_t iterations; /* what the rank says of itself */
 	double iteration_seconds, compute_seconds, collective_seconds;
 	_Atomic uint32_t word; /* futex: bumped when something this rank may wait for has changed */
-	uint8_t pad[60];
+	uint8_t pad[36];
 };
 
 _Static_assert(sizeof(struct fabric_head) == 192, "mirrored in fabric.py");

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-MAGIC, VERSION, RANKS, BYTES = 0x50574642, 1, 64, 32 << 20
+MAGIC, VERSION, RANKS, BYTES = 0x50574642, 2, 64, 32 << 20
 BANDWIDTH = 1e10
 
 
@@ -33,13 +33,17 @@ class _Head(ctypes.Structure):
 
 
 class RankBlock(ctypes.Structure):
-    """One rank's block: what the fleet orders (first row) and what the rank says of itself; seconds."""
+    """One rank's block: what the fleet orders, what the machine's hardware does, what the rank says of itself; seconds."""
 
     compute_scale: float
     link_scale: float
+    copy_scale: float
     fault: int
     epoch: int
     amount: float
+    throttle: float
+    link_down: int
+    lost: int
     iterations: int
     iteration_seconds: float
     compute_seconds: float
@@ -47,15 +51,19 @@ class RankBlock(ctypes.Structure):
     _fields_ = (
         ("compute_scale", ctypes.c_double),
         ("link_scale", ctypes.c_double),
+        ("copy_scale", ctypes.c_double),
         ("fault", ctypes.c_uint32),
         ("epoch", ctypes.c_uint32),
         ("amount", ctypes.c_double),
+        ("throttle", ctypes.c_double),
+        ("link_down", ctypes.c_uint32),
+        ("lost", ctypes.c_uint32),
         ("iterations", ctypes.c_uint64),
         ("iteration_seconds", ctypes.c_double),
         ("compute_seconds", ctypes.c_double),
         ("collective_seconds", ctypes.c_double),
         ("word", ctypes.c_uint32),
-        ("pad", ctypes.c_ubyte * 60),
+        ("pad", ctypes.c_ubyte * 36),
     )
 
 
@@ -78,7 +86,7 @@ def create(path: Path, ranks: int, gpus: int) -> None:
     with Fabric(path, fresh=True) as fabric:
         fabric.head.ranks, fabric.head.gpus, fabric.head.bandwidth = ranks, gpus, BANDWIDTH
         for block in fabric.ranks:
-            block.compute_scale = block.link_scale = 1.0
+            block.compute_scale = block.link_scale = block.copy_scale = block.throttle = 1.0
         fabric.head.version, fabric.head.magic = VERSION, MAGIC
 
 
@@ -109,10 +117,10 @@ class Fabric:
         """Let go of the file; it is unmapped when the last block handed out is gone."""
         del self.head, self.ranks, self._map
 
-    def order(self, rank: int, fault: int, amount: float, compute_scale: float, link_scale: float) -> None:
-        """Tell a rank which fault to have from now on."""
+    def order(self, rank: int, fault: int, amount: float, scales: tuple[float, float, float]) -> None:
+        """Tell a rank which fault to have from now on; factors on kernel, transfer and copy time."""
         block = self.ranks[rank]
-        block.compute_scale, block.link_scale = compute_scale, link_scale
+        block.compute_scale, block.link_scale, block.copy_scale = scales
         block.amount, block.fault = amount, fault
         block.epoch += 1
 

@@ -11,19 +11,35 @@ from typing import Final
 
 from emulator.fabric import Fabric
 
-# what the amount means: factor on kernel time, factor on transfer time, seconds an iteration, seconds a pause
+# What the amount means: C, T, P a factor on kernel, transfer and copy time; L seconds that each iteration comes later;
+# otherwise as said.
 AMOUNTS: Final = {
     "none": 0.0,
-    "slow_gpu": 1.6,
-    "slow_link": 10.0,
-    "slow_host": 0.1,
+    "slow_gpu": 1.6,  # C
+    "slow_link": 10.0,  # T
+    "slow_host": 0.1,  # L
     "rank_hang": 0.0,
     "rank_exit": 0.0,
     "wrong_collective": 0.0,
-    "gc_pauses": 0.35,
+    "gc_pauses": 0.35,  # seconds a pause
+    "power_cap": 1.3,  # C: the clock is divided by it
+    "thermal_throttle": 1.7,  # C, while the GPU is too hot
+    "pcie_downgrade": 8.0,  # P: half of the speed is lost to the generation, the rest to lanes
+    "nic_downgrade": 4.0,  # T: the rate is divided by it
+    "link_flap": 1.5,  # seconds that the link is down each time
+    "gpu_lost": 0.0,
+    "xid_79": 0.0,
+    "memory_pressure": 0.12,  # L
+    "slow_disk": 0.15,  # L
 }
 KINDS: Final = tuple(AMOUNTS)
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
+SLOWER_KERNELS: Final = ("slow_gpu", "power_cap")
+SLOWER_LINK: Final = ("slow_link", "nic_downgrade")
+SLOWER_COPIES: Final = ("pcie_downgrade",)
+LATE: Final = ("slow_host", "memory_pressure", "slow_disk")
+# after these a task can't go on: healing starts its ranks anew
+FATAL: Final = ("rank_exit", "wrong_collective", "xid_79")
 
 
 class FaultError(ValueError):
@@ -35,9 +51,8 @@ def order(fabric: Fabric, rank: int, kind: str, amount: float | None = None) -> 
     if kind not in AMOUNTS:
         raise FaultError(f"unknown fault {kind!r}: choose one of {', '.join(KINDS)}")
     size = AMOUNTS[kind] if amount is None else amount
-    compute = size if kind == "slow_gpu" else 1.0
-    link = size if kind == "slow_link" else 1.0
-    fabric.order(rank, NUMBERS[kind], size, compute, link)
+    compute, link, copy = (size if kind in kinds else 1.0 for kinds in (SLOWER_KERNELS, SLOWER_LINK, SLOWER_COPIES))
+    fabric.order(rank, NUMBERS[kind], size, (compute, link, copy))
 
 
 class Pauses:

@@ -19,8 +19,6 @@ from emulator.build import BuildError, build
 from emulator.machine import FleetError, Machine, MachineSpec, check_rights, command
 
 STOP_S = 5.0
-# after these a task can't go on: healing starts its ranks anew
-FATAL = ("rank_exit", "wrong_collective")
 AgentCommand = Callable[[str], "list[str] | None"]
 
 
@@ -125,7 +123,7 @@ class Fleet:
     def inject(self, kind: str, machine: str, gpu: int = 0, amount: float | None = None) -> int:
         """Give one rank a fault, from now on; returns the time, Unix ns. Amounts and their meaning: faults.AMOUNTS."""
         faults.order(self._shared(), self.rank(machine, gpu), kind, amount)
-        self._broken = self._broken or kind in FATAL
+        self._broken = self._broken or kind in faults.FATAL
         return time.time_ns()
 
     def heal(self) -> None:

@@ -97,6 +97,14 @@ static void start_step(struct nccl_op *op, double now)
 	show(&op->send->subs[0].transmitted, (uint64_t)op->moved + 1);
 }
 
+/* When to look again at a step that is on its way; 0: it is through. */
+static double on_its_way(struct nccl_op *op, double now)
+{
+	if (now < op->until)
+		return op->until;
+	return fabric_control()->link_down ? now + 0.05 : 0;
+}
+
 static void finish_step(struct nccl_op *op)
 {
 	op->sending = false;
@@ -134,8 +142,10 @@ static double move_ring(struct nccl_op *op, double now)
 		uint64_t arrived = atomic_load(&comm->group->members[before].sent);
 
 		show_received(op, arrived > comm->sent ? arrived - comm->sent : 0);
-		if (op->sending && now < op->until)
-			return op->until;
+		double again = op->sending ? on_its_way(op, now) : 0;
+
+		if (again > 0)
+			return again;
 		if (op->sending) {
 			finish_step(op);
 			publish_step(op);
@@ -198,8 +208,10 @@ static double advance_send(struct nccl_op *op, double now)
 	while (op->moved < op->steps) {
 		if (!op->sending)
 			start_step(op, now);
-		if (now < op->until)
-			return op->until;
+		double again = on_its_way(op, now);
+
+		if (again > 0)
+			return again;
 		finish_step(op);
 	}
 	atomic_store(&pipe->moved, op->index + 1);

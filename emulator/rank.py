@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -19,13 +20,14 @@ from dataclasses import asdict
 
 from emulator.calls import BFLOAT16, FLOAT32, SUM, Calls, Dim3, pointer_array
 from emulator.fabric import Fabric, RankBlock
-from emulator.faults import KINDS, Pauses
+from emulator.faults import KINDS, LATE, Pauses
 from emulator.task import Group, Options, connect
 from emulator.watchdog import Watchdog
 
 HISTORY = 600
 LAYERS = 3  # kernels of one micro-batch
-TENSOR_BYTES, PIPELINE_BYTES = 60_000_000, 30_000_000
+TENSOR_BYTES, PIPELINE_BYTES, BATCH_BYTES = 60_000_000, 30_000_000, 1 << 20
+TO_DEVICE = 1
 
 
 class Stopped(Exception):  # noqa: N818 - it says that the rank is asked to end, which is no error
@@ -52,7 +54,8 @@ class Rank:
         self.calls("cudaSetDevice", self.options.gpu)
         self.streams = {name: self.calls.make("cudaStreamCreateWithFlags", 1) for name in ("compute", "comm", "pipe")}
         self.ready = self.calls.make("cudaEventCreateWithFlags", 2)
-        self.buffer = self.calls.make("cudaMalloc", 1 << 20)
+        self.buffer = self.calls.make("cudaMalloc", BATCH_BYTES)
+        self.batch = ctypes.create_string_buffer(BATCH_BYTES)
         self.groups = connect(self.options, self.calls, self.fabric)
 
     def launch(self, seconds: float) -> None:
@@ -106,6 +109,10 @@ class Rank:
         if self.fault == "rank_exit":
             self.write_report()
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "xid_79":
+            self.write_report()
+            print("RuntimeError: CUDA error: unspecified launch failure", file=sys.stderr, flush=True)
+            os._exit(1)
         if self.fault == "wrong_collective" and self.wrong_at != self.block.epoch:
             self.wrong_at = self.block.epoch
             return "ncclAllReduce" if name == "ncclAllGather" else "ncclAllGather"
@@ -118,8 +125,8 @@ class Rank:
         self.watch(group, "pipe")
 
     def load_data(self) -> None:
-        """The host's own work, and the faults that lengthen it."""
-        late = self.block.amount if self.fault == "slow_host" else 0.0
+        """The host's own work, and the faults that lengthen it; then the batch goes to the GPU."""
+        late = self.block.amount if self.fault in LATE else 0.0
         time.sleep(self.options.load + late)
         if self.fault == "gc_pauses":
             self.pauses = self.pauses or Pauses(self.block.amount, self.options.seed)
@@ -127,6 +134,7 @@ class Rank:
         elif self.pauses:
             self.pauses.close()
             self.pauses = None
+        self.calls("cudaMemcpyAsync", self.buffer, self.batch, BATCH_BYTES, TO_DEVICE, self.streams["compute"])
 
     def micro_batch(self) -> None:
         """One pass through this rank's layers."""
@@ -153,10 +161,10 @@ class Rank:
             self.collective("ncclAllReduce", self.groups["world"], 1, FLOAT32)
 
     def checkpoint(self) -> None:
-        """All ranks pause together; rank 0 writes the file."""
+        """All ranks pause together, ten times as long where the disk is slow; rank 0 writes the file."""
         if self.options.rank == 0:
             self.options.report.with_suffix(".checkpoint").write_bytes(bytes(4 << 20))
-        time.sleep(self.options.checkpoint_seconds)
+        time.sleep(self.options.checkpoint_seconds * (10 if self.fault == "slow_disk" else 1))
         if "world" in self.groups:
             self.collective("ncclAllReduce", self.groups["world"], 1, FLOAT32)
 

@@ -29,16 +29,25 @@ struct CUstream_st {
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUstream_st *all_streams, *default_stream;
 
-static void run_kernel(double seconds)
+void stream_spend(double seconds)
 {
-	struct fabric_rank *control = fabric_control();
-	double end = fabric_now() + seconds * (control ? control->compute_scale : 1.0) * fabric_jitter();
+	double end = fabric_now() + seconds * fabric_jitter();
 	struct timespec until = {.tv_sec = (time_t)end, .tv_nsec = (long)((end - (double)(time_t)end) * 1e9)};
 
 	if (seconds <= 0)
 		return;
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
 		continue;
+	/* nothing that a lost GPU was given ever ends */
+	while (fabric_control() && fabric_control()->lost)
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
+static void run_kernel(double seconds)
+{
+	struct fabric_rank *control = fabric_control();
+
+	stream_spend(seconds * (control ? control->compute_scale * control->throttle : 1.0));
 }
 
 /* The next piece of work, or NULL when the stream is closed and empty. */

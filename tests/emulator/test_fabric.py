@@ -20,7 +20,8 @@ def test_fresh_fabric_is_healthy(fabric: Fabric) -> None:
     assert (fabric.head.ranks, fabric.head.gpus, fabric.head.id_ready) == (5, 2, 0)
     for rank in range(5):
         block = fabric.ranks[rank]
-        assert (block.compute_scale, block.link_scale, block.fault, block.iterations) == (1.0, 1.0, 0, 0)
+        assert (block.compute_scale, block.link_scale, block.copy_scale, block.throttle) == (1.0, 1.0, 1.0, 1.0)
+        assert (block.fault, block.link_down, block.lost, block.iterations) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,14 +30,15 @@ def test_order_reaches_one_rank_only(fabric: Fabric, kind: str) -> None:
     order(fabric, 3, kind)
     block, other = fabric.ranks[3], fabric.ranks[2]
     assert (KINDS[block.fault], block.amount, block.epoch) == (kind, AMOUNTS[kind], 1)
-    assert block.compute_scale == (1.6 if kind == "slow_gpu" else 1.0)
-    assert block.link_scale == (10.0 if kind == "slow_link" else 1.0)
+    assert block.compute_scale == {"slow_gpu": 1.6, "power_cap": 1.3}.get(kind, 1.0)
+    assert block.link_scale == {"slow_link": 10.0, "nic_downgrade": 4.0}.get(kind, 1.0)
+    assert block.copy_scale == (8.0 if kind == "pcie_downgrade" else 1.0)
     assert (other.fault, other.epoch, other.compute_scale) == (0, 0, 1.0)
 
 
 def test_unknown_fault_is_refused(fabric: Fabric) -> None:
     """A kind that does not exist is one line that lists those that do; nothing is ordered."""
-    with pytest.raises(FaultError, match=r"^unknown fault 'slow_cpu': choose one of none, slow_gpu, .*gc_pauses$"):
+    with pytest.raises(FaultError, match=r"^unknown fault 'slow_cpu': choose one of none, slow_gpu, .*slow_disk$"):
         order(fabric, 1, "slow_cpu")
     assert fabric.ranks[1].epoch == 0
 
