@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class Looks:
     def __init__(self, hertz: float) -> None:
         self._targets: dict[Key, _Target] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, args=(1 / hertz,), name="looks", daemon=True)
         self._thread.start()
 
@@ -69,11 +70,12 @@ class Looks:
 
     def close(self) -> None:
         """End the thread."""
-        self._stop.set()
+        self._closed = True
         self._thread.join()
 
     def _run(self, period: float) -> None:
-        while not self._stop.wait(period):
+        while not self._closed:
+            time.sleep(period)  # half the price of a wait for an event, and this happens many times a second
             with self._lock:
                 found: dict[tuple[int, int], Transfers | None] = {}
                 for (pid, _), target in self._targets.items():

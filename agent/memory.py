@@ -15,8 +15,8 @@ from agent.libraries import Layout
 _RANKS = 1 << 20
 _DEVICES = 64
 _SUBS = 128
-_WORD = struct.Struct("<Q")
-_COUNTERS = ("posted", "received", "transmitted", "done")
+_WORD, _HALF = struct.Struct("<Q"), struct.Struct("<I")
+_SPAN = 1 << 20
 _ARGUMENTS = 64
 
 
@@ -99,22 +99,27 @@ class Memory:
 
     def transfers(self, active_list: int, layout: Layout) -> Transfers | None:
         """What the proxy thread is at; None where it cannot be read."""
-        address = self.word(active_list)
-        if address is None:
+        head = self.read(active_list, 8)
+        if head is None:
             return None
+        (address,) = _WORD.unpack(head)
         active, sending, receiving = bool(address), False, False
         places = layout["ncclProxyArgs"]
+        count_at, next_at = places["nsubs"], places["next"]
+        begin = min(count_at, next_at)  # they lie together behind the subs: one read brings both
+        size = max(count_at + 4, next_at + 8) - begin
         for _ in range(_ARGUMENTS):
             if not address:
                 break
-            head = self.word(address + places["nsubs"], 4)
-            if head is None or head > _SUBS:
+            data = self.read(address + begin, size)
+            if data is None:
                 return None
-            one = self._subs(address + places["subs"], head, layout)
+            (count,) = _HALF.unpack_from(data, count_at - begin)
+            one = self._subs(address + places["subs"], count, layout) if count <= _SUBS else None
             if one is None:
                 return None
             sending, receiving = sending or one[0], receiving or one[1]
-            address = self.word(address + places["next"]) or 0
+            (address,) = _WORD.unpack_from(data, next_at - begin)
         return Transfers(active, sending, receiving)
 
     def _subs(self, address: int, count: int, layout: Layout) -> tuple[bool, bool] | None:
@@ -125,12 +130,13 @@ class Memory:
         if data is None:
             return None
         sending = receiving = False
+        word = _WORD.unpack_from
         # One or two of them as a rule: arrays would cost more than they save.
         for start in range(0, count * size, size):
-            posted, received, transmitted, done = (
-                _WORD.unpack_from(data, start + places[name])[0] for name in _COUNTERS
-            )
+            (received,) = word(data, start + places["received"])
             # Only receiving counts `received`; there `transmitted` means handed to the GPU (proxy.h, ncclProxySubArgs).
-            sending = sending or (received == 0 and transmitted > done)
-            receiving = receiving or 0 < received < posted
+            if received:
+                receiving = receiving or received < word(data, start + places["posted"])[0]
+            elif not sending:
+                sending = word(data, start + places["transmitted"]) > word(data, start + places["done"])
         return sending, receiving

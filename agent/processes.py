@@ -10,6 +10,8 @@ from pathlib import Path
 
 _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
+_CALM, _RARELY = 30, 8
+"""Looks without a change after which a process is calm, and among how many looks it gets one then."""
 _EXECUTABLE = re.compile(
     rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-]x[sp] [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) ([1-9][0-9]*) +(.*)$",
     re.MULTILINE,
@@ -77,27 +79,40 @@ class Processes:
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = str(root)
         self._seen: dict[int, tuple[int, int, int]] = {}  # by pid, its stat at the last look
+        self._calm: dict[int, int] = {}  # by pid, looks since its stat changed
+        self._round = 0
 
     def changed(self) -> Iterator[tuple[Process, list[MappedFile]]]:
-        """Processes that are new or grew since the last call (a library may have come), with what they map."""
+        """Processes that are new or grew since the last call (a library may have come), with what they map.
+
+        One that has not changed for many looks is looked at in every eighth only.
+        """
         alive = set()
+        self._round += 1
         for name in os.listdir(self._root):
             if not name.isdecimal():
                 continue
             pid = int(name)
+            calm = self._calm.get(pid, 0)
+            if calm >= _CALM and (self._round + pid) % _RARELY:
+                alive.add(pid)
+                continue
             try:
                 stat = parse_stat(_read(f"{self._root}/{name}/stat", 4096))
                 alive.add(pid)
                 start, size, stack = stat
                 if not size or self._seen.get(pid) == stat:  # no memory of its own: a thread of the kernel
+                    self._calm[pid] = calm + 1
                     continue
                 text = _read(f"{self._root}/{name}/maps", _MAPS_BYTES)
             except (OSError, ValueError):
                 continue  # it ended while we looked, or is not ours to read: the next look will tell
-            self._seen[pid] = stat
+            self._seen[pid], self._calm[pid] = stat, 0
             process = Process(pid, start, stack)
             yield process, parse_maps(process, text)
-        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in alive}
+        for table in (self._seen, self._calm):
+            for pid in table.keys() - alive:
+                del table[pid]
 
     def find(self, pid: int) -> Process | None:
         """The living process of that number; a zombie does not live, it has no memory left.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -117,3 +118,17 @@ def test_what_cannot_be_looked_at_is_not_dead(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         Processes(tmp_path).find(12)
     assert Processes(tmp_path).find(13) is None
+
+
+def test_a_calm_process_is_looked_at_rarely_and_not_forgotten() -> None:
+    """What has not changed for long may be passed over in some looks; a library that it loads is found all the same."""
+    processes = Processes()
+    own = os.getpid()
+    for _ in range(60):
+        list(processes.changed())
+    held = mmap.mmap(-1, 987_654_321)  # it grows, as one does that loads a library
+    try:
+        looks = [any(process.pid == own for process, _ in processes.changed()) for _ in range(16)]
+        assert sum(looks) == 1
+    finally:
+        held.close()
