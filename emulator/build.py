@@ -28,6 +28,7 @@ FLAGS = (
 )
 CUDART = ("cudart.c", "cudart_event.c", "cudart_memory.c", "stream.c", "fabric.c")
 NCCL = ("nccl.c", "nccl_life.c", "nccl_query.c", "nccl_comm.c", "nccl_op.c", "nccl_proxy.c", "fabric.c")
+NVML = ("nvml.c", "nvml_query.c", "nvml_field.c", "nvml_gpm.c", "nvml_event.c")
 
 
 class BuildError(OSError):
@@ -36,14 +37,15 @@ class BuildError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Where the two libraries lie; both in one folder, under the names that programs load."""
+    """Where the libraries lie; all in one folder, under the names that programs load."""
 
     nccl: Path
     cudart: Path
+    nvml: Path
 
     @property
     def folder(self) -> Path:
-        """The folder of both."""
+        """The folder of all."""
         return self.nccl.parent
 
 
@@ -53,7 +55,7 @@ def cache_folder() -> Path:
 
 
 def build(folder: Path | None = None) -> Libraries:
-    """Compile both libraries below `folder` (default: the user's cache), unless these very sources were before.
+    """Compile the libraries below `folder` (default: the user's cache), unless these very sources were before.
 
     Raises BuildError when there is no C compiler, it refuses, or the folder can't be written.
     """
@@ -64,7 +66,7 @@ def build(folder: Path | None = None) -> Libraries:
             _compile_into(target)
         except (PermissionError, FileExistsError, NotADirectoryError) as error:
             raise BuildError(f"can't write {target.parent} ({error.strerror}): set XDG_CACHE_HOME") from None
-    return Libraries(nccl=target / "libnccl.so.2", cudart=target / "libcudart.so.12")
+    return Libraries(target / "libnccl.so.2", target / "libcudart.so.12", target / "libnvidia-ml.so.1")
 
 
 def _compile_into(target: Path) -> None:
@@ -74,6 +76,7 @@ def _compile_into(target: Path) -> None:
         version = f"-Wl,--version-script,{HERE / 'cudart.map'}"
         _compile(out / "libcudart.so.12", CUDART, version)
         _compile(out / "libnccl.so.2", NCCL, "-Wl,-rpath,$ORIGIN", f"-L{out}", "-l:libcudart.so.12")
+        _compile(out / "libnvidia-ml.so.1", NVML, f"-Wl,--version-script,{HERE / 'nvml.map'}")
         try:
             out.rename(target)
         except OSError:

@@ -1,0 +1,76 @@
+/* The file of GPU states that $EMULATED_GPUS names: gpus.py writes it, the emulated libnvidia-ml reads it.
+ *
+ * The layout is that of gpus.py, which says what each field means; units are in the names.
+ */
+#ifndef PEERWATCH_GPUS_H
+#define PEERWATCH_GPUS_H
+
+#include <stdint.h>
+
+#define GPUS_MAGIC 0x3173757067776570ull /* "pewgpus1" */
+#define GPUS_MAX 16
+#define GPUS_FAILING 24
+#define GPUS_PROCESSES 16
+#define GPUS_EVENTS 64
+
+struct gpu_failing {
+	uint32_t what; /* a field's id; FUNCTION_BASE and on: a function; 0: free */
+	uint32_t error;
+};
+
+struct gpu_process {
+	uint32_t pid;
+	uint32_t filler;
+	uint64_t memory_bytes;
+};
+
+struct gpu_event {
+	uint64_t type;
+	uint64_t data;
+};
+
+struct gpu {
+	uint32_t absent; /* not there when the driver counts */
+	uint32_t hang;	 /* calls on this GPU do not return while it is set */
+	uint32_t error;	 /* every call on this GPU gives this */
+	uint32_t processes;
+	char uuid[96], name[96], bus_id[32];
+
+	double duty_cycle_ratio, power_watts, power_limit_watts, temperature_celsius, memory_temperature_celsius;
+	double sm_clock_hertz, memory_clock_hertz;
+	double graphics_active_ratio, sm_active_ratio, sm_occupancy_ratio, tensor_active_ratio, dram_active_ratio;
+	double fp64_active_ratio, fp32_active_ratio, fp16_active_ratio;
+	double throttle_power_seconds_total, throttle_thermal_seconds_total, power_brake_seconds_total;
+	double energy_joules_total;
+
+	uint64_t memory_total_bytes, memory_used_bytes, memory_reserved_bytes;
+	uint64_t pcie_transmit_bytes_total, pcie_receive_bytes_total;
+	uint64_t nvlink_transmit_bytes_total, nvlink_receive_bytes_total;
+	uint64_t pcie_generation, pcie_width, pcie_replay_total;
+	uint64_t pcie_correctable_errors_total, pcie_fatal_errors_total;
+	uint64_t nvlink_crc_errors_total, nvlink_replays_total, nvlink_recoveries_total;
+	uint64_t nvlink_links, nvlink_links_up;
+	uint64_t ecc_corrected_total, ecc_uncorrected_total;
+	uint64_t ecc_corrected_lifetime_total, ecc_uncorrected_lifetime_total;
+	uint64_t remapped_rows_corrected, remapped_rows_uncorrected, remap_pending, remap_failed;
+	uint64_t recovery_action, throttle_reasons, mig, gpm;
+
+	uint64_t events_written; /* ever; the event of number n lies at n % GPUS_EVENTS */
+	struct gpu_failing failing[GPUS_FAILING];
+	struct gpu_process process[GPUS_PROCESSES];
+	struct gpu_event event[GPUS_EVENTS];
+};
+
+struct gpus {
+	uint64_t magic;
+	uint32_t size; /* of struct gpu: tells a layout from another */
+	uint32_t count;
+	uint32_t driver_error; /* what every call gives, the first one included: 0, or the driver is not loaded */
+	uint32_t loads;	       /* times the driver was loaded: handles of another time are void */
+	uint32_t hang;	       /* no call returns while it is set */
+	uint32_t filler;
+	char driver_version[80];
+	struct gpu gpu[GPUS_MAX];
+};
+
+#endif
