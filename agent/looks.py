@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.libraries import Layout
-from agent.memory import Memory, Transfers
+from agent.memory import Memory
+from agent.proxy import Proxy, Transfers
 
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
@@ -17,9 +18,9 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Target:
-    memory: Memory
-    active_list: int
-    layout: Layout
+    place: tuple[int, int]
+    """Process and address of the proxy's list: communicators may share one."""
+    proxy: Proxy
     looks: int = 0
     active: int = 0
     sending: int = 0
@@ -47,10 +48,10 @@ class Looks:
 
     def watch(self, key: Key, memory: Memory, layout: Layout) -> None:
         """Look at this communicator from now on, if its proxy can be found."""
-        active_list = memory.active_list(key[1], layout)
-        if active_list is not None:
+        head = memory.active_list(key[1], layout)
+        if head is not None:
             with self._lock:
-                self._targets[key] = _Target(memory, active_list, layout)
+                self._targets[key] = _Target((key[0], head), Proxy(memory, head, layout))
 
     def forget(self, gone: Callable[[Key], bool]) -> None:
         """Look no more at the communicators of which this is true."""
@@ -78,11 +79,10 @@ class Looks:
             time.sleep(period)  # half the price of a wait for an event, and this happens many times a second
             with self._lock:
                 found: dict[tuple[int, int], Transfers | None] = {}
-                for (pid, _), target in self._targets.items():
-                    place = (pid, target.active_list)  # communicators may share one proxy
-                    if place not in found:
-                        found[place] = _look(target)
-                    one = found[place]
+                for target in self._targets.values():
+                    if target.place not in found:
+                        found[target.place] = _look(target.proxy)
+                    one = found[target.place]
                     if one is not None:
                         target.looks += 1
                         target.active += one.active
@@ -90,8 +90,8 @@ class Looks:
                         target.receiving += one.receiving
 
 
-def _look(target: _Target) -> Transfers | None:
+def _look(proxy: Proxy) -> Transfers | None:
     try:
-        return target.memory.transfers(target.active_list, target.layout)
+        return proxy.look()
     except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
         return None

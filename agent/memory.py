@@ -6,18 +6,15 @@ is checked, and what cannot be true is not reported.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.libraries import Layout
 
 _RANKS = 1 << 20
 _DEVICES = 64
-_SUBS = 128
-_WORD, _HALF = struct.Struct("<Q"), struct.Struct("<I")
-_SPAN = 1 << 20
-_ARGUMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +27,11 @@ class Identity:
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transfers:
-    """What a look at a proxy found."""
-
-    active: bool
-    """An operation is at work, be it only waiting for the other ranks."""
-    sending: bool
-    """A chunk was handed to the network and is not yet through."""
-    receiving: bool
-    """A chunk is awaited from the network."""
-
-
 class Memory:
     """The memory of one process, read through /proc/PID/mem."""
 
     def __init__(self, pid: int, root: str = "/proc") -> None:
+        self.pid = pid
         self._descriptor = os.open(f"{root}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -97,46 +83,34 @@ class Memory:
             return None
         return state + layout["ncclProxyState"]["progressState"] + layout["ncclProxyProgressState"]["active"]
 
-    def transfers(self, active_list: int, layout: Layout) -> Transfers | None:
-        """What the proxy thread is at; None where it cannot be read."""
-        head = self.read(active_list, 8)
-        if head is None:
-            return None
-        (address,) = _WORD.unpack(head)
-        active, sending, receiving = bool(address), False, False
-        places = layout["ncclProxyArgs"]
-        count_at, next_at = places["nsubs"], places["next"]
-        begin = min(count_at, next_at)  # they lie together behind the subs: one read brings both
-        size = max(count_at + 4, next_at + 8) - begin
-        for _ in range(_ARGUMENTS):
-            if not address:
-                break
-            data = self.read(address + begin, size)
-            if data is None:
-                return None
-            (count,) = _HALF.unpack_from(data, count_at - begin)
-            one = self._subs(address + places["subs"], count, layout) if count <= _SUBS else None
-            if one is None:
-                return None
-            sending, receiving = sending or one[0], receiving or one[1]
-            (address,) = _WORD.unpack_from(data, next_at - begin)
-        return Transfers(active, sending, receiving)
 
-    def _subs(self, address: int, count: int, layout: Layout) -> tuple[bool, bool] | None:
-        """Whether any of the sub-operations is sending, and receiving."""
-        places = layout["ncclProxySubArgs"]
-        size = places["sizeof"]
-        data = self.read(address, count * size)
-        if data is None:
-            return None
-        sending = receiving = False
-        word = _WORD.unpack_from
-        # One or two of them as a rule: arrays would cost more than they save.
-        for start in range(0, count * size, size):
-            (received,) = word(data, start + places["received"])
-            # Only receiving counts `received`; there `transmitted` means handed to the GPU (proxy.h, ncclProxySubArgs).
-            if received:
-                receiving = receiving or received < word(data, start + places["posted"])[0]
-            elif not sending:
-                sending = word(data, start + places["transmitted"]) > word(data, start + places["done"])
-        return sending, receiving
+class _Vector(ctypes.Structure):
+    """struct iovec (uio.h)."""
+
+    _fields_ = (("base", ctypes.c_uint64), ("length", ctypes.c_size_t))
+
+
+_readv = ctypes.CDLL(None).process_vm_readv
+_readv.restype = ctypes.c_ssize_t
+
+
+class Gather:
+    """Ranges of one process's memory that are read together, in one system call (process_vm_readv(2)), again and again.
+
+    The process is known by its number alone: whoever reads must see by the contents whose they are.
+    """
+
+    def __init__(self, pid: int, ranges: Sequence[tuple[int, int]]) -> None:
+        self._size = sum(length for _, length in ranges)
+        buffer = ctypes.create_string_buffer(self._size)
+        self._data = memoryview(buffer).toreadonly()
+        local = _Vector(ctypes.addressof(buffer), self._size)
+        remote = (_Vector * len(ranges))(*(_Vector(*one) for one in ranges))
+        self._call = (ctypes.c_int(pid), ctypes.byref(local), ctypes.c_ulong(1), remote)
+        self._count = ctypes.c_ulong(len(ranges))
+        self._flags = ctypes.c_ulong(0)
+
+    def read(self) -> memoryview | None:
+        """The ranges one after another, good until the next call; None unless all of them could be read."""
+        got = _readv(*self._call, self._count, self._flags)
+        return self._data if got == self._size else None

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from agent.memory import Memory, Transfers
+from agent.memory import Memory
+from agent.proxy import Proxy, Transfers
 
 LAYOUT = {
     "ncclComm": {
@@ -93,12 +94,13 @@ def test_transfers(memory: Memory, subs: list[tuple[int, int, int, int]], seen: 
     """Handed to the network and not through is sending; posted and not received is receiving."""
     node = arguments(subs)
     head = block(next=(0, 8, ctypes.addressof(node)))
-    assert memory.transfers(ctypes.addressof(head), LAYOUT) == seen
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == seen
 
 
 def test_nothing_at_work(memory: Memory) -> None:
     """An empty list is no activity."""
-    assert memory.transfers(ctypes.addressof(block()), LAYOUT) == Transfers(
+    empty = block()
+    assert Proxy(memory, ctypes.addressof(empty), LAYOUT).look() == Transfers(
         active=False, sending=False, receiving=False
     )
 
@@ -108,19 +110,50 @@ def test_transfers_follow_the_list(memory: Memory) -> None:
     last = arguments([(4, 0, 3, 1)])
     first = arguments([(4, 0, 3, 3)], ctypes.addressof(last))
     head = block(next=(0, 8, ctypes.addressof(first)))
-    assert memory.transfers(ctypes.addressof(head), LAYOUT) == Transfers(active=True, sending=True, receiving=False)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, sending=True, receiving=False)
+
+
+def test_the_next_look_sees_what_has_changed(memory: Memory) -> None:
+    """Counters that moved, a node that came or went, another number of subs and an emptied list are all seen."""
+    last, first = arguments([(4, 0, 3, 3)]), arguments([(5, 0, 2, 2)])
+    head = block(next=(0, 8, ctypes.addressof(first)))
+    proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
+
+    def look() -> tuple[bool, bool, bool]:
+        seen = proxy.look()
+        assert seen is not None
+        return seen.active, seen.sending, seen.receiving
+
+    assert look() == (True, False, False)
+    first[16:24] = (5).to_bytes(8, "little")
+    assert look() == (True, True, False)
+    first[16:24] = (2).to_bytes(8, "little")
+    first[168:176] = ctypes.addressof(last).to_bytes(8, "little")
+    assert look() == (True, False, False)
+    last[:32] = np.array((7, 6, 1, 1), np.uint64).tobytes()
+    assert look() == (True, False, True)
+    first[160:164] = (2).to_bytes(4, "little")
+    first[40:72] = np.array((9, 0, 8, 3), np.uint64).tobytes()
+    assert look() == (True, True, True)
+    head[:8] = ctypes.addressof(last).to_bytes(8, "little")
+    assert look() == (True, False, True)
+    head[:8] = bytes(8)
+    assert look() == (False, False, False)
 
 
 def test_torn_lists(memory: Memory) -> None:
     """A list that leads nowhere or names absurd numbers is not reported; one that bites its tail comes to an end."""
     nowhere = block(next=(0, 8, 0x10000))
-    assert memory.transfers(ctypes.addressof(nowhere), LAYOUT) is None
+    assert Proxy(memory, ctypes.addressof(nowhere), LAYOUT).look() is None
     absurd = arguments([], count=1 << 20)
-    assert memory.transfers(ctypes.addressof(block(next=(0, 8, ctypes.addressof(absurd)))), LAYOUT) is None
+    head = block(next=(0, 8, ctypes.addressof(absurd)))
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() is None
     tail = arguments([(4, 0, 3, 3)])
     tail[168:176] = ctypes.addressof(tail).to_bytes(8, "little")
     head = block(next=(0, 8, ctypes.addressof(tail)))
-    assert memory.transfers(ctypes.addressof(head), LAYOUT) == Transfers(active=True, sending=False, receiving=False)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(
+        active=True, sending=False, receiving=False
+    )
 
 
 def test_the_list_is_found_from_the_communicator(memory: Memory) -> None:
