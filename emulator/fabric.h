@@ -36,9 +36,9 @@ struct fabric_rank {
 	double throttle; /* the machine's hardware: a factor on kernel time that comes and goes */
 	uint32_t link_down, lost;
 	uint64_t iterations; /* what the rank says of itself */
-	double iteration_seconds, compute_seconds, collective_seconds;
+	double iteration_seconds, compute_seconds, collective_seconds, wire_bytes;
 	_Atomic uint32_t word; /* futex: bumped when something this rank may wait for has changed */
-	uint8_t pad[36];
+	uint8_t pad[28];
 };
 
 _Static_assert(sizeof(struct fabric_head) == 192, "mirrored in fabric.py");

@@ -33,7 +33,7 @@ class _Head(ctypes.Structure):
 
 
 class RankBlock(ctypes.Structure):
-    """One rank's block: what the fleet orders, what the machine's hardware does, what the rank says of itself; seconds."""
+    """One rank's block: what the fleet orders, the machine's hardware does, the rank says of itself; seconds."""
 
     compute_scale: float
     link_scale: float
@@ -48,6 +48,7 @@ class RankBlock(ctypes.Structure):
     iteration_seconds: float
     compute_seconds: float
     collective_seconds: float
+    wire_bytes: float
     _fields_ = (
         ("compute_scale", ctypes.c_double),
         ("link_scale", ctypes.c_double),
@@ -62,8 +63,9 @@ class RankBlock(ctypes.Structure):
         ("iteration_seconds", ctypes.c_double),
         ("compute_seconds", ctypes.c_double),
         ("collective_seconds", ctypes.c_double),
+        ("wire_bytes", ctypes.c_double),
         ("word", ctypes.c_uint32),
-        ("pad", ctypes.c_ubyte * 36),
+        ("pad", ctypes.c_ubyte * 28),
     )
 
 

@@ -133,7 +133,7 @@ class Fleet:
         if self._broken:
             self._all("stop_ranks")
             self._weave()
-            self._all("start_ranks")
+            self._all("restart_ranks")
             self._broken = False
 
     def progress(self) -> dict[str, list[fabric.Progress]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from emulator.calls import CallError
 from emulator.fabric import remove
+from emulator.hardware import Hardware
 
 PR_SET_PDEATHSIG = 1
 GRACE_S = 1.5
@@ -36,39 +37,53 @@ def _mount_libraries(libraries: Path, at: Path) -> None:
         shutil.copy(library, at)
 
 
-def _block_signals() -> None:
-    """A rank takes its signals when it is ready for them, even those that come before."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, RANK_SIGNALS)
-
-
 class Machine:
     """The processes of this machine: its ranks and its agent, by name ("rank 3", "agent")."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.folder, self.spec = Path(spec["folder"]), spec
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.hardware: Hardware | None = None
 
     def start(self) -> None:
         """Become the machine and start everything."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         socket.sethostname(self.spec["name"])
         _mount_libraries(Path(self.spec["libraries"]), self.folder / "lib")
+        ranks = [int(rank) for rank in self.spec["ranks"]]
+        self.hardware = Hardware(self.folder, Path(self.spec["fabric"]), ranks, self._pids)
         self.start_ranks()
+        self.hardware.start()
         if self.spec["agent"]:
-            self._start("agent", self.spec["agent"])
+            libraries = {"LD_LIBRARY_PATH": str(self.folder / "lib")}
+            self._start("agent", self.spec["agent"], libraries | self.hardware.environment)
 
     def start_ranks(self) -> None:
-        """Start every rank, with what a launcher tells it (torchrun's names)."""
+        """Start every rank, with what a launcher tells it (torchrun's names).
+
+        A rank takes its signals when it is ready for them, even those that come before: it inherits that they wait.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, RANK_SIGNALS)
         for gpu, (rank, command) in enumerate(self.spec["ranks"].items()):
             self._start(f"rank {rank}", command, {"RANK": rank, "LOCAL_RANK": str(gpu)})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def restart_ranks(self) -> None:
+        """Start every rank anew, on the fresh fabric that the fleet has woven meanwhile."""
+        if self.hardware:
+            self.hardware.reopen()
+        self.start_ranks()
+
+    def _pids(self) -> list[int | None]:
+        ranks = [self.processes.get(f"rank {rank}") for rank in self.spec["ranks"]]
+        return [process.pid if process and process.poll() is None else None for process in ranks]
 
     def _start(self, name: str, command: list[str], told: dict[str, str] | None = None) -> None:
-        ready = _block_signals if name != "agent" else None
         environment = {**os.environ, **(told or {})}
         with (self.folder / f"{name.replace(' ', '')}.log").open("ab") as log:
             try:
                 self.processes[name] = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=ready
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
                 )
             except OSError as error:
                 raise CallError(f"can't start the {name}: {error}") from None
@@ -107,6 +122,8 @@ class Machine:
     def stop(self) -> None:
         """End everything and take away what lies about."""
         self._stop(list(self.processes))
+        if self.hardware:
+            self.hardware.close()
         ctypes.CDLL(None).umount2(os.fsencode(self.folder / "lib"), 2)
         (self.folder / "lib").rmdir()
         remove(Path(self.spec["fabric"]))
@@ -115,7 +132,7 @@ class Machine:
         """Carry out one order; what it answers."""
         if order == "alive":
             return self.alive()
-        {"report": self.report, "stop_ranks": self.stop_ranks, "start_ranks": self.start_ranks}[order]()
+        {"report": self.report, "stop_ranks": self.stop_ranks, "restart_ranks": self.restart_ranks}[order]()
         return None
 
 
@@ -137,7 +154,7 @@ def main() -> int:
             print(json.dumps(machine.obey(json.loads(line))), flush=True)
     except BrokenPipeError:
         return 0  # the fleet is gone
-    except CallError as error:
+    except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     finally:

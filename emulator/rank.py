@@ -28,6 +28,7 @@ HISTORY = 600
 LAYERS = 3  # kernels of one micro-batch
 TENSOR_BYTES, PIPELINE_BYTES, BATCH_BYTES = 60_000_000, 30_000_000, 1 << 20
 TO_DEVICE = 1
+BYTES_OF = {BFLOAT16: 2, FLOAT32: 4}
 
 
 class Stopped(Exception):  # noqa: N818 - it says that the rank is asked to end, which is no error
@@ -47,6 +48,7 @@ class Rank:
         self.blocked = {"compute": 0.0, "collective": 0.0}
         self.pauses: Pauses | None = None
         self.wrong_at = 0
+        self.wire_bytes = 0.0
         self._arguments: dict[float, tuple[ctypes.c_double, ctypes.Array[ctypes.c_void_p]]] = {}
 
     def prepare(self) -> None:
@@ -92,6 +94,8 @@ class Rank:
         self.calls("cudaEventRecord", self.ready, self.streams["compute"])
         self.calls("cudaStreamWaitEvent", stream, self.ready, 0)
         self.calls(name, buffer, buffer, count, datatype, *reducing, group.communicator, stream)
+        share = group.ranks if name != "ncclAllReduce" else 2  # of the ring that each rank sends on, in counts
+        self.wire_bytes += BYTES_OF[datatype] * count * share * (group.ranks - 1) / group.ranks
         self.watch(group, "comm")
         self.wait("comm", "collective")
 
@@ -183,6 +187,7 @@ class Rank:
         block = self.block
         block.iteration_seconds, block.iterations = took, number
         block.compute_seconds, block.collective_seconds = self.blocked["compute"], self.blocked["collective"]
+        block.wire_bytes = self.wire_bytes
         self.history.append((time.time_ns(), took, self.blocked["compute"], self.blocked["collective"]))
 
     def train(self) -> None:
