@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from cli.config import read_settings
@@ -20,12 +21,13 @@ log = logging.getLogger(__name__)
 def agent(
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
     store: Annotated[str | None, typer.Option(help="Where readings are kept, instead of the configuration's.")] = None,
+    root: Annotated[str | None, typer.Option(help="Where the machine's /sys and /dev are seen, instead of /.")] = None,
 ) -> None:
     """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
     from agent import loop
 
     settings = read_settings(config)
-    told = settings.agent
+    told = msgspec.structs.replace(settings.agent, root=root) if root else settings.agent
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sink = Embedded(store or settings.store)
     stop = threading.Event()

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def demo(
-    fault: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")] = "slow_gpu",
+    fault: Annotated[
+        str, typer.Option(help=f"One of {', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))
+    ] = "slow_gpu",
     machines: Annotated[int, typer.Option(min=4, max=64, help="How many machines train together.")] = 6,
     gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each machine.")] = 1,
     tensor: Annotated[int, typer.Option(min=1, help="Size of the tensor groups.")] = 1,
@@ -61,7 +63,8 @@ def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: Picture) -> 
     if data.exists():
         raise ValueError(f"{data} is there already: name another --folder")
     plan.place.mkdir(parents=True, exist_ok=True)
-    fleet = Fleet(plan.place / "fleet", *shape, plan.seed, lambda _: agent_command(data))
+    folder = plan.place / "fleet"
+    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name))
     screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings go to {data}")
     with closing(open_store(str(data), create=True)) as store, fleet:
         return Show(plan, fleet, store, screen).run()

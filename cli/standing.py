@@ -22,6 +22,7 @@ READINGS = (
     ("memory_ratio", "host", "memory_utilization_ratio"),
     ("gpu_busy_ratio", "gpu", "duty_cycle_ratio"),
     ("gpu_watts", "gpu", "power_watts"),
+    ("gpu_clock_hertz", "gpu", "sm_clock_hertz"),
     ("operations_per_second", "nccl", "operations_total"),
     ("iteration_seconds", "nccl", "iteration_seconds"),
     ("waiting_ratio", "nccl", "host_blocked_seconds_total"),

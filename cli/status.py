@@ -80,9 +80,16 @@ def table(found: Standing) -> Table:
             Text(name),
             Text(machine.level, STYLE[machine.level]),
             f"{times.ago(machine.age_s)} ago",
-            *("" if cell is None else f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}" for cell in cells),
+            *("" if cell is None else _figure(cell) for cell in cells),
         )
     return picture
+
+
+def _figure(value: float) -> str:
+    """Three digits, or whole numbers; what is large in billions."""
+    if abs(value) >= 1e8:
+        return f"{value / 1e9:.3g} G"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def _sum(found: Standing, place: str) -> str:

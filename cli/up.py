@@ -47,10 +47,11 @@ def up(
         raise OSError(f"the agent ended with code {agent.returncode}; what it said is in {_log(place)}")
 
 
-def agent_command(place: str | Path, config: Path | None = None) -> list[str]:
-    """The command line of an agent that writes to this store."""
+def agent_command(place: str | Path, config: Path | None = None, root: Path | None = None) -> list[str]:
+    """The command line of an agent that writes to this store, and sees the machine's /sys and /dev below `root`."""
     command = [sys.executable, "-I", "-m", "cli.main", "agent", "--store", str(place)]
-    return command + (["--config", str(config)] if config else [])
+    command += ["--config", str(config)] if config else []
+    return command + (["--root", str(root)] if root else [])
 
 
 def _log(place: str) -> Path:
