@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from detector.config import SECOND
+from detector.orders import Orders
 from detector.verdict import RANK, Finding, Verdict
 from detector.words import subject
 
 _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
 _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
+_HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
 _SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
 
 
@@ -19,15 +21,34 @@ class Incidents:
     """Open incidents by (task, machine), as they were last said."""
 
     open: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    kept: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Until when (Unix ns) an incident stays open that was said before this detector began, and not found yet."""
 
-    def update(self, now: int, findings: Iterable[Finding]) -> list[Verdict]:
+    def take_up(self, verdicts: Iterable[Verdict], until: int) -> None:
+        """Go on with what an earlier detector has said; it has until `until` (Unix ns) to be found again."""
+        for verdict in verdicts:
+            key = verdict.task, verdict.machine
+            self.open[key], self.kept[key] = Finding(verdict, verdict.kind != "peer", 1.0), until
+
+    def update(self, now: int, findings: Iterable[Finding], orders: Orders | None = None) -> list[Verdict]:
         """The verdicts to say now: new, worse, or cleared."""
+        closed = self._close(now, orders or Orders())
         current: dict[tuple[str, str], Finding] = {}
         for finding in sorted(findings, key=_order):
             current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
+        for over in closed:  # whatever still holds is said at the next step
+            current.pop((over.task, over.machine), None)
         said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
-        over = [key for key in self.open if key not in current]
-        return said + [_cleared(self.open.pop(key).verdict, now) for key in over]
+        self.kept = {key: until for key, until in self.kept.items() if now < until and key not in current}
+        healed = [key for key in self.open if key not in current and key not in self.kept]
+        return closed + said + [_cleared(self.open.pop(key).verdict, now) for key in healed]
+
+    def _close(self, now: int, orders: Orders) -> list[Verdict]:
+        """Say what the operator has put an end to."""
+        over = [(key, why) for key, found in self.open.items() if (why := orders.ends(found.verdict))]
+        for key, _ in over:
+            self.kept.pop(key, None)
+        return [_cleared(self.open.pop(key).verdict, now, why) for key, why in over]
 
     def _say(self, key: tuple[str, str], finding: Finding) -> Verdict | None:
         before = self.open.get(key)
@@ -68,7 +89,7 @@ def _is_worse(before: Finding, after: Finding) -> bool:
     return harder or RANK[after.verdict.level] > RANK[before.verdict.level]
 
 
-def _cleared(verdict: Verdict, now: int) -> Verdict:
+def _cleared(verdict: Verdict, now: int, how: str = "") -> Verdict:
     who = subject(verdict.machine, verdict.device)
-    how = "is like its peers again" if verdict.kind == "peer" else "is no longer held up by this"
+    how = how or _HEALED.get(verdict.kind, "is well again")
     return replace(verdict, time=now, level="ok", score=0.0, message=f"{who} {how} ({verdict.metric})", evidence=())

@@ -66,8 +66,9 @@ class Detector:
         state = self.state
         for new in rows.values():
             state.tasks.feed(new)
+        state.tasks.turn(now)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
-        return state.incidents.update(now, findings)
+        return state.incidents.update(now, findings, state.tasks.orders)
 
     def suspicions(self) -> dict[str, float]:
         """By machine, the evidence of the peers against it, in multiples of what convicts."""

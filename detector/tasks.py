@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from detector.orders import Orders
 from detector.rows import Rows
 
 EVERYBODY = "all"
@@ -24,6 +25,8 @@ class Tasks:
     members: dict[str, set[str]] = field(default_factory=dict)
     """Communicator -> machines."""
     seen: set[str] = field(default_factory=set)
+    orders: Orders = field(default_factory=Orders)
+    """A machine in maintenance works for no task."""
     version: int = 0
     """Grows whenever somebody may belong to another task."""
     _found: dict[str, str] = field(default_factory=dict)
@@ -34,6 +37,8 @@ class Tasks:
     def feed(self, rows: Rows) -> None:
         """Learn from one table's rows."""
         self._meet(rows)
+        if rows.table == "event":
+            self.orders.feed(rows)
         if rows.table == "task":
             machines, names = rows.who(0), rows.text("task")
             for machine, task in dict(zip(machines, names, strict=True)).items():
@@ -44,6 +49,10 @@ class Tasks:
                 if comm and machine not in self.members.setdefault(comm, set()):
                     self.members[comm].add(machine)
                     self._change(True)
+
+    def turn(self, now: int) -> None:
+        """Begin the step at `now` (Unix ns), all rows of which are fed."""
+        self.version += self.orders.turn(now)
 
     def _meet(self, rows: Rows) -> None:
         if rows.idents is not self._idents.get(rows.table):
@@ -61,7 +70,9 @@ class Tasks:
         self.version += changed
 
     def task_of(self, machine: str) -> str | None:
-        """The machine's task; None where it works for none, or is not asked about."""
+        """The machine's task; None where it works for none, is in maintenance, or is not asked about."""
+        if machine in self.orders.idle:
+            return None
         if self._stale:
             self._found, self._stale = self._assign(), False
         task = self._found.get(machine)

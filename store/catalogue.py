@@ -115,6 +115,8 @@ gpu | pcie_replay_total | replays | counter | high | 0.5 | 1.0 | PCIe packets se
 gpu | nvlink_errors_total | errors | counter | high | 0.5 | 1.0 | NVLink errors of all kinds
 gpu | ecc_corrected_total | errors | counter | high | 0.5 | 1.0 | memory errors that ECC corrected
 gpu | ecc_uncorrected_total | errors | counter | high | 0.02 | 1.0 | memory errors that ECC could not correct
+gpu | remap_failed | 0 or 1 | gauge | none | 0 | 0.0 | whether a faulty row could not be remapped
+gpu | recovery_action | number | gauge | none | 0 | 0.0 | what the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset
 gpu | remapped_rows | rows | gauge | high | 0.5 | 0.0 | memory rows remapped
 gpu | throttle_power_seconds_total | seconds | counter | high | 0.10 | 0.5 | time clocks were held down for power
 gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | time clocks were held down for temperature
@@ -174,6 +176,7 @@ task | task | text | text | none | 0 | 0 | which training task the machine works
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | info, warn or crit
+event | until | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to end, where the operator has said so
 source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
 source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last reading took
 source | failures_total | readings | counter | none | 0 | 0 | readings that failed

@@ -1,66 +1,115 @@
-"""Evidence: hard facts that need no statistics, and the silence of a machine whose peers go on."""
+"""Evidence: hard facts that need no statistics (events and readings), and silence while the peers go on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from detector.board import NO_TASK, Board, Bools, Ints
 from detector.config import SECOND, Config
-from detector.rows import NEVER, Rows, device_of
+from detector.facts import READABLE, Facts
+from detector.life import NOT_LIFE, Life, silent
+from detector.rows import NEVER, Rows
+from detector.rules import RULES, Rule, boards, in_words
 from detector.tasks import Tasks
-from detector.verdict import Finding, Level, Verdict
-from detector.window import Entity, grown
-from detector.words import subject
+from detector.verdict import Finding, Verdict
+from detector.window import grown
 
-EXIT = "rank_exit"
-_ENDS = {"link_up": "link_down", "nvml_resumed": "nvml_stalled"}
-_FIXED = ("gpu", "rdma")  # tables whose devices do not come and go with the task
-_LONGEST_HABIT_S = 120.0
-_NOT_LIFE = ("event", "verdict", "task")  # written late, by the detector itself, or by a scheduler
+_SCORE = 10.0
+_BACK_NS = 60 * SECOND
+_BOOT = "context_switches_total"
+"""Counted by the kernel since it started: when it falls, the machine has started anew."""
 
 
 @dataclass(slots=True)
-class Life:
-    """When each machine was last heard of; arrays over machines."""
+class Watch:
+    """The rules of one table and how far each has come; arrays [rule, entity]."""
 
-    number: dict[Entity, int] = field(default_factory=dict)
-    seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    period: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Usual seconds between two signs of life."""
-    back: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """When each last came back from a long silence."""
-    longest_gap: float = 0.0
-    """Seconds of the longest silence that ended by itself; beyond a few minutes it was an outage and no habit."""
-    places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
-    """Table -> its identities, as last seen, and the numbers [2, identity] of their machines and devices."""
+    board: Board
+    rules: tuple[Rule, ...]
+    since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """When its condition began; NEVER while it is not met."""
+    met: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """When it was last met."""
+    on: Bools = field(default_factory=lambda: np.zeros((0, 0), bool))
+    said: dict[tuple[int, int], Verdict] = field(default_factory=dict)
+    """(rule, entity) -> what is said of it."""
+    greeted: int = 0
+    """So many entities were asked whether something is forgiven to them."""
 
-    def feed(self, rows: Rows, long_s: float) -> None:
-        """Note the newest row of each machine, and of each device that is there whatever the task does."""
-        newest = np.full(len(rows.idents), NEVER)
-        np.maximum.at(newest, rows.ident, rows.time)
-        if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
-            whose: list[Entity] = [(ident[0], None) for ident in rows.idents]
-            fixed = rows.table in _FIXED
-            which = [(ident[0], device_of(rows.table, ident[1:])) for ident in rows.idents] if fixed else whose
-            numbers = [[self.number.setdefault(name, len(self.number)) for name in names] for names in (whose, which)]
-            self.places[rows.table] = (rows.idents, np.array(numbers, np.int64))
-        place = self.places[rows.table][1]
-        self.seen = grown(self.seen, (len(self.number),), NEVER)
-        self.period = grown(self.period, (len(self.number),), 0.0)
-        self.back = grown(self.back, (len(self.number),), NEVER)
-        before = self.seen.copy()
-        np.maximum.at(self.seen, place, np.stack([newest, newest]))
-        came = np.flatnonzero((self.seen > before) & (before > NEVER))
-        gap = (self.seen[came] - before[came]) / SECOND
-        usual = np.where(self.period[came] > 0, self.period[came], gap)
-        back = gap[gap > 5 * usual]
-        again = came[gap > np.maximum(long_s, 5 * usual)]
-        self.back[again] = self.seen[again]
-        self.longest_gap = max(self.longest_gap, min(float(back.max(initial=0.0)), _LONGEST_HABIT_S))
-        self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
+    def judge(self, now: int, tasks: Tasks, config: Config) -> list[Finding]:
+        """What the rules hold against whom at `now` (Unix ns)."""
+        if not self.board.entities:
+            return []
+        self.board.seat(tasks)
+        self._pardon(tasks)
+        shape = (len(self.rules), self.board.value.shape[1])
+        self.since, self.met = (grown(array, shape, NEVER) for array in (self.since, self.met))
+        self.on = grown(self.on, shape, 0)
+        for at, rule in enumerate(self.rules):
+            self._follow(at, self._condition(rule, now, config), now)
+        held = [(int(rule), int(entity)) for rule, entity in np.argwhere(self.on & (self.board.task != NO_TASK))]
+        self.said = {cell: self.said.get(cell) or self._verdict(*cell, now) for cell in held}
+        teams = self.board.tasks
+        return [
+            Finding(replace(said, time=now, task=teams[self.board.task[at]]), True, self.rules[rule].weight)
+            for (rule, at), said in self.said.items()
+        ]
+
+    def _condition(self, rule: Rule, now: int, config: Config) -> Bools:
+        found = rule.test(self.board, rule.column, now)
+        if not rule.alone or not found.any():
+            return found
+        board, seated = self.board, self.board.task != NO_TASK
+        team = np.full(int(board.machine.max()) + 1, NO_TASK, np.int64)
+        team[board.machine[seated]] = board.task[seated]
+        odd = np.unique(board.machine[found & seated])
+        size, many = (np.bincount(part[part >= 0], minlength=len(board.tasks) + 1) for part in (team, team[odd]))
+        few: Bools = many <= np.maximum(1, config.spread_share * size)
+        return found & few[board.task]
+
+    def _follow(self, at: int, met: Bools, now: int) -> None:
+        rule, since = self.rules[at], self.since[at]
+        self.met[at] = np.where(met, now, self.met[at])
+        since[met & (since == NEVER)] = now
+        over = ~met & (now - self.met[at] >= rule.heal_s * SECOND)
+        self.on[at] = (self.on[at] & ~over) | (met & (now - since >= rule.hold_s * SECOND))
+        since[~met & ~self.on[at]] = NEVER
+
+    def _verdict(self, rule: int, entity: int, now: int) -> Verdict:
+        board, fact = self.board, self.rules[rule]
+        machine, device = board.entities[entity]
+        metric, since = f"{fact.table}.{fact.column}", int(self.since[rule, entity])
+        task, words = board.tasks[board.task[entity]], in_words(fact, board, entity, now)
+        return Verdict(now, task, machine, device, "evidence", metric, _SCORE, since, fact.level, words)
+
+    def _pardon(self, tasks: Tasks) -> None:
+        """Forget what the operator or a restart has made void; entities never met before may be forgiven already."""
+        orders, board = tasks.orders, self.board
+        new = range(self.greeted, len(board.entities)) if orders.cleared else ()
+        self.greeted = len(board.entities)
+        seen = [at for at in new if not np.isnan(board.value[:, at]).all()]
+        known = [at for at in seen if {(board.entities[at][0], None), board.entities[at]} & orders.cleared.keys()]
+        if orders.fresh:
+            known += [at for at, who in enumerate(board.entities) if any(order.covers(*who) for order in orders.fresh)]
+        if known:
+            self.forget(np.array(known), True)
+        if orders.back:
+            self.forget(self.of(orders.back), False)
+
+    def of(self, machines: Iterable[str]) -> Ints:
+        """The entities of some machines."""
+        names = frozenset(machines)
+        return np.array([at for at, (name, _) in enumerate(self.board.entities) if name in names], np.int64)
+
+    def forget(self, those: Ints, gauges: bool) -> None:
+        """Begin anew for some entities; of `gauges` what they read now is forgiven too."""
+        self.board.pardon(those, gauges)
+        some = those[those < self.on.shape[1]]
+        self.since[:, some] = self.met[:, some] = NEVER
+        self.on[:, some] = False
 
 
 @dataclass(slots=True)
@@ -69,93 +118,66 @@ class Evidence:
 
     config: Config
     life: Life = field(default_factory=Life)
-    active: dict[tuple[str, str, str], Verdict] = field(default_factory=dict)
-    """(machine, device, code) -> what is held against it."""
-    exits: dict[tuple[str, str, int], str] = field(default_factory=dict)
-    """(machine, device, time) -> message of each exit of the last minutes."""
+    facts: Facts = field(default_factory=Facts)
+    watches: dict[str, Watch] = field(default_factory=lambda: {b.table: Watch(b, RULES[b.table]) for b in boards()})
+    boot: Board = field(default_factory=lambda: Board("host", (_BOOT,), (_BOOT,)))
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in what is new; every hard fact of the last minutes and every silence is a finding."""
+        """Take in what is new; every hard fact that stands and every silence is a finding."""
         for name, new in rows.items():
-            if name not in _NOT_LIFE and len(new.time):
+            if name not in NOT_LIFE and len(new.time):
                 self.life.feed(new, self.config.silent_s)
-        if "event" in rows:
-            self._note(now, rows["event"], tasks)
-        self._judge_exits(now, tasks)
-        oldest = now - int(self.config.forget_s * SECOND)
-        self.active = {key: verdict for key, verdict in self.active.items() if verdict.since > oldest}
-        facts = [Finding(verdict, True, 2.0) for verdict in self.active.values()]
-        return facts + [Finding(verdict, True, 1.0) for verdict in self._silent(now, tasks)]
+            if name in self.watches:
+                self.watches[name].board.feed(new)
+        for machine, until in tasks.orders.back.items():
+            self.life.pardon(machine, until)
+        if "event" in rows and len(rows["event"].time):
+            self.facts.feed(rows["event"], tasks.orders)
+        self._restarted(rows)
+        self._refuted()
+        self.facts.judge_exits(now, tasks, int(self.config.grace_s * SECOND))
+        self.facts.fade(now, tasks.orders, self.config)
+        found = [finding for watch in self.watches.values() for finding in watch.judge(now, tasks, self.config)]
+        found += [Finding(verdict, True, 2.0) for verdict in self._events(now, tasks)]
+        return found + [Finding(verdict, True, 1.0) for verdict in silent(self.life, now, tasks, self.config)]
 
-    def _note(self, now: int, rows: Rows, tasks: Tasks) -> None:
-        columns = (rows.text("severity"), rows.text("device"), rows.text("message"))
-        codes = rows.who(1 + rows.keys.index("code")) if "code" in rows.keys else rows.text("code")
-        for at, machine in enumerate(rows.who(0)):
-            severity, device, message = (column[at] for column in columns)
-            task, time, code = tasks.task_of(machine), int(rows.time[at]), codes[at]
-            if code in _ENDS:
-                over = self.active.get((machine, device, _ENDS[code]))
-                if over is not None and over.since <= time:
-                    del self.active[machine, device, _ENDS[code]]
-            elif code == EXIT and severity == "crit":
-                self.exits[machine, device, time] = message
-            elif severity == "crit" and task is not None:
-                self._hold(now, task, (machine, device, code), time, message)
+    def take_up(self, verdicts: Iterable[Verdict]) -> None:
+        """Hold again what an earlier detector has said of causes that last."""
+        for verdict in verdicts:
+            self.facts.take_up(verdict)
 
-    def _hold(self, now: int, task: str, key: tuple[str, str, str], time: int, message: str) -> None:
-        machine, device, code = key
-        said = f"{subject(machine, device or None)}: {message or code}"
-        verdict = Verdict(now, task, machine, device or None, "evidence", f"event.{code}", 10.0, time, "crit", said)
-        known = self.active.get(key)
-        self.active[key] = verdict if known is None or time > known.since else known
+    def _events(self, now: int, tasks: Tasks) -> list[Verdict]:
+        whose = [(key, fact, tasks.task_of(key[0])) for key, fact in self.facts.held.items()]
+        return [
+            Verdict(
+                now, task, machine, device or None, "evidence", fact.metric, _SCORE, fact.since, "crit", fact.message
+            )
+            for (machine, device, _), fact, task in whose
+            if task is not None
+        ]
 
-    def _judge_exits(self, now: int, tasks: Tasks) -> None:
-        """A rank that leaves alone is at fault; when the machines leave together, the task has ended."""
-        grace = int(self.config.grace_s * SECOND)
-        oldest = now - int(self.config.forget_s * SECOND)
-        self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}
-        for (machine, device, time), message in self.exits.items():
-            task = tasks.task_of(machine)
-            if task is None or now - time < grace:
-                continue
-            leavers = {m: t for (m, _, t) in self.exits if tasks.task_of(m) == task}
-            together = {m for m, t in leavers.items() if abs(t - time) <= grace}
-            first = min(t for (m, _, t) in self.exits if tasks.task_of(m) == task)
-            if len(together) == 1 and time - first <= grace:
-                self._hold(now, task, (machine, device, EXIT), time, message)
+    def _restarted(self, rows: Mapping[str, Rows]) -> None:
+        """A machine that has started anew is judged by what it shows from now on."""
+        if "host" not in rows:
+            return
+        before = self.boot.last.copy()
+        self.boot.feed(rows["host"])
+        anew = np.flatnonzero(self.boot.last > grown(before, self.boot.last.shape, NEVER))
+        if not len(anew):
+            return
+        machines = [self.boot.entities[at][0] for at in anew]
+        for machine in machines:
+            self.facts.drop(machine)
+        for watch in self.watches.values():
+            watch.forget(watch.of(machines), False)
 
-    def _silent(self, now: int, tasks: Tasks) -> list[Verdict]:
-        life, config = self.life, self.config
-        count = len(life.number)
-        if not count:
-            return []
-        quiet = (now - life.seen[:count]) / SECOND
-        known = life.period[:count][life.period[:count] > 0]
-        if not len(known):
-            return []
-        period = np.maximum(life.period[:count], np.median(known))
-        limit = np.maximum(np.maximum(config.silent_s, 10 * period), 2 * life.longest_gap)
-        suspects = np.flatnonzero((quiet > limit) & (life.seen[:count] > NEVER))
-        if not len(suspects):
-            return []
-        names = list(life.number)
-        team = np.array([tasks.task_of(name) or "" for name, _ in names], object)
-        kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
-        out = []
-        for at in suspects:
-            machine, device = names[at]
-            peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
-            # Who has only just come back was gone as well: after an outage not all come back at once.
-            gone = int((peers & ((quiet > limit / 2) | (now - life.back[:count] < limit * SECOND / 2))).sum())
-            few = max(1, int(config.spread_share * (peers.sum() + 1)))
-            # Of a machine that is silent itself, the devices need no word.
-            goes_on = device is None or quiet[life.number[machine, None]] <= limit[at] / 3
-            if team[at] and goes_on and peers.sum() + 1 >= config.fewest_peers and gone < few:
-                level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn"
-                score, since = float(quiet[at] / limit[at]), int(life.seen[at])
-                message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
-                found = Verdict(
-                    now, team[at], machine, device, "evidence", "event.silent", score, since, level, message
-                )
-                out.append(found)
-        return out
+    def _refuted(self) -> None:
+        """A GPU that is read again for a minute is neither lost nor out of reach."""
+        suspects = {key: fact for key, fact in self.facts.held.items() if key[2] in READABLE}
+        if not suspects:
+            return
+        board = self.watches["gpu"].board
+        for key, fact in suspects.items():
+            mine = [at for at, who in enumerate(board.entities) if who[0] == key[0] and key[1] in ("", who[1])]
+            if len(mine) and board.since[:, mine].max() > fact.since + _BACK_NS:
+                del self.facts.held[key]

@@ -1,0 +1,150 @@
+"""Board: of one table, the newest reading of the columns that can be hard facts, and what became of each over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import SECOND
+from detector.rows import NEVER, Rows, device_of
+from detector.tasks import Tasks
+from detector.window import Entity, grown, is_counter
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NO_TASK = -1
+TRAFFIC = 1e4
+"""Units a second below which a counter of bytes stands still: an idle port's own management traffic."""
+STALE_S = 90.0
+"""A reading older than this says nothing of now; slow-changing columns are read every minute."""
+_FILLS = {"value": np.nan, "base": np.nan, "peak": np.nan, "since": NEVER, "last": NEVER, "before": NEVER}
+
+
+@dataclass(slots=True)
+class Board:
+    """Arrays [column, entity]; an entity is a row's identity: a machine, a GPU, a port, a source."""
+
+    table: str
+    columns: tuple[str, ...]
+    falls: tuple[str, ...] = ()
+    """Columns of which a fall is what is counted, where otherwise it is growth."""
+    only: tuple[str, ...] | None = None
+    """Keys that are looked at; None: all."""
+    entities: list[Entity] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """Each entity's last key."""
+    value: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The newest known value."""
+    base: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """What is forgiven: a counter's first value, or its value when the operator cleared it."""
+    peak: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The highest value."""
+    since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """When the newest value was read."""
+    last: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """When it last grew (or fell), bytes when they last flowed ..."""
+    before: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """... and the time before that."""
+    task: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    name: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Numbers of each entity's task, machine, and (task, device) together."""
+    tasks: list[str] = field(default_factory=list)
+    version: tuple[int, int] = (-1, -1)
+    _number: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _idents: tuple[tuple[str, ...], ...] = ()
+    _places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def row(self, column: str) -> int:
+        """The place of a column."""
+        return self.columns.index(column)
+
+    def now(self, column: str, now: int) -> Floats:
+        """[entity]: a column's values, NaN where unknown for long."""
+        at = self.row(column)
+        fresh = now - self.since[at] <= STALE_S * SECOND
+        return np.where(fresh, self.value[at], np.nan)
+
+    def feed(self, rows: Rows) -> None:
+        """Take in rows in order of time; of several of one entity the newest counts, and what is not new does not."""
+        some = [name for name in self.columns if name in rows.metrics]
+        if not some or not len(rows.time):
+            return
+        self._admit(rows.idents)
+        newest = np.full(len(rows.idents), -1, np.int64)
+        newest[rows.ident] = np.arange(len(rows.ident))
+        newest[self._places < 0] = -1
+        take = newest[newest >= 0]
+        place = self._places[rows.ident[take]]
+        at = np.array([self.columns.index(name) for name in some])
+        taken = rows.values[take][:, [rows.metrics.index(name) for name in some]].T
+        self._note(np.ix_(at, place), taken, rows.time[take])
+
+    def _note(self, cell: tuple[Any, ...], new: NDArray[np.floating[Any]], time: Ints) -> None:
+        since, old = self.since[cell], self.value[cell]
+        known = ~np.isnan(new) & (time > since)
+        delta = np.where(known, new - old, np.nan)
+        delta[[self.columns[at] in self.falls for at in cell[0][:, 0]]] *= -1
+        seconds = (time - since) / SECOND
+        least = np.where([["bytes" in self.columns[at]] for at in cell[0][:, 0]], TRAFFIC * seconds, 0.0)
+        moved = delta > least
+        # Two at once are two times, if the reading before is not long ago.
+        twice = moved & (delta >= 2) & (seconds <= STALE_S)
+        self.before[cell] = np.where(twice, time, np.where(moved, self.last[cell], self.before[cell]))
+        self.last[cell] = np.where(moved, time, self.last[cell])
+        self.value[cell] = np.where(known, new, old)
+        self.since[cell] = np.where(known, time, since)
+        # What fell below what is forgiven was reset.
+        self.base[cell] = np.where(known, np.fmin(self.base[cell], new), self.base[cell])
+        self.peak[cell] = np.fmax(self.peak[cell], new)
+        first = np.isnan(self.base[cell]) & known
+        counter = np.array([[is_counter(self.table, self.columns[at])] for at in cell[0][:, 0]])
+        self.base[cell] = np.where(first, np.where(counter, new, np.fmin(new, 0.0)), self.base[cell])
+
+    def _admit(self, idents: Sequence[tuple[str, ...]]) -> None:
+        if idents is self._idents:
+            return
+        for ident in idents:
+            if ident not in self._number and (self.only is None or ident[-1] in self.only):
+                self._number[ident] = len(self._number)
+                self.names.append(ident[-1])
+                device = None if self.table == "source" else device_of(self.table, ident[1:])
+                self.entities.append((ident[0], device))
+        self._idents = tuple(idents)
+        self._places = np.array([self._number.get(ident, -1) for ident in idents], np.int64)
+        shape = (len(self.columns), len(self._number))
+        for name, fill in _FILLS.items():
+            setattr(self, name, grown(getattr(self, name), shape, fill))
+
+    def seat(self, tasks: Tasks) -> bool:
+        """Number tasks and machines anew where somebody came or moved; whether that was so."""
+        if self.version == (tasks.version, len(self.entities)):
+            return False
+        self.version = (tasks.version, len(self.entities))
+        numbers: tuple[dict[object, int], ...] = ({}, {}, {})
+        seats = np.full((3, self.value.shape[1]), NO_TASK, np.int64)
+        for ident, at in self._number.items():
+            task = tasks.task_of(ident[0])
+            seats[1, at] = numbers[1].setdefault(ident[0], len(numbers[1]))
+            if task is not None:
+                seats[0, at] = numbers[0].setdefault(task, len(numbers[0]))
+                seats[2, at] = numbers[2].setdefault((task, *ident[1:]), len(numbers[2]))
+        self.tasks = [str(task) for task in numbers[0]]
+        self.task, self.machine, self.name = seats
+        self.machine[self.machine == NO_TASK] = 0  # room that nobody has yet; their task says so
+        return True
+
+    def pardon(self, those: Ints, gauges: bool) -> None:
+        """Forgive some entities what their counters have counted; of `gauges` too what they read now."""
+        counter = np.array([is_counter(self.table, name) for name in self.columns], bool)
+        rows = np.flatnonzero(counter | gauges)
+        self.base[np.ix_(rows, those)] = self.value[np.ix_(rows, those)]
+        self.peak[:, those] = self.value[:, those]
+        flowing = np.array(["bytes" in name for name in self.columns], bool)
+        rest = np.ix_(np.flatnonzero(~flowing), those)
+        self.last[rest] = self.before[rest] = NEVER

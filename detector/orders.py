@@ -1,0 +1,107 @@
+"""Orders of the operator, as the store's events carry them: what is forgiven, and which machines are in maintenance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from detector.rows import NEVER, Rows
+from detector.verdict import Verdict
+
+OPERATOR = "operator"
+"""The `source` of the events by which people speak to the detector."""
+CLEAR, MAINTENANCE, END = "clear", "maintenance", "maintenance_end"
+FOREVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Forget what is held against a machine, or against one of its devices; `time` is Unix ns."""
+
+    time: int
+    machine: str
+    device: str | None
+    reason: str
+
+    def covers(self, machine: str, device: str | None) -> bool:
+        """Whether the order is about this device."""
+        return machine == self.machine and self.device in (None, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """A machine is worked on: since <= time < until (Unix ns) nothing is said about it."""
+
+    since: int
+    until: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the operator has ordered; an order that is read twice, or late, counts once."""
+
+    periods: dict[str, Maintenance] = field(default_factory=dict)
+    """Machine -> its newest maintenance, be it over or still to come."""
+    cleared: dict[tuple[str, str | None], int] = field(default_factory=dict)
+    """(machine, device) -> time of the newest order to forget."""
+    idle: frozenset[str] = frozenset()
+    """Machines in maintenance now."""
+    back: dict[str, int] = field(default_factory=dict)
+    """Machines whose maintenance is over since the last step, and since when."""
+    fresh: tuple[Clear, ...] = ()
+    """Orders to forget that came since the last step."""
+    _new: list[Clear] = field(default_factory=list)
+    _idents: tuple[tuple[str, ...], ...] = ()
+    _mine: bool = False
+
+    def feed(self, rows: Rows) -> None:
+        """Learn from rows of the table `event`."""
+        if rows.idents is not self._idents:
+            self._idents, self._mine = rows.idents, any(OPERATOR in ident[1:2] for ident in rows.idents)
+        if not self._mine or rows.keys != ("source", "code"):
+            return
+        columns = rows.who(0), rows.who(1), rows.who(2), rows.text("device"), rows.text("message")
+        for at in (columns[1] == OPERATOR).nonzero()[0]:
+            machine, _, code, device, message = (column[at] for column in columns)
+            time, until = int(rows.time[at]), rows.number("until")[at]
+            if code == CLEAR:
+                self._clear(Clear(time, machine, device or None, message))
+            elif code in (MAINTENANCE, END):
+                # A column of floats holds a time to a quarter of a microsecond.
+                end = time if code == END else int(until) if until == until else FOREVER
+                self._maintain(machine, Maintenance(time, end, message))
+
+    def _clear(self, order: Clear) -> None:
+        if order.time > self.cleared.get((order.machine, order.device), NEVER):
+            self.cleared[order.machine, order.device] = order.time
+            self._new.append(order)
+
+    def _maintain(self, machine: str, order: Maintenance) -> None:
+        before = self.periods.get(machine)
+        if before is None or order.since >= before.since:
+            self.periods[machine] = order
+
+    def turn(self, now: int) -> bool:
+        """Begin the step at `now` (Unix ns); whether a maintenance began or ended."""
+        self.fresh, self._new = tuple(self._new), []
+        idle = frozenset(name for name, period in self.periods.items() if period.since <= now < period.until)
+        self.back = {name: min(self.periods[name].until, now) for name in self.idle - idle}
+        changed, self.idle = idle != self.idle, idle
+        return changed
+
+    def forgiven(self, machine: str, device: str | None) -> int:
+        """Until when (Unix ns) all is forgotten of a device; a fact that is not later counts no more."""
+        times = [self.cleared.get((machine, None), NEVER), self.cleared.get((machine, device), NEVER)]
+        period = self.periods.get(machine)
+        return max(*times, NEVER if period is None else period.until if machine not in self.idle else FOREVER)
+
+    def ends(self, verdict: Verdict) -> str:
+        """Why this is said no more since this step, in words; empty where nobody ordered that."""
+        if verdict.machine in self.idle:
+            return f"is in maintenance{_because(self.periods[verdict.machine].reason)}"
+        covered = [order for order in self.fresh if order.covers(verdict.machine, verdict.device)]
+        return f"was cleared by the operator{_because(covered[-1].reason)}" if covered else ""
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
