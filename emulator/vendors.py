@@ -25,9 +25,10 @@ tx_discards_phy rx_symbol_err_phy rx_pcs_symbol_err_phy rx_pause_ctrl_phy tx_pau
 rx_prio0_pause_duration rx_prio3_pause rx_prio3_pause_duration tx_prio0_pause tx_prio0_pause_duration tx_prio3_pause
 tx_prio3_pause_duration rx_prio3_discards tx_pause_storm_warning_events tx_pause_storm_error_events"""
 _BNXT = """active_pds active_ahs active_qps active_srqs active_cqs active_mrs active_mws rx_pkts rx_bytes tx_pkts
-tx_bytes recoverable_errors tx_roce_errors tx_roce_discards rx_roce_errors rx_roce_discards to_retransmits seq_err_naks_rcvd
-max_retry_exceeded rnr_naks_rcvd missing_resp unrecoverable_err bad_resp_err local_qp_op_err local_protection_err
-mem_mgmt_op_err remote_invalid_req_err remote_access_err remote_op_err dup_req res_exceed_max res_length_mismatch
+tx_bytes recoverable_errors tx_roce_errors tx_roce_discards rx_roce_errors rx_roce_discards to_retransmits
+seq_err_naks_rcvd max_retry_exceeded rnr_naks_rcvd missing_resp unrecoverable_err bad_resp_err local_qp_op_err
+local_protection_err mem_mgmt_op_err remote_invalid_req_err remote_access_err remote_op_err dup_req res_exceed_max
+res_length_mismatch
 res_exceeds_wqe res_opcode_err res_rx_invalid_rkey res_rx_domain_err res_rx_no_perm res_rx_range_err res_tx_invalid_rkey
 res_tx_domain_err res_tx_no_perm res_tx_range_err res_irrq_oflow res_unsup_opcode res_unaligned_atomic res_rem_inv_err
 res_mem_err res_srq_err res_cmp_err res_invalid_dup_rkey res_wqe_format_err res_cq_load_err res_srq_load_err
@@ -106,7 +107,7 @@ _ROCE_WORDS = _PMA_WORDS | {
     "pfc_transmit_frames": ("tx_prio3_pause", 1),
     "pfc_receive_frames": ("rx_prio3_pause", 1),
     "discards": ("rx_discards_phy", 1),
-    "symbol_errors": ("rx_symbol_err_phy", 1),
+    "symbol_errors": ("rx_pcs_symbol_err_phy", 1),
     "link_downed": ("carrier_down_count", 1),
 }
 _BNXT_WORDS = {
