@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from detector.config import SECOND
 from detector.rows import NEVER, Floats, Ints, Rows, device_of
-from store.catalogue import METRICS
+from store.catalogue import METRICS, TABLES
 
 Entity = tuple[str, str | None]
 """Machine and device; the device is None where the machine as a whole is read."""
+_UNITS = ("_total", "_ratio", "_seconds", "_per_second")
+"""Ends of names that drivers do not give to their counters."""
 
 
 def grown(array: NDArray[Any], shape: tuple[int, ...], fill: float) -> NDArray[Any]:
@@ -35,9 +37,11 @@ def is_counter(table: str, metric: str) -> bool:
 
 
 def is_judged(table: str, metric: str) -> bool:
-    """Whether peers are compared by this column; what no catalogue knows is."""
+    """Whether peers are compared by this column; what no catalogue knows is, unless it was passed on from a driver."""
     known = METRICS.get(f"{table}.{metric}")
-    return known is None or known.bad != "none"
+    if known is None:
+        return table not in TABLES or not TABLES[table].passes_on or metric.endswith(_UNITS)
+    return known.bad != "none"
 
 
 @dataclass(slots=True)

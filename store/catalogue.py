@@ -44,6 +44,8 @@ class Table:
     keys: tuple[str, ...]
     judged: bool
     help: str
+    passes_on: bool = False
+    """Whether it has columns that drivers named: context, unless the name promises a unit of this catalogue."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -56,9 +58,10 @@ TABLES: dict[str, Table] = {
     for table in (
         Table("host", (), True, "one reading of the operating system"),
         Table("gpu", ("gpu",), True, "one reading of one GPU"),
-        Table("rdma", ("port",), True, "one reading of one RDMA port"),
+        Table("rdma", ("port",), True, "one reading of one RDMA port", passes_on=True),
         Table("nccl", ("gpu", "slot"), True, "one communicator of one process, over the last period"),
         Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
+        Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("task", (), False, "which training task the machine works for"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
@@ -172,6 +175,9 @@ cuda | allocated_bytes | bytes | gauge | none | 0 | 0 | device memory asked for 
 cuda | gc_pauses_total | pauses | counter | high | 0.5 | 1.0 | garbage collections of CPython
 cuda | gc_seconds_total | seconds | counter | high | 0.03 | 0.5 | time in garbage collection
 cuda | startup_phase | text | text | none | 0 | 0 | how far the process has come since its start
+process | cpu_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | time threads of the GPU's processes were ready to run and had no CPU, added up
+process | disk_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | time threads of the GPU's processes waited for disks and network file systems, added up
+process | tcp_retransmit_segments_total | segments | counter | high | 20 | 1.0 | TCP segments that the GPU's processes had to send again
 task | task | text | text | none | 0 | 0 | which training task the machine works for
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3

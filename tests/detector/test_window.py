@@ -43,6 +43,15 @@ def test_counter_keeps_its_precision() -> None:
     assert held(window, 2) == {("m0", "rdma:mlx5_0/1"): 7000.0}
 
 
+def test_counters_as_drivers_name_them_are_context() -> None:
+    """Of ports, columns that no catalogue knows are judged only where the name promises a unit; elsewhere all are."""
+    for table, metrics in (("rdma", ["lost_frames_total"]), ("host", ["rnr_nak_retry_err", "lost_frames_total"])):
+        window = Window(table)
+        for name in ("rnr_nak_retry_err", "lost_frames_total"):
+            window.feed(rows_of(table, one(table, [1, 2], name, [5, 6], port=["mlx5_0/1"] * 2)))
+        assert window.metrics == metrics
+
+
 def test_silence_becomes_unknown() -> None:
     """A reading is held for two and a half steps and no longer."""
     window = Window("host")
