@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-SOURCES = ("host", "kernel_log", "probe", "nccl", "cuda")
+SOURCES = ("host", "rdma", "kernel_log", "probe", "nccl", "cuda")
 """Every source, by the stem of its file under `agent/sources/`."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")

@@ -1,0 +1,196 @@
+"""RDMA ports, InfiniBand and RoCE: /sys/class/infiniband, and the statistics of the network interfaces behind it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.context import Context
+from agent.ethtool import Ethtool
+from agent.port_columns import column_of
+from agent.port_files import SECOND, PortFiles, PortGoneError
+from agent.port_statistics import Statistics
+from agent.ports import MOST_PORTS, Place, find, interfaces
+from store.sample import Sample, Value
+
+log = logging.getLogger(__name__)
+
+REST_NS = 10 * SECOND
+"""How often counters are read that peers are not compared by, and how often new ports are looked for."""
+FLAPS_NS = 300 * SECOND
+"""A link that falls twice within this time is flapping (ByteRobust, arXiv 2509.16293: two alerts in five minutes)."""
+
+
+@dataclass(slots=True)
+class Link:
+    """What is remembered of a link from reading to reading, and the events that come of it."""
+
+    up: bool | None = None
+    downs: float | None = None
+    seen: int = 0
+    """Falls that were seen and that the port's own counter may yet count."""
+    falls: deque[int] = field(default_factory=lambda: deque(maxlen=64))
+
+    def follow(self, now: int, up: bool | None, downs: float | None) -> list[tuple[str, str, str]]:
+        """(code, severity, message) of what happened since the last reading."""
+        events = []
+        if up is not None and self.up is not None and up != self.up:
+            events.append(
+                ("link_up", "info", "the link is up again") if up else ("link_down", "crit", "the link went down")
+            )
+            if not up:
+                self.seen += 1
+                self.falls.append(now)
+        hidden = self._hidden(downs)
+        self.falls.extend([now] * min(hidden, 64))
+        recent = sum(fall > now - FLAPS_NS for fall in self.falls)
+        if hidden or (events and not up and recent > 1):
+            flapping = f"the link fell {recent} times within {FLAPS_NS // SECOND} s"
+            said = flapping if recent > 1 else "the link went down and came back between two readings"
+            events.append(("link_flap", "crit" if recent > 1 else "warn", said))
+        self.up = self.up if up is None else up
+        return events
+
+    def _hidden(self, downs: float | None) -> int:
+        """How many falls the counter knows of that were not seen; a counter that decreases was reset."""
+        if downs is None:
+            return 0
+        counted = max(int(downs - self.downs), 0) if self.downs is not None else 0
+        self.downs = downs
+        known = min(counted, self.seen)
+        self.seen -= known
+        return counted - known
+
+
+@dataclass(slots=True)
+class _Port:
+    """One port that is there."""
+
+    files: PortFiles
+    statistics: Statistics
+    due: int
+    """When the rest is read next (Unix ns)."""
+
+
+class Rdma:
+    """Reads all ports; those that come and go are followed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._class = root / "sys/class/infiniband"
+        self._ethtool: Ethtool | None = None
+        self._ports: dict[str, _Port] = {}
+        self._links: dict[str, Link] = {}
+        self._listing: list[str] = []
+        self._look = 0
+        self._turn = 0
+
+    def read(self, now: int) -> list[Sample]:
+        """A row for each port, and events of links that went down, came up or flapped."""
+        self._turn += 1
+        samples = self._gone(now, self._find(now))
+        for place, (name, port) in enumerate(list(self._ports.items())):
+            try:
+                values = self._values(now, place, port)
+            except PortGoneError:
+                samples += self._gone(now, [name])
+                self._look = 0
+                continue
+            samples.append(Sample("rdma", {"port": name, **values}))
+            link, up, downs = self._links[name], values.get("link_up"), values.get("link_downed_total")
+            happened = link.follow(now, None if up is None else bool(up), downs)  # type: ignore[arg-type]
+            samples += [_event(name, *event) for event in happened]
+        return samples
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for port in self._ports.values():
+            port.files.close()
+        self._ports.clear()
+        if self._ethtool is not None:
+            self._ethtool.close()
+
+    def _values(self, now: int, place: int, port: _Port) -> dict[str, Value]:
+        values: dict[str, Value] = dict(port.files.read(now))
+        counts: dict[str, int] = {}
+        if (self._turn + place) % port.statistics.every == 0:
+            try:
+                counts = port.statistics.read()
+            except OSError:  # renamed, or with other queues than before
+                port.statistics = Statistics(self._tool(), [])
+                port.statistics.complete = False
+        for column, terms in port.files.columns.items():
+            parts = [counts[term.name] * term.unit for term in terms if term.name in counts]
+            if parts and column not in values:
+                values[column] = sum(parts)
+        if now >= port.due:
+            port.due = max(port.due + REST_NS, now)
+            rest = counts | port.files.rest(now)
+            if not port.statistics.complete:
+                port.statistics = Statistics(self._tool(), interfaces(port.files.place))
+            port.files.adopt(port.statistics.names)
+            whole = port.files.whole
+            names = {name: column_of(name) for name in rest if name not in whole}
+            values |= {column: rest[name] for name, column in names.items() if column and column not in values}
+        return values
+
+    def _find(self, now: int) -> list[str]:
+        """Open ports that came; the names of those that went."""
+        try:
+            listing = os.listdir(self._class)
+        except OSError:  # no RDMA here, or not yet
+            listing = []
+        if listing == self._listing and now < self._look:
+            return []
+        self._listing, self._look = listing, now + REST_NS
+        found = {place.name: place for place in find(self._root)} if listing else {}
+        for order, (name, place) in enumerate(found.items()):
+            if name not in self._ports:
+                self._open(place, now, order * REST_NS // MOST_PORTS)
+        return [name for name in self._ports if name not in found]
+
+    def _open(self, place: Place, now: int, later: int) -> None:
+        try:
+            files = PortFiles(place, now)
+        except PortGoneError:
+            return
+        links = interfaces(place) if files.ethernet else []
+        statistics = Statistics(self._tool(), links)
+        files.adopt(statistics.names)
+        self._ports[place.name] = _Port(files, statistics, now + later)
+        self._links.setdefault(place.name, Link())
+
+    def _gone(self, now: int, names: list[str]) -> list[Sample]:
+        """Forget ports that went, but not that their links were up."""
+        samples = []
+        for name in names:
+            files = self._ports.pop(name).files
+            files.close()
+            link = self._links[name]
+            link.downs, link.seen = None, 0
+            if (files.pci / "driver").exists():  # handed to another namespace: the device is well
+                samples.append(_event(name, "port_gone", "info", "the port was taken to another namespace"))
+                del self._links[name]
+            else:
+                said = [("link_down", "crit", "the port is gone: its device or driver was taken away")]
+                samples += [_event(name, *event) for event in said if link.up is not False]
+                link.up = False
+        return samples
+
+    def _tool(self) -> Ethtool:
+        self._ethtool = self._ethtool or Ethtool()
+        return self._ethtool
+
+
+def _event(port: str, code: str, severity: str, message: str) -> Sample:
+    device = f"rdma:{port}"
+    values = {"source": "rdma", "code": code, "device": device, "severity": severity, "message": f"{port}: {message}"}
+    return Sample("event", values)
+
+
+def open_source(context: Context) -> Rdma:
+    """The source, ready to read; ports may come later."""
+    return Rdma(Path(context.config.root))
