@@ -95,7 +95,8 @@ class Communicators:
     def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> Communicator:
         """What the library itself says of a communicator, read from its memory."""
         before = self.known.get((pid, comm), Communicator())
-        self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
+        if (before.identity, before.rank, before.ranks) != (identity, rank, ranks):
+            self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
         return self.known[pid, comm]
 
     def processes(self) -> set[int]:

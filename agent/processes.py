@@ -51,6 +51,15 @@ def _read(path: str, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+def _read_stat(path: str) -> bytes:
+    """A file of one line, which the kernel hands over in one piece."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
+
+
 def parse_maps(process: Process, text: bytes) -> list[MappedFile]:
     """The executable file mappings of /proc/PID/maps, each file once."""
     files: dict[tuple[bytes, bytes], MappedFile] = {}
@@ -98,7 +107,7 @@ class Processes:
                 alive.add(pid)
                 continue
             try:
-                stat = parse_stat(_read(f"{self._root}/{name}/stat", 4096))
+                stat = parse_stat(_read_stat(f"{self._root}/{name}/stat"))
                 alive.add(pid)
                 start, size, stack = stat
                 if not size or self._seen.get(pid) == stat:  # no memory of its own: a thread of the kernel
@@ -120,7 +129,7 @@ class Processes:
         Raises OSError where the process cannot be looked at, though it may well be alive.
         """
         try:
-            start, size, stack = parse_stat(_read(f"{self._root}/{pid}/stat", 4096))
+            start, size, stack = parse_stat(_read_stat(f"{self._root}/{pid}/stat"))
         except (FileNotFoundError, ProcessLookupError, ValueError):
             return None
         return Process(pid, start, stack) if size else None
@@ -128,6 +137,17 @@ class Processes:
     def alive(self, process: Process) -> bool:
         """Whether that very program still runs. Raises OSError where it cannot be looked at."""
         return self.find(process.pid) == process
+
+    def files(self, process: Process) -> list[MappedFile]:
+        """What a process maps executable. Raises OSError where it has ended or cannot be looked at."""
+        return parse_maps(process, _read(f"{self._root}/{process.pid}/maps", _MAPS_BYTES))
+
+    def program(self, process: Process) -> int:
+        """The inode of the file that a process executes; 0 where it cannot be known."""
+        try:
+            return os.stat(f"{self._root}/{process.pid}/exe").st_ino
+        except OSError:
+            return 0
 
     def environment(self, pid: int) -> dict[str, str]:
         """The environment that the process was started with; empty where it cannot be read."""

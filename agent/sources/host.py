@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from agent.context import Context
 from store.sample import Sample, Value
+
+_FILE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,49 +77,83 @@ def _ratio(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
+class _File:
+    """A file under /proc that stays open: opening one costs as much as reading it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def read(self) -> str:
+        """What it says now. Raises OSError where it is missing or unreadable."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self._descriptor, _FILE_BYTES, 0).decode()
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 class Host:
     """Reads the machine; the first reading has totals only, since a share needs two."""
 
     def __init__(self, proc: Path) -> None:
-        self._proc = proc
+        self._pressure = {resource: _File(proc / "pressure" / resource) for resource in ("cpu", "memory", "io")}
+        self._network, self._load = _File(proc / "net/snmp"), _File(proc / "loadavg")
         self._before: Reading | None = None
 
     def read(self, now: int) -> list[Sample]:
         """One row. What this kernel does not have (PSI, disks) is missing from it."""
-        reading = self._totals(now)
+        disks = _disks()
+        reading = self._totals(now, disks)
         values = self._counters()
+        if disks:
+            values["disk_read_bytes_total"] = sum(disk.read_bytes for disk in disks.values())
+            values["disk_write_bytes_total"] = sum(disk.write_bytes for disk in disks.values())
         if self._before is not None:
             values |= ratios(self._before, reading)
         self._before = reading
         return [Sample("host", values)]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Let go of the files."""
+        for file in (*self._pressure.values(), self._network, self._load):
+            file.close()
 
-    def _totals(self, now: int) -> Reading:
+    def _totals(self, now: int, disks: Mapping[str, Any]) -> Reading:
         pressure = {}
-        for resource in ("cpu", "memory", "io"):
+        for resource, file in self._pressure.items():
             # Missing where the kernel has no PSI, unreadable where it is switched off.
             with contextlib.suppress(OSError):
-                pressure[resource] = parse_pressure((self._proc / "pressure" / resource).read_text())
-        disks = psutil.disk_io_counters(perdisk=True) or {}
+                pressure[resource] = parse_pressure(file.read())
         busy = {name: getattr(disk, "busy_time", 0) for name, disk in disks.items()}
         return Reading(now, psutil.cpu_times()._asdict(), pressure, busy)
 
     def _counters(self) -> dict[str, Value]:
-        values: dict[str, Value] = {}
         memory = psutil.virtual_memory()
-        values["memory_utilization_ratio"] = 1 - memory.available / memory.total
-        disk = psutil.disk_io_counters()
-        if disk is not None:
-            values["disk_read_bytes_total"], values["disk_write_bytes_total"] = disk.read_bytes, disk.write_bytes
         links = [link for name, link in psutil.net_io_counters(pernic=True).items() if name != "lo"]
-        values["network_receive_bytes_total"] = sum(link.bytes_recv for link in links)
-        values["network_transmit_bytes_total"] = sum(link.bytes_sent for link in links)
-        values["tcp_retransmit_segments_total"] = parse_retransmits((self._proc / "net/snmp").read_text())
-        values["context_switches_total"] = psutil.cpu_stats().ctx_switches
-        values["processes_running"] = float((self._proc / "loadavg").read_text().split()[3].split("/")[0])
-        return values
+        return {
+            "memory_utilization_ratio": 1 - memory.available / memory.total,
+            "network_receive_bytes_total": sum(link.bytes_recv for link in links),
+            "network_transmit_bytes_total": sum(link.bytes_sent for link in links),
+            "tcp_retransmit_segments_total": parse_retransmits(self._network.read()),
+            "context_switches_total": psutil.cpu_stats().ctx_switches,
+            "processes_running": float(self._load.read().split()[3].split("/")[0]),
+        }
+
+
+def _disks() -> dict[str, Any]:
+    """Counters by disk; of a disk with partitions only the disk, which has counted what they did."""
+    found: dict[str, Any] = psutil.disk_io_counters(perdisk=True) or {}
+    return {name: disk for name, disk in found.items() if not _is_partition(name, found)}
+
+
+def _is_partition(name: str, disks: Mapping[str, Any]) -> bool:
+    whole = name.rstrip("0123456789")
+    return whole != name and (whole in disks or (whole.endswith("p") and whole[:-1] in disks))
 
 
 def open_source(context: Context) -> Host:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +111,14 @@ def test_kernel_without_pressure(tmp_path: Path) -> None:
     assert sample.values["processes_running"] == 4.0
     assert sample.values["tcp_retransmit_segments_total"] == 58
     assert "cpu_pressure_ratio" not in sample.values
+
+
+def test_a_partition_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of a disk's partitions are in the disk's own; another disk's are added."""
+    sizes = {"nvme0n1": 700, "nvme0n1p1": 300, "nvme0n1p2": 211, "sda": 41, "sda1": 37, "dm-0": 5}
+    disks = {name: SimpleNamespace(read_bytes=size, write_bytes=2 * size, busy_time=1) for name, size in sizes.items()}
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda perdisk: disks)
+    source = Host(Path("/proc"))
+    (row,) = source.read(1)
+    source.close()
+    assert (row.values["disk_read_bytes_total"], row.values["disk_write_bytes_total"]) == (746, 1492)
