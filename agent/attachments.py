@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from agent.files import identity
 from agent.libraries import Answer, Layout, Libraries
 from agent.processes import MappedFile, Process, Processes
-from bpf.uprobe import attach, detach
+from bpf.uprobe import Point, attach, detach
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class Attachments:
                 return
             for name, offset in (answer.functions or {}).items():
                 if offset not in library.probes:  # else an alias
-                    library.probes[offset] = attach(self._programs[name], f"/proc/self/fd/{descriptor}", offset)
+                    library.probes[offset] = attach(self._programs[name], f"/proc/self/fd/{descriptor}", Point(offset))
         except OSError as error:
             library.state, library.reason = "blocked", f"{name}: {error.strerror}"
         finally:

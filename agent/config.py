@@ -6,11 +6,14 @@ import socket
 
 import msgspec
 
-SOURCES = ("host", "rdma", "kernel_log", "probe", "nccl", "cuda")
+SOURCES = ("host", "rdma", "kernel_log", "probe", "nccl", "cuda", "python")
 """Every source, by the stem of its file under `agent/sources/`."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 """Groups of CUDA calls that can be counted beside the synchronize calls."""
+
+RETURN_PROBES = ("auto", "never", "always")
+"""When to probe the return of a function."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +38,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often to look for new processes and libraries."""
     progress_hertz: float = 20.0
     """How often to look at the progress of transfers; 0: never."""
+    return_probes: str = "auto"
+    """Probes on returns, where nothing else tells how long a garbage collection took: auto (where the kernel lets them
+    pass every filter of system calls), never, always (but for processes whose system calls are filtered)."""
     keep_seconds: float = 7 * 86400.0
     """How long the embedded store keeps rows."""
     keep_bytes: int = 2_000_000_000
@@ -57,8 +63,12 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if word not in known:
                     raise ValueError(f"agent.{key} names {word!r}: known are {', '.join(known)}")
 
+        if self.return_probes not in RETURN_PROBES:
+            raise ValueError(f"agent.return_probes is {self.return_probes!r}: known are {', '.join(RETURN_PROBES)}")
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
             raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
+        if "python" in self.sources and not {"nccl", "cuda"} & set(self.sources):
+            raise ValueError("agent.sources needs nccl or cuda beside python: they tell which processes train")
 
     @property
     def name(self) -> str:

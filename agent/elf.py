@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import resource
 import stat
 import sys
@@ -21,6 +22,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from agent.files import identity
+from agent.tracepoints import BASE, NOTES, NOTES_BYTES, parse_notes
 
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -79,6 +81,47 @@ def _address(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) ->
             return int(hits[0])
         place = data.find(name + b"\0", place + 1, high)
     return None
+
+
+def find_clones(elf: Any, data: mmap.mmap, name: str) -> dict[str, int]:
+    """File offsets of a function that is found under its own name, or as what a compiler made of it.
+
+    A static function may lose arguments or be specialized, and is called `name.isra.0` or `name.constprop.1` then
+    (GCC's ipa-clones; Clang's ThinLTO writes `.llvm.` and a number). Its pieces (`.part`, `.cold`) are not meant.
+    """
+    pattern = re.compile(re.escape(name.encode()) + rb"(?:\.(?:isra|constprop|lto_priv|llvm)\.[0-9]{1,20}){0,4}(?=\0)")
+    return find_functions(elf, data, sorted({match.decode() for match in pattern.findall(data)}))
+
+
+def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """File offsets of the named trace points' places and of their semaphores: `name`, `name#1`, `name#2` and so on."""
+    notes, base = elf.get_section_by_name(NOTES), elf.get_section_by_name(BASE)
+    places: dict[str, int] = {}
+    semaphores: dict[str, int] = {}
+    if notes is None or notes["sh_size"] > NOTES_BYTES:
+        return places, semaphores
+    for point in parse_notes(notes.data()):
+        moved = base["sh_addr"] - point.base if base is not None else 0
+        offsets = list(elf.address_offsets(point.location + moved))
+        if point.name not in names or not offsets:
+            continue
+        same = sum(known.split("#")[0] == point.name for known in places)
+        key = f"{point.name}#{same}" if same else point.name
+        places[key] = offsets[0]
+        held = list(elf.address_offsets(point.semaphore + moved)) if point.semaphore else []
+        if held:
+            semaphores[key] = held[0]
+    return places, semaphores
+
+
+def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, int]]:
+    """File offsets of functions, of functions and their clones (`name*`), and of trace points (`provider:name`)."""
+    functions = find_functions(elf, data, [name for name in wanted if name.isidentifier()])
+    for name in wanted:
+        if name.endswith("*"):
+            functions |= find_clones(elf, data, name[:-1])
+    places, semaphores = find_trace_points(elf, [name for name in wanted if ":" in name])
+    return {"functions": functions | places, "semaphores": semaphores}
 
 
 def find_layout(elf: Any) -> dict[str, dict[str, int]] | None:
@@ -140,9 +183,9 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
                 yield answer | {"functions": {}, "done": True}
                 return
             elf = ELFFile(file)
-            functions = find_functions(elf, data, wanted)
-            more = layout_for in functions
-            yield answer | {"functions": functions, "done": not more}
+            found = find(elf, data, wanted)
+            more = layout_for in found["functions"]
+            yield answer | found | {"done": not more}
             if more:
                 yield {"layout": find_layout(elf), "done": True}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 
 _OVERLAY = 0x794C7630  # include/uapi/linux/magic.h
 
@@ -17,3 +18,14 @@ def identity(descriptor: int) -> str:
     ctypes.CDLL(None).fstatfs(descriptor, system)
     device = "overlay" if system[0] == _OVERLAY else str(status.st_dev)
     return f"{device}:{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
+
+
+def open_first(paths: Iterable[str]) -> int:
+    """A descriptor that names the file at the first path that works. Raises OSError where none does."""
+    failure: OSError = FileNotFoundError("no path given")
+    for path in paths:
+        try:
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            failure = error
+    raise failure

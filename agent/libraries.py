@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Layout = dict[str, dict[str, int]]
@@ -28,6 +28,8 @@ class Answer:
     """The path by which it could be opened."""
     functions: dict[str, int] | None = None
     """File offsets by name; None: this answer brings only the layout, or a failure."""
+    semaphores: dict[str, int] = field(default_factory=dict)
+    """File offsets, by name, of the counters that switch trace points on."""
     layout: Layout | None = None
     error: str = ""
     """Why the file cannot be read."""

@@ -25,7 +25,9 @@ from store.sample import Batch, Sample, Value
 log = logging.getLogger(__name__)
 
 PROBED = ("nccl", "cuda")
-"""Sources that count in the kernel, in the order of their .bpf.c files."""
+"""Sources that count in the kernel what every process calls, in the order of their .bpf.c files."""
+WATCHED = ("python",)
+"""Sources that put probes on single processes, by their .bpf.c files."""
 BACKLOG = 600
 """Batches kept while the store cannot be written: ten minutes at one a second."""
 PRUNE_PERIOD_S = 60.0
@@ -134,7 +136,7 @@ def open_context(config: AgentConfig) -> Context:
         return Context(config)
     processes = Processes()
     try:
-        kernel = load(PROBED)
+        kernel = load((*PROBED, *WATCHED))
     except BpfError as error:
         return Context(config, no_probes=str(error), processes=processes)
     programs = {name: fd for name, fd in kernel.programs.items() if name.startswith(tuple(wanted))}

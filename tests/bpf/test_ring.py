@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bpf.loader import load
 from bpf.maps import dtype_of_event, dtype_of_leaf
-from bpf.uprobe import attach, detach
+from bpf.uprobe import Point, attach, detach
 from emulator.build import build
 
 
@@ -50,7 +50,8 @@ def probed(probes_allowed: None) -> Any:
     for pool in ("free_processes", "free_slots"):
         for index in range(8):
             kernel.maps[pool].update(b"", index.to_bytes(4, "little"))
-    probe = attach(kernel.programs["ncclCommDestroy"], str(library.nccl), found["functions"]["ncclCommDestroy"])
+    place = Point(found["functions"]["ncclCommDestroy"])
+    probe = attach(kernel.programs["ncclCommDestroy"], str(library.nccl), place)
     destroy = ctypes.CDLL(str(library.nccl)).ncclCommDestroy
     destroy.argtypes = [ctypes.c_void_p]
     yield kernel, destroy
@@ -92,7 +93,7 @@ def test_attach_to_a_missing_file(probed: Any, tmp_path: Path) -> None:
     """A file that is not there any more is a FileNotFoundError: the process behind it has ended."""
     kernel, _ = probed
     with pytest.raises(FileNotFoundError):
-        attach(kernel.programs["ncclSend"], str(tmp_path / "gone"), 4096)
+        attach(kernel.programs["ncclSend"], str(tmp_path / "gone"), Point(4096))
 
 
 @pytest.mark.bpf
