@@ -15,6 +15,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from bpf.btf import VMLINUX, definitions
+from bpf.tracepoint import PREFIX, load
 from bpf.uprobe import TRACE_UPROBE_MULTI
 
 FOLDER = Path(__file__).parent
@@ -49,28 +51,57 @@ def _import_bcc() -> Any:
     return bcc
 
 
+def layout(text: bytes) -> tuple[dict[str, int], str]:
+    """What the text asks of the kernel's own layout; nothing, and why, where the kernel does not tell it."""
+    try:
+        return definitions(text, VMLINUX.read_bytes()), ""
+    except (OSError, ValueError) as error:
+        return {}, f"this kernel does not tell its layout, it was built without CONFIG_DEBUG_INFO_BTF ({error})"
+
+
+def _load_tracepoints(lib: Any, handle: Any, names: list[str], places: dict[str, int]) -> dict[str, int | str]:
+    """Descriptors of the programs at tracepoints, or why the kernel refuses one."""
+    loaded: dict[str, int | str] = {}
+    for name in names:
+        code, size = lib.bpf_function_start(handle, name.encode()), lib.bpf_function_size(handle, name.encode())
+        try:
+            loaded[name] = load(name, code, size, places[f"TYPE_{name.removeprefix(PREFIX)}"])
+        except OSError as error:
+            loaded[name] = f"{error.strerror}"
+    return loaded
+
+
 def build(stems: list[str], flags: list[str]) -> tuple[dict[str, Any], list[int]]:
     """Compile and load; a description of programs and maps, and their descriptors in the same order."""
     os.environ["BCC_KERNEL_SOURCE"] = str(FOLDER / "headers")
     bcc = _import_bcc()
-    module = bcc.BPF(text=source_text(stems), cflags=["-I/usr/include", *flags])
+    text = source_text(stems)
+    places, why = layout(text)
+    defined = [f"-D{word}={value}" for word, value in places.items()]
+    module = bcc.BPF(text=text, cflags=["-I/usr/include", *flags, *defined])
     lib, handle = bcc.lib, module.module
     # bcc's own binding leaves these two undeclared: a pointer would be cut to 32 bits.
     lib.bpf_num_tables.argtypes, lib.bpf_num_tables.restype = [ctypes.c_void_p], ctypes.c_size_t
     lib.bpf_table_name.argtypes, lib.bpf_table_name.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_char_p
-    programs = [lib.bpf_function_name(handle, i).decode() for i in range(lib.bpf_num_functions(handle))]
+    names = [lib.bpf_function_name(handle, i).decode() for i in range(lib.bpf_num_functions(handle))]
     kind = {"attach_type": TRACE_UPROBE_MULTI} if "attach_type" in signature(module.load_func).parameters else {}
-    descriptors = [module.load_func(name.encode(), bcc.BPF.KPROBE, **kind).fd for name in programs]
-    maps, events = {}, {}
+    probes = [name for name in names if not name.startswith(PREFIX)]
+    programs = {name: module.load_func(name.encode(), bcc.BPF.KPROBE, **kind).fd for name in probes}
+    points = _load_tracepoints(lib, handle, [name for name in names if name.startswith(PREFIX)], places)
+    programs |= {name: found for name, found in points.items() if isinstance(found, int)}
+    refused = {name: found for name, found in points.items() if isinstance(found, str)}
+    tables, maps, events = [], {}, {}
     for index in range(lib.bpf_num_tables(handle)):
         name = lib.bpf_table_name(handle, index)
         leaf = lib.bpf_table_leaf_desc(handle, name)
         maps[name.decode()] = json.loads(leaf) if leaf else None
-        descriptors.append(lib.bpf_table_fd(handle, name))
+        tables.append(lib.bpf_table_fd(handle, name))
         fields = lib.bpf_perf_event_fields(handle, name)
         if fields:
             events[name.decode()] = [lib.bpf_perf_event_field(handle, name, i).decode() for i in range(fields)]
-    return {"programs": programs, "maps": maps, "events": events}, descriptors
+    answer = {"programs": list(programs), "maps": maps, "events": events}
+    answer |= {"layout": places, "unknown": why, "refused": refused}
+    return answer, [*programs.values(), *tables]
 
 
 def main() -> None:

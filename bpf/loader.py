@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,12 @@ class Kernel:
     programs: dict[str, int]
     maps: dict[str, Map]
     rings: dict[str, Ring]
+    layout: dict[str, int] = field(default_factory=dict)
+    """What programs asked of the kernel's own layout and it could answer (`bpf.btf.definitions`)."""
+    unknown: str = ""
+    """Why the kernel does not tell its layout at all."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Programs at tracepoints that the kernel did not take, and why."""
 
     def close(self) -> None:
         """Let go of everything; the kernel frees what nobody else holds."""
@@ -71,7 +77,7 @@ def load(stems: Sequence[str]) -> Kernel:
             rings[name] = Ring(descriptor, dtype_of_event(answer["events"][name]))
         else:
             maps[name] = Map(descriptor, dtype_of_leaf(leaf) if leaf else np.dtype(np.uint32))
-    return Kernel(programs, maps, rings)
+    return Kernel(programs, maps, rings, answer["layout"], answer["unknown"], answer["refused"])
 
 
 def _ask_child(request: dict[str, Any]) -> tuple[dict[str, Any], list[int], str]:

@@ -18,6 +18,8 @@ NEVER = -(2**62)
 LARGEST = 1e30
 """No quantity is larger: what is, infinities too, stands for an unknown value, and sums of it would overflow."""
 
+_OF_GPUS = ("nccl", "cuda", "process", "startup")
+
 
 class ArrowTable(Protocol):
     """The part of `pyarrow.Table` that is used here."""
@@ -138,6 +140,6 @@ def _identities(
 
 
 def device_of(table: str, keys: Sequence[str]) -> str | None:
-    """The device as verdicts write it: `gpu:3`, `rdma:mlx5_0/1`; the NCCL and CUDA tables speak of GPUs."""
+    """The device as verdicts write it: `gpu:3`, `rdma:mlx5_0/1`; tables of processes speak of their GPUs."""
     known = "/".join(filter(None, keys))
-    return f"{'gpu' if table in ('nccl', 'cuda') else table}:{known}" if known else None
+    return f"{'gpu' if table in _OF_GPUS else table}:{known}" if known else None

@@ -1,0 +1,100 @@
+"""Whose sockets had to send again: what the kernel tells of a socket, matched with the processes that hold it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LOOK_NS = 10_000_000_000
+"""How often to look for the holders of sockets: each look reads every descriptor of every training process."""
+_FORGET_NS = 60_000_000_000
+"""How long somebody else's socket is not asked for again; by then a training process may have it, or its number."""
+_SOCKETS = 8192
+_DESCRIPTORS = 65536
+
+
+@dataclass(slots=True)
+class Socket:
+    """One socket and the segments that it has sent again."""
+
+    counted: int
+    newest: int
+    gpu: str | None = None
+    """Empty: no training process holds it. None: nobody has looked yet."""
+
+
+def held(process: Path, wanted: set[int]) -> set[int]:
+    """Those of the wanted sockets that a process holds; none where it has ended, or is not ours to look at."""
+    found: set[int] = set()
+    try:
+        names = os.listdir(process / "fd")
+    except OSError:
+        return found
+    for name in names[:_DESCRIPTORS]:
+        number = _socket(f"{process}/fd/{name}")
+        if number in wanted:
+            found.add(number)
+    return found
+
+
+def _socket(link: str) -> int:
+    """The number of the socket behind a link; -1: it is something else."""
+    try:
+        target = os.readlink(link)
+    except OSError:  # closed since the folder was listed
+        return -1
+    digits = target[8:-1] if target.startswith("socket:[") else ""
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else -1
+
+
+class Sockets:
+    """Segments sent again, by GPU.
+
+    The kernel tells a socket's running total each time it sends again. Whose it is is asked only then: most machines
+    go for days without.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._sockets: dict[int, Socket] = {}
+        self._looked = self._forgot = 0
+        self.segments: Counter[str] = Counter()
+
+    def update(self, now: int, told: NDArray[np.void], watched: Mapping[int, str]) -> None:
+        """Take in what the kernel told since, oldest first; `watched` gives the GPU of each training process."""
+        if len(self._sockets) > _SOCKETS:
+            self._sockets.clear()
+        inodes, last = np.unique(told["inode"][::-1], return_index=True)
+        totals = told["total"][::-1][last]
+        for inode, total in zip(inodes.tolist(), totals.tolist(), strict=True):
+            known = self._sockets.get(inode)
+            if known is not None and known.newest <= total:
+                known.newest = total
+            else:  # not met before: of what it sent again until now, only the last segment is counted
+                self._sockets[inode] = Socket(total - 1, total)
+        self._find(now, watched)
+        for socket in self._sockets.values():
+            if socket.gpu and socket.newest > socket.counted:
+                self.segments[socket.gpu] += socket.newest - socket.counted
+                socket.counted = socket.newest
+
+    def _find(self, now: int, watched: Mapping[int, str]) -> None:
+        if not 0 <= now - self._forgot < _FORGET_NS:  # a clock that was set back is no reason to wait
+            self._forgot = now
+            self._sockets = {inode: socket for inode, socket in self._sockets.items() if socket.gpu != ""}
+        unknown = {inode for inode, socket in self._sockets.items() if socket.gpu is None}
+        if not unknown or 0 <= now - self._looked < _LOOK_NS:
+            return
+        self._looked = now
+        for pid, gpu in watched.items():
+            for inode in held(self._proc / str(pid), unknown):
+                self._sockets[inode].gpu = gpu
+                unknown.discard(inode)
+        for inode in unknown:
+            self._sockets[inode].gpu = ""

@@ -1,0 +1,129 @@
+"""What training processes wait for: a CPU and disks; what their sockets send again; which run out of memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from agent.context import Context, NothingThereError
+from agent.crew import Crew
+from agent.sockets import Sockets
+from agent.training import Training
+from bpf.loader import Kernel
+from bpf.tracepoint import PREFIX, attach
+from store.sample import Sample, Value
+
+_REPEAT_NS = 60_000_000_000
+_U64 = (1 << 64) - 1
+TRACEPOINTS = {"sched_switch": "sched", "tcp_retransmit_skb": "tcp", "mark_victim": "oom"}
+"""What is counted at: each tracepoint's name and the part of the kernel that it belongs to."""
+# Columns that need a field of the kernel's structures beside the tracepoint itself.
+_FIELDS = {
+    "cpu_wait_seconds_total": "OFFSET_sched_info__run_delay",
+    "disk_wait_seconds_total": "BIT_task_struct__in_iowait",
+}
+
+
+def attach_all(kernel: Kernel) -> tuple[dict[str, int], dict[str, str]]:
+    """Descriptors of the tracepoints that carry programs now, and why the others do not."""
+    links, blocked = {}, {}
+    for name in TRACEPOINTS:
+        program = kernel.programs.get(PREFIX + name)
+        if program is None:
+            blocked[name] = kernel.refused.get(PREFIX + name) or kernel.unknown or _missing(kernel, name)
+            continue
+        try:
+            links[name] = attach(program)
+        except OSError as error:
+            blocked[name] = str(error.strerror)
+    return links, blocked
+
+
+def _missing(kernel: Kernel, name: str) -> str:
+    known = f"TYPE_{name}" in kernel.layout
+    return "this kernel keeps in other fields what is counted" if known else "this kernel has no such tracepoint"
+
+
+def disk_ns(entry: dict[str, int], clock: int, longest: int) -> int:
+    """Time in disk waits, those under way included.
+
+    The kernel adds up when they began. While it changes the two numbers they do not fit together: a wait longer than
+    has been watched for is none.
+    """
+    under_way = entry["blocked"] * clock - entry["since"] & _U64
+    return entry["disk_ns"] + (under_way if under_way <= entry["blocked"] * longest else 0)
+
+
+class Scheduler:
+    """One row a GPU: its processes, and those that they started, are added up in the kernel."""
+
+    def __init__(self, kernel: Kernel, training: Training, proc: Path) -> None:
+        self._links, self._blocked = attach_all(kernel)
+        if not self._links:
+            raise NothingThereError("; ".join(f"{name}: {why}" for name, why in self._blocked.items()))
+        self._began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._waits, self._training, self._layout = kernel.maps["waits"], training, kernel.layout
+        self._rings = kernel.rings
+        self._crew = Crew(kernel.maps["watched"], kernel.maps["sieve"], self._waits.capacity, proc)
+        self._sockets = Sockets(proc)
+        self._disk: dict[str, int] = {}
+        self._told = 0
+
+    def read(self, now: int) -> list[Sample]:
+        """A row for each GPU whose processes live; an event for each that ran out of memory."""
+        samples = self._victims()  # while it is known whose they were
+        living = self._training.living(now)
+        self._crew.update(now, living)
+        self._sockets.update(now, self._rings["retransmits"].drain(), self._crew.gpu_of)
+        samples += [Sample("process", self._row(gpu)) for gpu in sorted({one.gpu for one in living.values()})]
+        if not 0 <= now - self._told < _REPEAT_NS:  # a state that does not change is told once a minute
+            self._told = now
+            samples += [Sample("probe", self.state(name)) for name in TRACEPOINTS]
+        return samples
+
+    def state(self, name: str) -> dict[str, Value]:
+        """How one tracepoint fares, as a row of the table of probes."""
+        blocked = self._blocked.get(name)
+        state = "blocked" if blocked else "on"
+        lacking = [column for column, word in _FIELDS.items() if word not in self._layout]
+        reason = f"this kernel does not keep {', '.join(lacking)}" if lacking and name == "sched_switch" else None
+        path = f"{TRACEPOINTS[name]}:{name}"
+        values = {"state": state, "reason": blocked or reason, "symbols": int(not blocked), "path": path}
+        return {"library": f"tracepoint {name}", **values}
+
+    def close(self) -> None:
+        """Take the programs off."""
+        for link in self._links.values():
+            os.close(link)
+        self._links = {}
+
+    def _row(self, gpu: str) -> dict[str, Value]:
+        row: dict[str, Value] = {"gpu": gpu}
+        if "sched_switch" in self._links and int(gpu) < self._waits.capacity:
+            found = self._waits.rows()[int(gpu)]
+            entry = {name: int(found[name]) for name in ("cpu_ns", "disk_ns", "blocked", "since")}
+            clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            self._disk[gpu] = max(self._disk.get(gpu, 0), disk_ns(entry, clock, clock - self._began))
+            sums = {"cpu_wait_seconds_total": entry["cpu_ns"], "disk_wait_seconds_total": self._disk[gpu]}
+            row |= {column: ns / 1e9 for column, ns in sums.items() if _FIELDS[column] in self._layout}
+        if "tcp_retransmit_skb" in self._links:
+            row["tcp_retransmit_segments_total"] = self._sockets.segments[gpu]
+        return row
+
+    def _victims(self) -> list[Sample]:
+        return [self._event(pid) for pid in self._rings["victims"].drain()["tgid"].tolist()]
+
+    def _event(self, pid: int) -> Sample:
+        known = self._training.last_known(pid)
+        gpu = self._crew.gpu_of.get(pid) or (known.gpu if known else None)
+        what = "process" if known else "a process that a training process started,"
+        values: dict[str, Value] = {"source": "scheduler", "code": "oom_kill", "severity": "crit"}
+        values["message"] = f"{what} {pid} was killed: out of memory"
+        return Sample("event", values | {"device": f"gpu:{gpu}" if gpu else None})
+
+
+def open_source(context: Context) -> Scheduler:
+    """The source, ready to read. Raises NothingThereError where no tracepoint can be had."""
+    kernel, _ = context.probes()
+    return Scheduler(kernel, context.training, context.proc)
