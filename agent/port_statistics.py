@@ -55,7 +55,7 @@ class Statistics:
         if not address or self._ethtool.address(folder.name)[: len(address)] != address[:14]:
             raise OSError(f"{folder.name} is not an interface of this network namespace")
         names = self._ethtool.names(folder.name)
-        told = [place for place, name in enumerate(names) if name in KNOWN or is_told(name)]
+        told = [place for place, name in enumerate(names) if is_told(name)]
         told.sort(key=lambda place: names[place] not in KNOWN)
         places = {names[place]: place for place in told[:MOST_STATISTICS]}
         if places:

@@ -28,6 +28,8 @@ FLAGS = (
 )
 CUDART = ("cudart.c", "cudart_event.c", "cudart_memory.c", "stream.c", "fabric.c")
 NCCL = ("nccl.c", "nccl_life.c", "nccl_query.c", "nccl_comm.c", "nccl_op.c", "nccl_proxy.c", "fabric.c")
+ETHTOOL = "libethtool-emulated.so"
+"""Preloaded into a process, it answers for emulated network interfaces."""
 NVML = ("nvml.c", "nvml_query.c", "nvml_field.c", "nvml_gpm.c", "nvml_event.c")
 
 
@@ -76,6 +78,7 @@ def _compile_into(target: Path) -> None:
         version = f"-Wl,--version-script,{HERE / 'cudart.map'}"
         _compile(out / "libcudart.so.12", CUDART, version)
         _compile(out / "libnccl.so.2", NCCL, "-Wl,-rpath,$ORIGIN", f"-L{out}", "-l:libcudart.so.12")
+        _compile(out / ETHTOOL, ("ethtool.c",))
         _compile(out / "libnvidia-ml.so.1", NVML, f"-Wl,--version-script,{HERE / 'nvml.map'}")
         try:
             out.rename(target)

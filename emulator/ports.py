@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from emulator.build import ETHTOOL
 from emulator.vendors import BITS, VENDORS, Vendor
 
 WIDTH = 40
@@ -61,8 +62,8 @@ class Ports:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a reader with the stand-in for ethtool (ethtool.c) preloaded: where the statistics lie."""
-        return {"EMULATED_ETHTOOL": str(self.root / "ethtool")}
+        """For a reader that finds the emulated libraries: the stand-in for ethtool, and where its statistics lie."""
+        return {"LD_PRELOAD": ETHTOOL, "EMULATED_ETHTOOL": str(self.root / "ethtool")}
 
     def interface(self, port: str) -> str:
         """The network interface of that port; empty where it has none."""
@@ -185,7 +186,8 @@ class Ports:
         net = place.device / "device/net" / place.interface
         self.write(net / "address", f"02:50:57:00:00:{index:02x}")
         self.write(net / "dev_port", "0")
-        records = b""
+        # the first record is the address, by which a reader makes sure that it asks the right interface
+        records = struct.pack(f"<{NAME_BYTES}s6B2x", b":address", 2, 0x50, 0x57, 0, 0, index)
         for name in self.vendor.statistics:
             place.statistics[name] = len(records) + NAME_BYTES
             records += struct.pack(f"<{NAME_BYTES}sQ", name.encode(), place.counts[name])
