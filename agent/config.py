@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-SOURCES = ("host", "rdma", "kernel_log", "probe", "nccl", "cuda", "python")
+SOURCES = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup")
 """Every source, by the stem of its file under `agent/sources/`."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
@@ -67,8 +67,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"agent.return_probes is {self.return_probes!r}: known are {', '.join(RETURN_PROBES)}")
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
             raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
-        if "python" in self.sources and not {"nccl", "cuda"} & set(self.sources):
-            raise ValueError("agent.sources needs nccl or cuda beside python: they tell which processes train")
+        for word in {"scheduler", "python"} & set(self.sources):
+            if not {"nccl", "cuda"} & set(self.sources):
+                raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they tell which processes train")
 
     @property
     def name(self) -> str:

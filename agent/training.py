@@ -31,6 +31,7 @@ class Training:
         self._processes, self._pool = processes, pool
         self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
         self._known: dict[int, Trainee] = {}
+        self._guessed: set[Process] = set()  # those whose launcher told no GPU
         self._living: Mapping[int, Trainee] = {}
         self._surveyed: int | None = None
         self._lock = threading.Lock()  # sources read on threads of their own
@@ -49,6 +50,14 @@ class Training:
     def alive(self, pid: int) -> bool:
         """Whether any program runs under that number, asked now."""
         return self._processes.find(pid) is not None
+
+    def place(self, gpus: Mapping[int, str]) -> None:
+        """The GPU on which processes were seen to compute; it counts where the launcher told none."""
+        with self._lock:
+            for pid, gpu in gpus.items():
+                known = self._known.get(pid)
+                if known is not None and known.process in self._guessed and known.gpu != gpu:
+                    self._known[pid] = Trainee(known.process, gpu)
 
     def last_known(self, pid: int) -> Trainee | None:
         """What was known of a process, be it alive or not."""
@@ -75,6 +84,9 @@ class Training:
         gpu = gpu_of(self._processes.environment(process.pid))
         if len(self._known) >= _REMEMBERED:
             self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
+            self._guessed &= {trainee.process for trainee in self._known.values()}
+        if gpu is None:
+            self._guessed.add(process)
         self._known[process.pid] = Trainee(process, self._spare() if gpu is None else gpu)
         return self._known[process.pid]
 

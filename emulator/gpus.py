@@ -290,4 +290,5 @@ class Gpus:
     def _gpu(self, index: int) -> _Gpu:
         if not 0 <= index < self._file.count:
             raise GpusError(f"no GPU {index}: there are {self._file.count}")
-        return self._file.gpu[index]
+        found: _Gpu = self._file.gpu[index]
+        return found

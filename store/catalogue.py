@@ -62,6 +62,7 @@ TABLES: dict[str, Table] = {
         Table("nccl", ("gpu", "slot"), True, "one communicator of one process, over the last period"),
         Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
+        Table("startup", ("gpu",), False, "how a training process came up"),
         Table("task", (), False, "which training task the machine works for"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
@@ -95,6 +96,7 @@ host | context_switches_total | switches | counter | both | 5e3 | 0.5 | context 
 host | processes_running | processes | gauge | high | 4 | 0.5 | threads that run or wait for a CPU
 gpu | duty_cycle_ratio | ratio | gauge | both | 0.08 | 0.1 | share of time a kernel was running (NVML utilization)
 gpu | power_watts | watts | gauge | both | 25 | 0.08 | power draw
+gpu | power_limit_watts | watts | gauge | low | 10 | 0.02 | power limit in force
 gpu | temperature_celsius | celsius | gauge | high | 8 | 0.1 | GPU temperature
 gpu | memory_temperature_celsius | celsius | gauge | high | 8 | 0.1 | memory temperature
 gpu | sm_clock_hertz | hertz | gauge | low | 6e7 | 0.04 | clock of the streaming multiprocessors
@@ -116,8 +118,17 @@ gpu | pcie_generation | generation | gauge | low | 0.5 | 0.0 | PCIe generation o
 gpu | pcie_width | lanes | gauge | low | 0.5 | 0.0 | PCIe lanes of the link
 gpu | pcie_replay_total | replays | counter | high | 0.5 | 1.0 | PCIe packets sent again
 gpu | nvlink_errors_total | errors | counter | high | 0.5 | 1.0 | NVLink errors of all kinds
+gpu | nvlink_crc_errors_total | errors | counter | none | 0 | 0.0 | NVLink packets with a wrong checksum
+gpu | nvlink_replays_total | replays | counter | none | 0 | 0.0 | NVLink packets sent again
+gpu | nvlink_recoveries_total | times | counter | none | 0 | 0.0 | times an NVLink had to recover
+gpu | nvlink_links_up | links | gauge | low | 0.5 | 0.0 | NVLinks that are up
+gpu | pcie_correctable_errors_total | errors | counter | high | 0.5 | 1.0 | PCIe errors that were corrected
+gpu | pcie_fatal_errors_total | errors | counter | high | 0.02 | 1.0 | PCIe errors that were not corrected, fatal or not
 gpu | ecc_corrected_total | errors | counter | high | 0.5 | 1.0 | memory errors that ECC corrected
 gpu | ecc_uncorrected_total | errors | counter | high | 0.02 | 1.0 | memory errors that ECC could not correct
+gpu | ecc_corrected_lifetime_total | errors | counter | none | 0 | 0.0 | memory errors that ECC corrected since the GPU was made
+gpu | ecc_uncorrected_lifetime_total | errors | counter | none | 0 | 0.0 | memory errors that ECC could not correct since the GPU was made
+gpu | remap_pending | 0 or 1 | gauge | none | 0 | 0.0 | whether a memory row is remapped at the next reset
 gpu | remap_failed | 0 or 1 | gauge | none | 0 | 0.0 | whether a faulty row could not be remapped
 gpu | recovery_action | number | gauge | none | 0 | 0.0 | what the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset
 gpu | remapped_rows | rows | gauge | high | 0.5 | 0.0 | memory rows remapped
@@ -125,6 +136,7 @@ gpu | throttle_power_seconds_total | seconds | counter | high | 0.10 | 0.5 | tim
 gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | time clocks were held down for temperature
 gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | NVML clock event reasons, a bit mask
 gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | energy drawn
+gpu | uuid | text | text | none | 0 | 0 | the GPU's own name, told every 10 s
 rdma | transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes sent
 rdma | receive_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes received
 rdma | transmit_packets_total | packets | counter | both | 5e4 | 0.15 | packets sent
@@ -178,6 +190,15 @@ cuda | startup_phase | text | text | none | 0 | 0 | how far the process has come
 process | cpu_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | time threads of the GPU's processes were ready to run and had no CPU, added up
 process | disk_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | time threads of the GPU's processes waited for disks and network file systems, added up
 process | tcp_retransmit_segments_total | segments | counter | high | 20 | 1.0 | TCP segments that the GPU's processes had to send again
+startup | pid | number | gauge | none | 0 | 0 | process, as the agent's PID namespace numbers it
+startup | start_time_seconds | seconds | gauge | none | 0 | 0 | when the process started, Unix time
+startup | cuda_loaded_seconds | seconds | gauge | none | 0 | 0 | from its start until libcudart was seen in its memory
+startup | nccl_loaded_seconds | seconds | gauge | none | 0 | 0 | from its start until libnccl was seen in its memory
+startup | checkpoint_read_seconds | seconds | gauge | none | 0 | 0 | time spent reading, between its libraries and its first operation
+startup | checkpoint_read_bytes | bytes | gauge | none | 0 | 0 | bytes read in that time
+startup | communicator_begun_seconds | seconds | gauge | none | 0 | 0 | from its start until it asked for its first communicator
+startup | communicator_made_seconds | seconds | gauge | none | 0 | 0 | from its start until it had its first communicator, seen at its next call
+startup | first_operation_seconds | seconds | gauge | none | 0 | 0 | from its start until its first operation
 task | task | text | text | none | 0 | 0 | which training task the machine works for
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3

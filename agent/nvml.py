@@ -1,0 +1,67 @@
+"""NVML, through nvidia-ml-py: imported by the child that reads GPUs, never by the agent itself.
+
+A call may block for as long as the driver likes, and one GPU that is lost can block them all: hence the child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any
+
+import pynvml as nvml
+from pynvml import NVMLError as NvmlError
+
+__all__ = ["GONE", "LOST", "NOT_HERE", "PASSING", "Fields", "NvmlError", "nvml", "open_library"]
+
+NOT_HERE = frozenset((3, 4, 13, 22, 25, 26))
+"""Not supported, no permission, function not found, no ECC in a virtual GPU, other structure version, deprecated."""
+LOST = frozenset((15, 16, 28))
+"""The GPU is lost, must be reset before it can be used, or is not found any more."""
+GONE = frozenset((1, 9, 12, 18))
+"""Not initialised (any more), driver not loaded, library not found, library and driver differ."""
+PASSING = frozenset((10, 11, 19, 20, 23, 27))
+"""Timed out, interrupt trouble, in use, out of memory, out of resources, not ready: it may work the next time."""
+
+_NOT_SUPPORTED = 3
+_RECORD = Struct("<IIqqIi8s")  # nvmlFieldValue_t: id, scope, timestamp, latency, type, return, value
+_TYPES = tuple(map(Struct, ("<d", "<I4x", "<Q", "<Q", "<q", "<i4x", "<H6x")))
+
+
+def open_library(paths: Iterable[str]) -> None:
+    """Load the first of these libraries that can be, and initialise it. Raises NvmlError.
+
+    What is loaded by path is found again by its name, which is how the binding asks for it.
+    """
+    for path in paths:
+        try:
+            ctypes.CDLL(path)
+            break
+        except OSError:  # of another architecture, or needs another libc: the next may do
+            continue
+    nvml.nvmlInit()
+
+
+class Fields:
+    """Field values of one GPU, in one call; each is an id and a scope (0 where there is but one)."""
+
+    def __init__(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> None:
+        self._handle, self._count = handle, len(wanted)
+        self._values = (nvml.c_nvmlFieldValue_t * len(wanted))()
+        for value, (field, scope) in zip(self._values, wanted, strict=True):
+            value.fieldId, value.scopeId = field, scope
+
+    def read(self) -> list[tuple[int, float]]:
+        """Return code and value of each. Raises NvmlError when the call as a whole fails."""
+        for _ in range(1 if self._count else 0):
+            code = nvml.nvmlLib.nvmlDeviceGetFieldValues(self._handle, self._count, self._values)
+            if code:
+                raise NvmlError(code)
+        found = []
+        for _, _, _, _, kind, code, raw in _RECORD.iter_unpack(self._values):
+            if code == 0 and 0 <= kind < len(_TYPES):
+                found.append((0, _TYPES[kind].unpack(raw)[0]))
+            else:
+                found.append((code or _NOT_SUPPORTED, 0))
+        return found

@@ -1,0 +1,167 @@
+"""GPUs as NVML tells them, read by a child process so that a call that hangs stops nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.context import Context
+from agent.events import Event, Repeats, samples
+from agent.gpu_facts import NVML_EVENTS, XID, GpuFacts
+from agent.gpu_names import GpuNames
+from agent.nvml_fields import SLOW_COLUMNS
+from agent.nvml_watch import Watch
+from agent.training import Training
+from agent.xid import Xids
+from store.sample import Sample, Value
+
+_SLOW_NS = 10_000_000_000
+_PATIENCE_S = 0.3
+
+
+class Gpu:
+    """One row a GPU at each reading that NVML answers; none while it does not, since old figures are no figures.
+
+    What changes slowly is read every 10 s and repeated in between.
+    """
+
+    def __init__(self, watch: Watch, training: Training) -> None:
+        self._watch, self._training = watch, training
+        self._names, self._facts = GpuNames(), GpuFacts()
+        self._xids, self._repeats = Xids(), Repeats()
+        self._slow: dict[str, dict[str, Value]] = {}
+        self._read_slow: int | None = None
+        self._driver = ""
+        self._uuids: dict[str, str] = {}
+        self._gone: frozenset[str] = frozenset()  # names of GPUs that the driver does not find any more
+
+    def read(self, now: int) -> list[Sample]:
+        """Rows of GPUs, of what happened to them, and of how NVML fares."""
+        slow = self._read_slow is None or not 0 <= now - self._read_slow < _SLOW_NS
+        answers = self._watch.read(now, slow)
+        events, rows = list[Event](), list[Sample]()
+        for answer in answers:
+            if "there" in answer:
+                events += self._greet(now, answer)
+            if "gpus" in answer:
+                rows = self._rows(answer)
+                events += self._lost(now, answer) + self._told(now, answer)
+            if "processes" in answer:
+                self._read_slow = now
+                self._place(answer["processes"])
+        events += self._stalls(now)
+        news = [event for event in events if self._repeats.take(now, event)]
+        return rows + samples("gpu", now, news + self._repeats.due(now)) + self._health()
+
+    def close(self) -> None:
+        """End the child."""
+        self._watch.close()
+
+    def _greet(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
+        """A child has found the driver: again, or another one, or with other GPUs."""
+        self._slow.clear()
+        self._read_slow = None
+        there = {int(index): str(uuid) for index, (uuid, _) in answer["there"].items()}
+        missing = self._names.learn(there, frozenset(map(int, answer["lost"])))
+        self._gone = frozenset(missing)
+        self._uuids = {name: there[index] for index in there if (name := self._names.name(index))}
+        events = self._lost(now, answer)
+        driver = str(answer["driver"])[:80]
+        message = f"driver {driver} with {len(there)} GPUs"
+        if self._driver != message:
+            events.append(Event("driver", "", "info", message))
+        self._driver = message
+        for index, (_, mig) in answer["there"].items():
+            if mig:
+                words = "it is split by MIG: what its parts are at is not read"
+                events.append(Event("mig", f"gpu:{self._names.name(int(index))}", "info", words))
+        return events
+
+    def _rows(self, answer: Mapping[str, Any]) -> list[Sample]:
+        rows = []
+        for index, found in answer["gpus"].items():
+            name = self._names.name(int(index))
+            if name is None:
+                continue
+            kept = self._slow.setdefault(name, {})
+            row: dict[str, Value] = {"gpu": name, **kept, **found}
+            if "processes" in answer:
+                self._slow[name] = {column: value for column, value in found.items() if column in SLOW_COLUMNS}
+                row = {"gpu": name, "uuid": self._uuids.get(name), **found}
+            rows.append(Sample("gpu", row))
+        return rows
+
+    def _lost(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
+        lost = {self._names.name(int(index)): str(why)[:100] for index, why in answer["lost"].items()}
+        lost |= dict.fromkeys(self._gone, "the driver does not find it any more")
+        events = []
+        for name, why in lost.items():
+            if name is not None:
+                events += self._facts.begin(now, "gpu_lost", f"gpu:{name}", f"the GPU is lost: {why}")
+        still = frozenset(f"gpu:{name}" for name in lost)
+        return events + self._facts.end("gpu_lost", "gpu_back", "the GPU can be read again", still)
+
+    def _told(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
+        events = []
+        for index, kind, data, times in answer["events"]:
+            name = self._names.name(int(index))
+            device = f"gpu:{name}" if name is not None else ""
+            event: Event | None = None
+            if kind == XID:
+                event = self._xids.judge(now, device, int(data))
+            elif kind in NVML_EVENTS:
+                code, severity, words = NVML_EVENTS[kind]
+                event = Event(code, device, severity, words)
+            if event is not None:
+                events += [event] * min(int(times), 2)  # the second stands for all its repeats
+        if answer["dropped"]:
+            events.append(Event("events_lost", "", "info", f"{answer['dropped']} events of NVML were too many to keep"))
+        return events
+
+    def _stalls(self, now: int) -> list[Event]:
+        """Whether NVML hangs, or went away: the driver was unloaded or loaded anew, or the child has failed."""
+        watch, gone = self._watch, list[Event]()
+        if watch.error and self._driver and not watch.stalled:
+            gone = self._facts.begin(now, "nvml_gone", "", watch.error, "warn")
+        elif not watch.error:
+            gone = self._facts.end("nvml_gone", "nvml_back", self._driver)
+        device = "" if watch.where is None else f"gpu:{self._names.name(watch.where) or watch.where}"
+        if watch.stalled:
+            where = f"; the call that hangs is on {device}" if device else ""
+            return gone + self._facts.begin(now, "nvml_stalled", device, f"{watch.error}{where}")
+        return gone + self._facts.end("nvml_stalled", "nvml_resumed", "NVML answers again")
+
+    def _place(self, processes: Mapping[str, list[int]]) -> None:
+        """Tell on which GPU a process computes, if its number is one of ours and there is only one such GPU.
+
+        The driver may count in another PID namespace. Then some of its numbers are most likely nobody's here, and
+        none of them is believed.
+        """
+        times = Counter(pid for pids in processes.values() for pid in pids)
+        try:
+            if times and all(self._training.alive(pid) for pid in times):
+                pairs = ((pid, self._names.name(int(index))) for index, pids in processes.items() for pid in pids)
+                self._training.place({pid: name for pid, name in pairs if name is not None and times[pid] == 1})
+        except OSError:
+            return  # we may not look at one of them: then nothing can be said
+
+    def _health(self) -> list[Sample]:
+        watch = self._watch
+        if not watch.found or (watch.seconds is None and not watch.error):
+            return []
+        values: dict[str, Value] = {
+            "source": "nvml",
+            "success": float(not watch.error),
+            "duration_seconds": watch.seconds,
+            "failures_total": watch.failures,
+            "error": watch.error or None,
+        }
+        return [Sample("source", values)]
+
+
+def open_source(context: Context) -> Gpu:
+    """The source, ready to read: also where there is no library or driver yet, since both may come later."""
+    patience_s = min(_PATIENCE_S, context.config.limit_seconds / 2)
+    return Gpu(Watch(Path(context.config.root), patience_s), context.training)
