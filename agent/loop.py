@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 PROBED = ("nccl", "cuda")
 """Sources that count in the kernel what every process calls, in the order of their .bpf.c files."""
-WATCHED = ("python",)
-"""Sources that put probes on single processes, by their .bpf.c files."""
+WATCHED = ("scheduler", "python")
+"""Sources that count what the processes do that the agent names, by their .bpf.c files."""
 BACKLOG = 600
 """Batches kept while the store cannot be written: ten minutes at one a second."""
 PRUNE_PERIOD_S = 60.0

@@ -20,7 +20,7 @@ from emulator.build import Libraries
 from store.catalogue import METRICS, TABLES
 from store.sample import Sample
 
-PROBED = ("probe", "nccl", "cuda")
+PROBED = ("probe", "nccl", "cuda", "scheduler")
 
 
 def check(samples: list[Sample]) -> None:
