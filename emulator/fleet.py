@@ -16,6 +16,7 @@ from typing import Any
 
 from emulator import fabric, faults
 from emulator.build import BuildError, build
+from emulator.gpus import GPUS
 from emulator.machine import FleetError, Machine, MachineSpec, check_rights, command
 
 STOP_S = 5.0
@@ -42,6 +43,8 @@ class Fleet:
         rank_options: Sequence[str] = (),
     ) -> None:
         world = machines * gpus
+        if gpus > GPUS:
+            raise FleetError(f"an emulated machine has 1 to {GPUS} GPUs, not {gpus}")
         if min(machines, gpus, tensor, pipeline) < 1 or world > fabric.RANKS or world % (tensor * pipeline):
             raise FleetError(
                 f"{machines} machines of {gpus} GPUs can't be split into tensor {tensor} x pipeline {pipeline} groups "

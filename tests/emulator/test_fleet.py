@@ -146,9 +146,11 @@ def test_unknown_fault_and_machine_are_refused(tmp_path: Path) -> None:
 
 
 def test_impossible_shape_is_refused(tmp_path: Path) -> None:
-    """A world that its groups don't divide is refused before anything starts."""
+    """A world that its groups don't divide, and a machine of too many GPUs, are refused before anything starts."""
     with pytest.raises(FleetError, match="3 machines of 1 GPUs can't be split into tensor 2"):
         Fleet(tmp_path, machines=3, tensor=2)
+    with pytest.raises(FleetError, match="has 1 to 16 GPUs, not 17"):
+        Fleet(tmp_path, machines=2, gpus=17)
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
