@@ -111,13 +111,14 @@ def compare(values: Array, members: Members, norm: Norm, bounds: Bounds, config:
     noise = np.fmax(np.fmax(own, now), usual)
     # A norm learned from few steps knows its own noise badly.
     noise = noise * (1 + config.warm_steps / 2 / np.maximum(count, 1))
-    bound = np.fmax(config.sigmas * noise, _floors(mine, norm.swing[rows][:, members], bounds, config))
+    bound = np.fmax(config.sigmas * noise, _floors(np.abs(center[:, 0]), norm.swing[rows][:, members], bounds, config))
     with np.errstate(divide="ignore", invalid="ignore"):
         strength = np.clip(np.where(residual == 0, 0.0, residual / bound), -FARTHEST, FARTHEST)
     peers = (~np.isnan(mine)).sum(1) >= config.fewest_peers
     strength[~peers] = np.nan
     strength[count < config.warm_steps] = np.nan
-    strength[bounds.unknown & ~has_peers(norm, rows, members, config)] = np.nan
+    if bounds.unknown.any():
+        strength[bounds.unknown & ~has_peers(norm, rows, members, config)] = np.nan
     return Distance(strength, residual, bound, center)
 
 
@@ -141,11 +142,11 @@ def has_peers(norm: Norm, rows: slice, members: Members, config: Config) -> NDAr
     return judged
 
 
-def _floors(mine: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
-    """[metric, 1]: the least difference worth a word."""
-    level = np.abs(middle(mine))
-    moves = np.where(bounds.unknown, config.unknown_spread * np.sqrt(middle(swing)), 0.0)
-    floor: Array = np.fmax(np.fmax(bounds.floor, bounds.relative * level), moves)
+def _floors(level: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
+    """[metric, 1]: the least difference worth a word; `level` [metric] is the size of the readings."""
+    floor: Array = np.fmax(bounds.floor, bounds.relative * level)
+    unknown = np.flatnonzero(bounds.unknown)
+    floor[unknown] = np.fmax(floor[unknown], config.unknown_spread * np.sqrt(middle(swing[unknown])))
     return floor[:, None]
 
 
@@ -155,7 +156,11 @@ def unsettle(norm: Norm, values: Array, members: Members, bounds: Bounds, config
     What was learned while the task loaded says nothing of how it runs; later, a common jump may be a fault's effect.
     """
     rows = slice(len(bounds.floor))
-    count = middle(norm.count[rows, members])
+    steps = norm.count[rows, members]
+    settled = 2 * (steps >= config.settle_steps).sum(-1) > steps.shape[-1]
+    if settled.all():
+        return
+    count = middle(steps)
     young = (count >= config.warm_steps / 2) & (count < config.settle_steps)
     if not young.any():
         return
