@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, demo, detector, doctor, export, replay, simulate, status, up
+from cli import agent, demo, detector, doctor, export, orders, replay, simulate, status, up
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -70,6 +70,8 @@ def options(
 app.command()(demo.demo)
 app.command()(status.status)
 app.command()(doctor.doctor)
+app.command()(orders.clear)
+app.command()(orders.maintenance)
 app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)

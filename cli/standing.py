@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from store.contract import Store
+from cli import times
+from store.contract import LATEST, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from detector.orders import Maintenance
 
 LOOK_NS = 5 * 60 * 10**9
 """Machines that were read within this time are shown, or longer ago where a longer silence is no silence."""
@@ -50,6 +53,7 @@ class Standing:
     machines: Mapping[str, Machine]
     verdicts: tuple[Mapping[str, Any], ...]
     newest: int | None
+    maintenance: Mapping[str, Maintenance] = field(default_factory=dict)
 
 
 def standing(store: Store, now: int, silent_ns: int) -> Standing:
@@ -58,15 +62,16 @@ def standing(store: Store, now: int, silent_ns: int) -> Standing:
     seen = last_seen(store, now, max(LOOK_NS, silent_ns))
     readings = latest(store, min(now, max(seen.values(), default=now)))
     held = {str(verdict["machine"]): str(verdict["level"]) for verdict in reversed(verdicts)}
+    idle = maintenance(store, now)
     machines = {}
     for name in sorted(seen):
-        level = "unknown" if now - seen[name] > silent_ns else "ok"
+        level = "unknown" if now - seen[name] > silent_ns and name not in idle else "ok"
         level = max(level, held.get(name, "ok"), key=SEVERITY.index)
         machines[name] = Machine(max(0, now - seen[name]) / 1e9, level, readings.get(name, {}))
     span = store.span()
     fresh = any(now - time <= silent_ns for time in seen.values())
     levels = [*(machine.level for machine in machines.values()), *held.values()]
-    return Standing(now, _worst(levels) if fresh else "unknown", machines, verdicts, span[1] if span else None)
+    return Standing(now, _worst(levels) if fresh else "unknown", machines, verdicts, span[1] if span else None, idle)
 
 
 def _worst(levels: list[str]) -> str:
@@ -82,6 +87,21 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
         last[row["task"], row["machine"]] = row
     still = [row for row in last.values() if row.get("level") in ("warn", "crit")]
     return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
+
+
+def maintenance(store: Store, now: int) -> dict[str, Maintenance]:
+    """Machines in maintenance at `now` (Unix ns)."""
+    from detector.orders import in_maintenance  # numpy, which the agent's process must not load
+    from detector.rows import rows_of
+
+    events = store.read("event", 0, now, ("device", "message", "until"))
+    return in_maintenance(rows_of("event", events), now) if events.num_rows else {}
+
+
+def in_words(period: Maintenance) -> str:
+    """Since when and until when, and why."""
+    until = "until it is ended" if period.until == LATEST else f"until {times.shown(period.until)} UTC"
+    return f"since {times.shown(period.since)} UTC, {until}" + (f": {period.reason}" if period.reason else "")
 
 
 def last_seen(store: Store, now: int, back: int) -> dict[str, int]:

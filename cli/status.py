@@ -11,8 +11,9 @@ import typer
 
 from cli import times
 from cli.config import store_place
-from cli.standing import Standing, standing
+from cli.standing import Standing, in_words, standing
 from cli.terminal import console
+from store.contract import LATEST
 from store.places import open_store
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def as_json(found: Standing) -> dict[str, Any]:
             for name, machine in found.machines.items()
         ],
         "verdicts": list(found.verdicts),
+        "maintenance": [
+            {"machine": name, "since": period.since, "until": None if period.until == LATEST else period.until}
+            | {"reason": period.reason}
+            for name, period in found.maintenance.items()
+        ],
     }
 
 
@@ -62,6 +68,8 @@ def show(found: Standing, place: str) -> None:
     for verdict in found.verdicts:
         since = times.ago((found.time - int(verdict["since"] or verdict["time"])) / 1e9)
         screen.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
+    for name, period in found.maintenance.items():
+        screen.print(Text(f"maintenance: {name} {in_words(period)}"))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
 
 

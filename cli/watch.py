@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from detector.alerts import deliver
 from detector.config import SECOND, Config
 from detector.pipeline import Detector, read_rows, tick_of
-from detector.rows import NEVER
-from detector.verdict import Verdict
+from detector.rows import NEVER, rows_of
+from detector.verdict import Level, Verdict
 from store.contract import Store, StoreError
 from store.sample import Batch, Sample, Value
 
@@ -41,9 +43,14 @@ class Runner:
         self.at = now - round(config.history_s * SECOND)
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
-        said = store.read("verdict").column("time").to_pylist()
-        self.said = said[-1] if said else 0
+        said = store.read("verdict").to_pylist()
+        self.said = said[-1]["time"] if said else 0
         self.unsaid: list[Verdict] = []
+        events = store.read("event", 0, self.at)
+        last = {(row["task"], row["machine"]): row for row in said}
+        still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
+        before = rows_of("event", events) if events.num_rows else None
+        self.detector.take_up(before, still, now + round(config.forget_s * SECOND))
 
     def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
         """Judge all whole ticks up to `now` and keep the new verdicts; after a StoreError it goes on from there."""
@@ -62,6 +69,16 @@ class Runner:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])
         said, self.unsaid = self.unsaid, []
         return said
+
+
+def verdict_of(row: Mapping[str, Any]) -> Verdict:
+    """A verdict out of a row of the store, which may lack values."""
+    task, machine, kind, metric, message = (
+        str(row.get(name) or "") for name in ("task", "machine", "kind", "metric", "message")
+    )
+    since, score = int(row.get("since") or row["time"]), float(row.get("score") or 0)
+    level: Level = "crit" if row.get("level") == "crit" else "warn"
+    return Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
 
 
 def batch_of(verdict: Verdict) -> Batch:

@@ -81,30 +81,38 @@ class Board:
         newest[self._places < 0] = -1
         take = newest[newest >= 0]
         place = self._places[rows.ident[take]]
-        at = np.array([self.columns.index(name) for name in some])
-        taken = rows.values[take][:, [rows.metrics.index(name) for name in some]].T
-        self._note(np.ix_(at, place), taken, rows.time[take])
+        values = rows.values[take]
+        for name in some:
+            self._note(self.row(name), place, values[:, rows.metrics.index(name)], rows.time[take])
 
-    def _note(self, cell: tuple[Any, ...], new: NDArray[np.floating[Any]], time: Ints) -> None:
-        since, old = self.since[cell], self.value[cell]
-        known = ~np.isnan(new) & (time > since)
-        delta = np.where(known, new - old, np.nan)
-        delta[[self.columns[at] in self.falls for at in cell[0][:, 0]]] *= -1
-        seconds = (time - since) / SECOND
-        least = np.where([["bytes" in self.columns[at]] for at in cell[0][:, 0]], TRAFFIC * seconds, 0.0)
-        moved = delta > least
-        # Two at once are two times, if the reading before is not long ago.
-        twice = moved & (delta >= 2) & (seconds <= STALE_S)
-        self.before[cell] = np.where(twice, time, np.where(moved, self.last[cell], self.before[cell]))
-        self.last[cell] = np.where(moved, time, self.last[cell])
-        self.value[cell] = np.where(known, new, old)
-        self.since[cell] = np.where(known, time, since)
+    def _note(self, at: int, place: Ints, new: NDArray[np.floating[Any]], time: Ints) -> None:
+        """Readings of one column: `new` and `time` belong to the entities at `place`."""
+        known = ~np.isnan(new) & (time > self.since[at, place])
+        if not known.all():
+            place, new, time = place[known], new[known], time[known]
+        since, old = self.since[at, place], self.value[at, place]
+        self.since[at, place] = time
+        other = np.flatnonzero(new != old)  # mostly few: states seldom change
+        if not len(other):
+            return
+        place, new, old, seconds = place[other], new[other], old[other], (time - since)[other] / SECOND
+        self.value[at, place] = new
+        self._count(at, place, (old - new if self.columns[at] in self.falls else new - old), seconds)
         # What fell below what is forgiven was reset.
-        self.base[cell] = np.where(known, np.fmin(self.base[cell], new), self.base[cell])
-        self.peak[cell] = np.fmax(self.peak[cell], new)
-        first = np.isnan(self.base[cell]) & known
-        counter = np.array([[is_counter(self.table, self.columns[at])] for at in cell[0][:, 0]])
-        self.base[cell] = np.where(first, np.where(counter, new, np.fmin(new, 0.0)), self.base[cell])
+        first = new if is_counter(self.table, self.columns[at]) else np.fmin(new, 0.0)
+        base = self.base[at, place]
+        self.base[at, place] = np.where(np.isnan(base), first, np.fmin(base, new))
+        self.peak[at, place] = np.fmax(self.peak[at, place], new)
+
+    def _count(self, at: int, place: Ints, delta: NDArray[np.floating[Any]], seconds: Floats) -> None:
+        """Note what grew (or fell) by `delta` over so many seconds."""
+        moved = delta > (TRAFFIC * seconds if "bytes" in self.columns[at] else 0.0)
+        place, delta, seconds = place[moved], delta[moved], seconds[moved]
+        time = self.since[at, place]
+        # Two at once are two times, if the reading before is not long ago.
+        twice = (delta >= 2) & (seconds <= STALE_S)
+        self.before[at, place] = np.where(twice, time, self.last[at, place])
+        self.last[at, place] = time
 
     def _admit(self, idents: Sequence[tuple[str, ...]]) -> None:
         if idents is self._idents:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from detector.rows import NEVER, Rows
 from detector.verdict import Verdict
+from store.contract import LATEST
 
 OPERATOR = "operator"
 """The `source` of the events by which people speak to the detector."""
 CLEAR, MAINTENANCE, END = "clear", "maintenance", "maintenance_end"
-FOREVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Orders:
                 self._clear(Clear(time, machine, device or None, message))
             elif code in (MAINTENANCE, END):
                 # A column of floats holds a time to a quarter of a microsecond.
-                end = time if code == END else int(until) if until == until else FOREVER
+                end = time if code == END else int(until) if until == until else LATEST
                 self._maintain(machine, Maintenance(time, end, message))
 
     def _clear(self, order: Clear) -> None:
@@ -93,7 +93,7 @@ class Orders:
         """Until when (Unix ns) all is forgotten of a device; a fact that is not later counts no more."""
         times = [self.cleared.get((machine, None), NEVER), self.cleared.get((machine, device), NEVER)]
         period = self.periods.get(machine)
-        return max(*times, NEVER if period is None else period.until if machine not in self.idle else FOREVER)
+        return max(*times, NEVER if period is None else period.until if machine not in self.idle else LATEST)
 
     def ends(self, verdict: Verdict) -> str:
         """Why this is said no more since this step, in words; empty where nobody ordered that."""
@@ -101,6 +101,14 @@ class Orders:
             return f"is in maintenance{_because(self.periods[verdict.machine].reason)}"
         covered = [order for order in self.fresh if order.covers(verdict.machine, verdict.device)]
         return f"was cleared by the operator{_because(covered[-1].reason)}" if covered else ""
+
+
+def in_maintenance(events: Rows, now: int) -> dict[str, Maintenance]:
+    """Machines in maintenance at `now` (Unix ns), as the rows of the table `event` say."""
+    orders = Orders()
+    orders.feed(events)
+    orders.turn(now)
+    return {name: orders.periods[name] for name in sorted(orders.idle)}
 
 
 def _because(reason: str) -> str:

@@ -70,6 +70,19 @@ class Detector:
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         return state.incidents.update(now, findings, state.tasks.orders)
 
+    def take_up(self, events: Rows | None, verdicts: Iterable[Verdict], until: int) -> None:
+        """Go on from what the store remembers: orders among the events so far, and verdicts that are still open.
+
+        An open verdict that rests on no lasting fact has until `until` (Unix ns) to be found again.
+        """
+        if events is not None:
+            self.state.tasks.orders.feed(events)
+        still = list(verdicts)
+        self.state.incidents.take_up(still, until)
+        for method in self.state.methods:
+            if isinstance(method, Evidence):
+                method.take_up(still)
+
     def suspicions(self) -> dict[str, float]:
         """By machine, the evidence of the peers against it, in multiples of what convicts."""
         peers = (method for method in self.state.methods if isinstance(method, Peers))

@@ -175,7 +175,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             60,
             "crit",
             2.0,
-            "is at PCIe {value} under load, its peers at {usual}",
+            "runs PCIe generation {value} under load, its peers {usual}",
             True,
         ),
         ("throttle_reasons", slowed, 10, 60, "warn", 1.0, "is slowed down by its own protection: {slowdown}", False),

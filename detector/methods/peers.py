@@ -26,6 +26,7 @@ from detector.dissimilarity import (
     unsettle,
 )
 from detector.embedding import Embedding, depth_of
+from detector.orders import Clear
 from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
@@ -77,6 +78,8 @@ class Peers:
             table = TABLES.get(name)
             if table is None or table.judged:
                 self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
+        for order in tasks.orders.fresh:
+            self._forget(order)
         findings = []
         for panel in self.panels.values():
             # A step is due a little early, so that a step learned a hair too long does not skip every other one.
@@ -85,6 +88,12 @@ class Peers:
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
         return _by_machine(findings)
+
+    def _forget(self, order: Clear) -> None:
+        for panel in self.panels.values():
+            count = panel.streaks.evidence.shape[-1]
+            whose = [at for at, who in enumerate(panel.window.entities[:count]) if order.covers(*who)]
+            panel.streaks.forget(np.array(whose, np.int64))
 
     def suspicions(self) -> dict[str, float]:
         """By machine, the most that speaks against it, in multiples of what convicts."""

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from detector.facts import Facts
+from detector.orders import Orders
 from detector.pipeline import replay
+from detector.rows import rows_of
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 Make = Callable[..., pa.Table]
@@ -107,3 +111,75 @@ def test_a_gpu_that_vanishes_is_named(memory: Any, fleet: Make) -> None:
     assert said(memory, gpu=pa.concat_tables(tables)) == [(*who, "warn"), (*who, "crit")]
     early = tables[0].slice(0, 300)
     assert said(memory, gpu=early, host=fleet(steps=160)) == []
+
+
+def levels(memory: Any, **tables: pa.Table) -> list[str]:
+    """The levels of all verdicts."""
+    return [level for *_, level in said(memory, **tables)]
+
+
+@pytest.mark.parametrize("code", ["xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"])
+def test_faults_of_programs_convict_no_hardware(memory: Any, fleet: Make, code: str) -> None:
+    """The Xids that user code causes are held against nobody, whatever severity their source gave them."""
+    assert said(memory, host=fleet(steps=90), event=events((40.5, "m3", code, "crit"))) == []
+
+
+def test_what_lasts_stands_and_what_passes_is_forgotten(memory: Any, fleet: Make) -> None:
+    """A hardware Xid stands until somebody mends it; a process that was killed is forgotten after ten minutes."""
+    host = fleet(steps=720)
+    assert levels(memory, host=host, event=events((20.5, "m3", "xid:79", "crit"))) == ["crit"]
+    assert levels(memory, host=host, event=events((20.5, "m3", "oom_kill", "crit"))) == ["crit", "ok"]
+
+
+def test_a_restart_of_the_machine_forgives_what_it_mends(memory: Any, fleet: Make) -> None:
+    """When the kernel's counters begin anew, the events of before are over."""
+
+    def boots(values: np.ndarray) -> None:
+        values[:] = 1e6 + 1e4 * np.arange(len(values))[:, None]
+        values[80:, 3] -= 1.5e6
+
+    host = fleet("context_switches_total", steps=140, bend=boots)
+    found = said(memory, host=host, event=events((40.5, "m3", "xid:95", "crit"), (43.5, "m1", "mce", "crit")))
+    assert [(machine, level) for machine, _, _, level in found] == [("m3", "crit"), ("m1", "crit"), ("m3", "ok")]
+
+
+@pytest.mark.parametrize("code", ["gpu_lost", "nvml_stalled"])
+def test_a_gpu_that_is_read_again_is_neither_lost_nor_stalled(memory: Any, fleet: Make, code: str) -> None:
+    """Readings of a minute refute it where the event that ends it was lost; an Xid they do not refute."""
+
+    def away(values: np.ndarray) -> None:
+        values[40:70, 4] = np.nan
+
+    table = fleet("power_watts", steps=200, bend=away)
+    gpu = table.append_column("gpu", pa.array(["1"] * len(table)))
+    assert levels(memory, gpu=gpu, event=events((40.5, "m4", code, "crit"))) == ["crit", "ok"]
+    assert levels(memory, gpu=gpu, event=events((40.5, "m4", "xid:79", "crit"))) == ["crit"]
+
+
+def test_nvml_that_stays_stalled_stays_said(memory: Any, fleet: Make) -> None:
+    """What has an end stands until it comes, however long that takes."""
+    table = events((30.5, "m2", "nvml_stalled", "crit"), (700.5, "m2", "nvml_resumed", "info"))
+    first, last = replay(memory({"host": fleet(steps=720), "event": table}))
+    assert (first.level, last.level, last.time) == ("crit", "ok", START + 701 * SECOND)
+
+
+def test_flaps_that_are_only_warned_of_convict_when_they_repeat(memory: Any, fleet: Make) -> None:
+    """One short loss of a link is tolerated; two within five minutes are not, two further apart are."""
+
+    def flap(at: float) -> list[tuple[float, str, str, str]]:
+        return [(at, "m5", "link_down", "warn"), (at + 2, "m5", "link_up", "info")]
+
+    host = fleet(steps=500)
+    assert said(memory, host=host, event=events(*flap(31.5), *flap(390.5))) == []
+    assert said(memory, host=host, event=events(*flap(31.5), *flap(210.5))) == [
+        ("m5", "gpu:1", "event.link_flap", "crit")
+    ]
+
+
+def test_a_storm_of_one_event_is_one_fact(memory: Any, fleet: Make) -> None:
+    """The same Xid many thousand times a second is one verdict, and steps stay cheap: each kind is looked at once."""
+    storm = events(*((40 + n / 40_000, "m1", "xid:95", "crit") for n in range(20_000)))
+    assert said(memory, host=fleet(steps=60), event=storm) == [("m1", "gpu:1", "event.xid:95", "crit")]
+    facts = Facts()
+    facts.feed(rows_of("event", storm), Orders())
+    assert len(facts.held) == 1

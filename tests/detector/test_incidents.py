@@ -48,3 +48,13 @@ def test_weaker_deviations_elsewhere_are_consequences() -> None:
     strong = finding("m4", 5, score=8.0)
     assert said(incidents, 10, strong) == [("m4", "crit")]
     assert said(incidents, 300, strong, finding("m5", 280, score=2.0)) == []
+
+
+def test_what_was_said_before_stays_open_for_a_while() -> None:
+    """A verdict of an earlier detector is not said again when it is found again, and is over when it is not."""
+    incidents, until = Incidents(), START + 300 * SECOND
+    incidents.take_up([finding("m1", 3).verdict, finding("m2", 4).verdict], until)
+    assert said(incidents, 20) == []
+    assert said(incidents, 60, finding("m1", 50)) == []
+    assert said(incidents, 70) == [("m1", "ok")]
+    assert said(incidents, 301) == [("m2", "ok")]
