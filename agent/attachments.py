@@ -84,6 +84,13 @@ class Attachments:
         """Whether answers about files are still to come."""
         return bool(self._waiting) or self._finder.busy
 
+    def mapped(self, words: Iterable[str]) -> dict[str, set[Process]]:
+        """By word the processes that were seen to map a file with it in its name, able to carry probes or not."""
+        seen = [(library.name, tuple(library.users)) for library in tuple(self.libraries.values())]
+        waiting = [tuple(files) for files in tuple(self._waiting.values())]
+        seen += [(os.path.basename(files[0].path), tuple(file.process for file in files)) for files in waiting]
+        return {word: {process for name, users in seen if word in name.lower() for process in users} for word in words}
+
     def layout_of(self, process: Process) -> Layout | None:
         """The layout of the NCCL that a process maps, where it is known."""
         for library in tuple(self.libraries.values()):  # another thread may be adding to them

@@ -88,7 +88,7 @@ static __always_inline void send(struct event *event)
 }
 
 /* A communicator under construction has its address by the time its thread calls again: tell the agent which. */
-static __always_inline void deliver(struct thread *thread, u64 id, u64 now)
+static __always_inline void deliver(struct thread *thread, struct process *process, u64 id, u64 now)
 {
 	u64 comm = 0, out = thread->out;
 	struct event *event;
@@ -96,6 +96,8 @@ static __always_inline void deliver(struct thread *thread, u64 id, u64 now)
 	if (!out || bpf_probe_read_user(&comm, sizeof(comm), (void *)out) || !comm)
 		return;
 	thread->out = 0;
+	if (!process->born_ns)
+		process->born_ns = now;
 	event = new_event(BORN, id, now);
 	if (!event)
 		return;
@@ -109,7 +111,7 @@ static __always_inline struct thread *enter_nccl(u64 id, u64 now, struct process
 	struct thread *thread = enter(id, now, process);
 
 	if (thread)
-		deliver(thread, id, now);
+		deliver(thread, *process, id, now);
 	return thread;
 }
 
@@ -123,6 +125,8 @@ static __always_inline int operation(u64 comm, u64 count, u32 datatype, u32 kind
 
 	if (!thread)
 		return 0;
+	if (!process->operation_ns)
+		process->operation_ns = now;
 	slot = slot_for(comm, id >> 32, &index);
 	if (!slot) {
 		lose(LOSS_SLOT);
@@ -218,6 +222,8 @@ static __always_inline int init(u64 kind, u64 out, u64 ranks, s64 rank, u64 uniq
 
 	if (!thread)
 		return 0;
+	if (!process->init_ns)
+		process->init_ns = now;
 	event = new_event(kind, id, now);
 	if (!event) {
 		ADD(process->lost, 1);

@@ -27,6 +27,10 @@ struct process {
 	u64 group_starts;
 	u64 group_ends; /* short of group_starts: a group is open, and its operations have not been launched */
 	u64 lost;	/* hits of this process that could not be counted */
+	/* When it first asked for a communicator, was first seen to have one, and first asked for an operation; or 0 */
+	u64 init_ns;
+	u64 born_ns;
+	u64 operation_ns;
 };
 
 /* One communicator of one process. */

@@ -1,0 +1,194 @@
+"""How each training process came up: the phases that Bootseer (arXiv 2507.12619) measures, seen from outside.
+
+All times are from the process's start (its clock tick). How fine each is:
+- libraries: the look that first saw them mapped; late by `scan_seconds` at most, and by eight times that for a
+  process that had done nothing for many looks.
+- communicator and first operation: to the microsecond, by the probes. A communicator that was made before the probes
+  came on, seconds after the first process of a machine maps a new library, is not seen.
+- checkpoint: what the process read between its libraries and its first operation, in readings with a megabyte a
+  second and more.
+Of a process that is older than the agent only the start is known; what is not known is null.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agent.attachments import Attachments
+from agent.context import Context
+from agent.processes import Process
+from agent.training import Trainee
+from bpf.maps import Map
+from store.sample import Sample, Value
+
+_REPEAT_NS = 60_000_000_000
+_HEAVY = 1e6
+"""Bytes a second. A slow file system is what is looked for, so no more than tells reading from idling."""
+_AT_ONCE = 16
+"""Processes whose reading is looked at in one round; a machine with more of them is looked at in turns."""
+_REMEMBERED = 1024
+_SETTLED_NS = 1_000_000
+"""Two clocks that are read one after the other differ by less than this where they have not moved."""
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MARKS = {
+    "communicator_begun_seconds": "init_ns",
+    "communicator_made_seconds": "born_ns",
+    "first_operation_seconds": "operation_ns",
+}
+"""Column: the field of the kernel's entry (bpf/thread.bpf.h, struct process)."""
+
+
+@dataclass(slots=True)
+class Beginning:
+    """What is known of the start of one process. Times are ns since boot (CLOCK_BOOTTIME)."""
+
+    cuda: int | None = None
+    nccl: int | None = None
+    looked: int = 0
+    """When its reading was last looked at; 0: never."""
+    counts: tuple[int, int] = (0, 0)
+    read_ns: int = 0
+    read_bytes: int = 0
+    reading: bool = False
+
+    def grow(self, at: int, counts: tuple[int, int]) -> None:
+        """Take in what it has read so far, by system calls and from storage: the larger of both grew by the reading."""
+        elapsed, before = at - self.looked, self.looked
+        grown = max(new - old for new, old in zip(counts, self.counts, strict=True))
+        self.looked, self.counts = at, counts
+        self.reading = bool(before) and elapsed > 0 and grown / elapsed * 1e9 >= _HEAVY
+        if self.reading:
+            self.read_ns += elapsed
+            self.read_bytes += grown
+
+
+def parse_io(text: bytes) -> tuple[int, int]:
+    """Bytes read by system calls, and from storage, from /proc/PID/io. Raises ValueError on another form."""
+    fields = dict(line.split(b": ", 1) for line in text.splitlines() if b": " in line)
+    try:
+        return int(fields[b"rchar"]), int(fields[b"read_bytes"])
+    except KeyError as error:
+        raise ValueError(f"/proc/PID/io has no {error}") from None
+
+
+class Startup:
+    """A row a GPU, on change and once a minute."""
+
+    def __init__(self, context: Context, attachments: Attachments, processes: Map) -> None:
+        self._training, self._attachments, self._processes = context.training, attachments, processes
+        self._proc = context.proc
+        self._opened = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._known: dict[Process, Beginning] = {}
+        self._asleep = 0
+        self._turn = 0
+        self._told: dict[str, dict[str, Value]] = {}
+        self._told_at = 0
+
+    def read(self, now: int) -> list[Sample]:
+        """Rows of GPUs whose process has come further."""
+        boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        asleep = boot - time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the kernel's probes do not count suspension
+        if abs(asleep - self._asleep) > _SETTLED_NS:
+            self._asleep = asleep
+        living = self._training.living(now)
+        taken = self._processes.rows()
+        entries = {int(entry["tgid"]): entry for entry in taken[np.flatnonzero(taken["tgid"])]}
+        self._notice(boot, living)
+        self._follow(boot, {pid for pid, entry in entries.items() if entry["operation_ns"]})
+        rows: dict[str, dict[str, Value]] = {}
+        for trainee in sorted(living.values(), key=lambda trainee: trainee.process.start):
+            entry = entries.get(trainee.process.pid)
+            if entry is not None:  # of several on one GPU the youngest counts
+                rows[trainee.gpu] = self._row(now - boot, trainee, entry)
+        return self._news(now, rows)
+
+    def close(self) -> None:
+        """The maps are the loader's."""
+
+    def _notice(self, boot: int, living: Mapping[int, Trainee]) -> None:
+        """When each library is first seen in each process."""
+        seen = self._attachments.mapped(("cudart", "nccl"))
+        for word, processes in seen.items():
+            for process in processes:
+                beginning = self._known.setdefault(process, Beginning())
+                if word == "nccl":
+                    beginning.nccl = beginning.nccl or boot
+                else:
+                    beginning.cuda = beginning.cuda or boot
+        if len(self._known) > sum(map(len, seen.values())) + len(living) or len(self._known) > _REMEMBERED:
+            there = set().union(*seen.values(), (trainee.process for trainee in living.values()))
+            self._known = {process: known for process, known in self._known.items() if process in there}
+
+    def _follow(self, boot: int, running: set[int]) -> None:
+        """Look at what processes read that have their libraries and have not begun to work together."""
+        starting = [
+            (process, known)
+            for process, known in self._known.items()
+            if known.nccl and process.pid not in running and self._witnessed(process)
+        ]
+        for place in range(min(len(starting), _AT_ONCE)):
+            process, known = starting[(self._turn + place) % len(starting)]
+            try:
+                known.grow(boot, parse_io((self._proc / str(process.pid) / "io").read_bytes()))
+            except (OSError, ValueError):
+                known.looked = 0  # it has ended, or may not be looked at: the next look begins anew
+        self._turn += _AT_ONCE
+
+    def _witnessed(self, process: Process) -> bool:
+        return process.start * _TICK_NS >= self._opened - _TICK_NS
+
+    def _row(self, offset: int, trainee: Trainee, entry: Any) -> dict[str, Value]:
+        process = trainee.process
+        start = process.start * _TICK_NS
+        started = (start + offset) // 10**6 / 1e3
+        row: dict[str, Value] = {"gpu": trainee.gpu, "pid": process.pid, "start_time_seconds": started}
+        known = self._known.get(process) if self._witnessed(process) else None
+        if known is not None:
+            row["cuda_loaded_seconds"] = max(known.cuda - start, 0) / 1e9 if known.cuda else None
+            row["nccl_loaded_seconds"] = max(known.nccl - start, 0) / 1e9 if known.nccl else None
+            if known.looked:
+                row["checkpoint_read_seconds"], row["checkpoint_read_bytes"] = known.read_ns / 1e9, known.read_bytes
+            begun, worked = int(entry["init_ns"]), int(entry["operation_ns"])
+            # Work before any communicator was seen being made: that one was made before the probes came on.
+            if begun and not 0 < worked < begun:
+                for column, field in _MARKS.items():
+                    at = int(entry[field])
+                    row[column] = max(at + self._asleep - start, 0) / 1e9 if at else None
+        row["phase"] = _phase(known, entry)
+        return row
+
+    def _news(self, now: int, rows: dict[str, dict[str, Value]]) -> list[Sample]:
+        repeat = not 0 <= now - self._told_at < _REPEAT_NS
+        samples = []
+        for gpu, row in rows.items():
+            # The start in Unix time wavers with the clock's adjustment: alone it is no news.
+            lasting = {column: value for column, value in row.items() if column != "start_time_seconds"}
+            if repeat or self._told.get(gpu) != lasting:
+                self._told[gpu] = lasting
+                phase = row.pop("phase")
+                samples += [Sample("startup", row), Sample("cuda", {"gpu": gpu, "startup_phase": phase})]
+        self._told = {gpu: told for gpu, told in self._told.items() if gpu in rows}
+        if repeat:
+            self._told_at = now
+        return samples
+
+
+def _phase(known: Beginning | None, entry: Any) -> str:
+    """How far a process has come: loaded, reading, connecting or running."""
+    if entry["operation_ns"]:
+        return "running"
+    if entry["init_ns"]:
+        return "connecting"
+    return "reading" if known is not None and known.reading else "loaded"
+
+
+def open_source(context: Context) -> Startup:
+    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    kernel, attachments = context.probes()
+    return Startup(context, attachments, kernel.maps["processes"])
