@@ -22,7 +22,7 @@ AMOUNTS: Final = {
     "rank_exit": 0.0,
     "wrong_collective": 0.0,
     "gc_pauses": 0.35,  # seconds a pause
-    "power_cap": 1.3,  # C: the clock is divided by it
+    "power_cap": 1.6,  # C: the clock is divided by it
     "thermal_throttle": 1.7,  # C, while the GPU is too hot
     "pcie_downgrade": 8.0,  # P: half of the speed is lost to the generation, the rest to lanes
     "nic_downgrade": 4.0,  # T: the rate is divided by it

@@ -30,7 +30,7 @@ def test_order_reaches_one_rank_only(fabric: Fabric, kind: str) -> None:
     order(fabric, 3, kind)
     block, other = fabric.ranks[3], fabric.ranks[2]
     assert (KINDS[block.fault], block.amount, block.epoch) == (kind, AMOUNTS[kind], 1)
-    assert block.compute_scale == {"slow_gpu": 1.6, "power_cap": 1.3}.get(kind, 1.0)
+    assert block.compute_scale == {"slow_gpu": 1.6, "power_cap": 1.6}.get(kind, 1.0)
     assert block.link_scale == {"slow_link": 10.0, "nic_downgrade": 4.0}.get(kind, 1.0)
     assert block.copy_scale == (8.0 if kind == "pcie_downgrade" else 1.0)
     assert (other.fault, other.epoch, other.compute_scale) == (0, 0, 1.0)
