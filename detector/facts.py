@@ -24,6 +24,8 @@ READABLE = ("gpu_lost", "nvml_stalled")
 """Codes that are refuted by readings of the GPU."""
 _USER_XIDS = {"xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"}  # faults of programs, and their aftermath
 _FLAPS_NS = 300 * SECOND
+_ONE_FALL_NS = 3 * SECOND
+"""The kernel log and the port itself tell of the same fall, each at its own time."""
 Key = tuple[str, str, str]
 """Machine, device (empty: the machine as a whole), code."""
 
@@ -98,7 +100,7 @@ class Facts:
 
     def _note_down(self, machine: str, device: str, time: int, times: int) -> None:
         before = self.downs.get((machine, device))
-        if times > 1 or (before is not None and 0 < time - before <= _FLAPS_NS):
+        if times > 1 or (before is not None and _ONE_FALL_NS < time - before <= _FLAPS_NS):
             self._hold((machine, device, FLAP), time, "its link flaps: down twice within five minutes")
         self.downs[machine, device] = max(time, before or time)
 
