@@ -12,6 +12,8 @@ SHELL := /bin/bash
 PYTHON := /usr/bin/python3
 VENV := $(CURDIR)/.venv
 PACKAGES := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
+# Real servers that the tests start on loopback. They are unpacked, not installed: no service of theirs is begun.
+TEST_PACKAGES := influxdb victoria-metrics
 PREFIX := /opt/peerwatch
 UNITS := /etc/systemd/system
 CONFIG := /etc/peerwatch
@@ -20,7 +22,7 @@ C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup packages demo test bench format install uninstall clean
+.PHONY: help setup packages servers demo test bench format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -52,10 +54,27 @@ setup: packages ## install what is missing and leave the command at .venv/bin/pe
 	$(VENV)/bin/python -m pip install --quiet --editable '.[agent,detector,test]'
 	echo "$$wanted" > $(VENV)/.setup
 
+servers: setup
+	@export DEBIAN_FRONTEND=noninteractive
+	for package in $(TEST_PACKAGES); do
+		place=$(VENV)/servers/$$package
+		[ ! -d $$place ] || continue
+		room="$$(mktemp -d)"
+		fetch() { (cd "$$room" && apt-get -qq -o APT::Sandbox::User=root download $$package >/dev/null 2>&1); }
+		if fetch || { [ $$(id -u) -eq 0 ] && apt-get update -qq && fetch; }; then
+			echo "test: $$package into $$place"
+			mkdir -p $$place
+			dpkg -x "$$room"/*.deb $$place
+		else
+			echo "test: $$package cannot be fetched; tests that need it are skipped"
+		fi
+		rm -rf "$$room"
+	done
+
 demo: setup ## an emulated fleet, one fault, and the verdict; options in ARGS
 	@exec $(VENV)/bin/peerwatch demo $(ARGS)
 
-test: setup ## every check: style, types, floors, C format, tests
+test: servers ## every check: style, types, floors, C format, tests
 	@[ $$(id -u) -eq 0 ] || echo "test: without root, tests that load probes are skipped"
 	export PATH="$(VENV)/bin:$$PATH"
 	ruff check
@@ -65,7 +84,7 @@ test: setup ## every check: style, types, floors, C format, tests
 	clang-format --dry-run -Werror $(C_FILES)
 	python -m pytest -rs $(ARGS)
 
-bench: setup ## what it costs and how well it does, measured here and printed
+bench: servers ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
 
 format: setup ## bring Python and C into form

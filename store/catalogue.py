@@ -209,6 +209,10 @@ source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last r
 source | failures_total | readings | counter | none | 0 | 0 | readings that failed
 source | lost_total | readings | counter | none | 0 | 0 | probe hits that could not be counted (source kernel)
 source | foreign_total | readings | counter | none | 0 | 0 | probe hits of processes outside of the agent's PID namespace (source kernel)
+source | waiting_rows | rows | gauge | none | 0 | 0 | rows that wait on disk for the server (source spool)
+source | waiting_bytes | bytes | gauge | none | 0 | 0 | what they take, packed (source spool)
+source | dropped_rows_total | rows | counter | none | 0 | 0 | rows that waited too long, or were too many (source spool)
+source | refused_rows_total | rows | counter | none | 0 | 0 | rows that the server refused (source spool)
 source | error | text | text | none | 0 | 0 | why the last reading failed
 probe | state | text | text | none | 0 | 0 | on, blocked or gone
 probe | reason | text | text | none | 0 | 0 | why, where it is not on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Literal
 from store.catalogue import METRICS, TABLES
 from store.contract import StoreError
 from store.sample import Value
+
+log = logging.getLogger(__name__)
 
 Type = Literal["int64", "double", "string"]
 WIDTH: tuple[Type, ...] = ("int64", "double", "string")
@@ -69,6 +72,20 @@ def converter(kind: Type) -> Callable[[Value], Value]:
     The converters raise ValueError where text stands for a number.
     """
     return {"int64": _whole, "double": _real, "string": _text}[kind]
+
+
+def fitted(table: str, column: str, kind: Type, value: Value) -> Value:
+    """One value as its column takes it. An odd one must not keep all others out: it is unknown, and said once."""
+    try:
+        return converter(kind)(value)
+    except (ValueError, TypeError):
+        _warn(table, column, type(value).__name__)
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _warn(table: str, column: str, kind: str) -> None:
+    log.warning("%s.%s is a number and was given a %s: such values are kept as unknown", table, column, kind)
 
 
 def _whole(value: Value) -> int | None:

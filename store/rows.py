@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 from store.catalogue import METRICS, TABLES
-from store.columns import WIDTH, Type, check_name, converter, key_columns, type_found, type_of
+from store.columns import WIDTH, Type, check_name, converter, fitted, key_columns, type_found, type_of
 from store.contract import StoreError
 from store.sample import Batch, Value
 from store.sqlite import DECLARED, declared_types, quote
-
-log = logging.getLogger(__name__)
 
 Row = tuple[Value, ...]
 Groups = dict[tuple[str, tuple[str, ...]], list[Row]]
@@ -46,10 +42,10 @@ def insert(connection: sqlite3.Connection, groups: Groups, known: Known) -> None
         types = known.get(table, {})
         if not all(name in types and _fits(need, types[name]) for name, need in needs.items()):
             types = known[table] = _adapt(connection, table, needs)
-        converters = [converter(types[name]) for name in columns]
+        converters = [(name, types[name], converter(types[name])) for name in columns]
         names = ", ".join(map(quote, columns))
         statement = f"INSERT INTO {quote(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - checked
-        connection.executemany(statement, [_converted(table, columns, converters, row) for row in rows])
+        connection.executemany(statement, [_converted(table, converters, row) for row in rows])
 
 
 def _needs(table: str, columns: tuple[str, ...], rows: list[Row]) -> dict[str, Type | None]:
@@ -70,28 +66,12 @@ def _adapt(connection: sqlite3.Connection, table: str, needs: dict[str, Type | N
     return types
 
 
-def _converted(
-    table: str, columns: tuple[str, ...], converters: list[Callable[[Value], Value]], row: Row
-) -> tuple[Value, ...]:
+def _converted(table: str, converters: list[tuple[str, Type, Callable[[Value], Value]]], row: Row) -> tuple[Value, ...]:
     try:
-        return tuple([convert(value) for convert, value in zip(converters, row, strict=True)])
+        return tuple([convert(value) for (_, _, convert), value in zip(converters, row, strict=True)])
     except (ValueError, TypeError):
-        cells = zip(columns, converters, row, strict=True)
-        return tuple([_cell(table, name, convert, value) for name, convert, value in cells])
-
-
-def _cell(table: str, column: str, convert: Callable[[Value], Value], value: Value) -> Value:
-    """One odd value must not keep all other readings out of the store: it is unknown, and the log says so once."""
-    try:
-        return convert(value)
-    except (ValueError, TypeError):
-        _warn(table, column, type(value).__name__)
-        return None
-
-
-@lru_cache(maxsize=1024)
-def _warn(table: str, column: str, kind: str) -> None:
-    log.warning("%s.%s is a number and was given a %s: such values are kept as unknown", table, column, kind)
+        cells = zip(converters, row, strict=True)
+        return tuple([fitted(table, name, kind, value) for (name, kind, _), value in cells])
 
 
 def _fits(need: Type | None, have: Type) -> bool:

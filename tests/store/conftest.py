@@ -3,28 +3,70 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store.contract import LATEST, Store
 from store.embedded import Embedded
 from store.export import export
+from store.influx import Influx
+from store.influx_config import InfluxConfig, address_of
+from store.influx_server import Server
 from store.recording import Recording
 from store.sample import Batch
+from tests import servers
+from tests.servers import ServerProcess
 
+NUMBER = itertools.count()
 Fill = Callable[[list[Batch]], Store]
 
 
-@pytest.fixture(params=["embedded", "recording"])
+@pytest.fixture(scope="session")
+def influx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A real InfluxDB 1 for the whole session."""
+    server = servers.influxd(tmp_path_factory.mktemp("influxd"))
+    server.start()
+    yield server
+    server.kill(signal.SIGTERM)
+
+
+@pytest.fixture
+def database(influx_server: ServerProcess) -> Iterator[Callable[[], str]]:
+    """A function that gives the address of a fresh database, whose rows may be of any time."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"d{next(NUMBER)}")
+        # One shard for all times, or each row of a made-up time would begin one.
+        influx_server.ask(f"CREATE DATABASE {made[-1]} WITH DURATION INF SHARD DURATION 106751d")
+        return f"{influx_server.url}/{made[-1]}"
+
+    yield make
+    for name in made:
+        influx_server.ask(f"DROP DATABASE {name}")
+
+
+def influx(place: str, **told: Any) -> Influx:
+    """The store at this address."""
+    return Influx(Server(address_of(place), InfluxConfig(**told)))
+
+
+@pytest.fixture(params=["embedded", "recording", "influx"])
 def fill(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
     """A function that gives back a fresh store, of each kind in turn, which holds these batches."""
     opened: list[Store] = []
-    number = itertools.count()
+    database = request.getfixturevalue("database") if request.param == "influx" else None
 
     def make(batches: list[Batch]) -> Store:
-        place = tmp_path / f"{next(number)}"
+        if database is not None:
+            opened.append(influx(database()))
+            opened[-1].write(batches)
+            return opened[-1]
+        place = tmp_path / f"{next(NUMBER)}"
         store: Store = Embedded(place.with_suffix(".db"))
         opened.append(store)
         for batch in batches:

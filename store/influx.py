@@ -1,0 +1,129 @@
+"""InfluxDB as a store: one measurement a table, read by InfluxQL, which all of InfluxDB 1, 2 and 3 understand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from store.columns import WIDTH, check_name, key_columns
+from store.contract import LATEST, StoreError
+from store.influx_server import Server
+from store.line_protocol import FIELD_KEYS, NTH, ROW, field_name, lines_of, pack
+from store.sample import Batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_POST_LINES = 5000
+_EARLIEST, _LATEST = -(2**63) + 2, LATEST - 1
+"""The times that InfluxDB has; our own last one is just outside."""
+_FRESH_S = 5.0
+"""For so long what tables and fields there are is not asked again."""
+
+
+class Influx:
+    """A database or bucket. A row written again takes the place of that of its time, machine and device."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._shape: dict[str, frozenset[str]] = {}
+        self._asked = -_FRESH_S
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep these batches; what a server that fails halfway has taken is taken again when it is written again."""
+        lines = lines_of(batches)
+        for first in range(0, len(lines), _POST_LINES):
+            answer = self.server.write(pack(lines[first : first + _POST_LINES]))
+            if not answer.good:
+                raise StoreError(self.server.explain(answer))
+            self._asked = -_FRESH_S
+
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
+        """Rows with after < time <= until as an Arrow table; the contract has the details."""
+        from store import arrow
+        from store.influx_rows import Collector
+
+        if _bound(after) >= _bound(until):
+            return arrow.empty(table)
+        wanted = None if columns is None else {*key_columns(table), *columns}
+        rows = Collector(table)
+        fields = self._fields(table, wanted)
+        query = f"SELECT {fields} FROM {_quoted(table)} WHERE {_between(after, until)} GROUP BY *"  # noqa: S608 - quoted
+        for series in self._ask(query):
+            rows.add(series)
+        found = rows.table_of()
+        return found if wanted is None else found.select([name for name in found.column_names if name in wanted])
+
+    def span(self, after: int = 0) -> tuple[int, int] | None:
+        """Times of the oldest and the newest row later than `after`, over all tables."""
+        if _bound(after) >= _LATEST:
+            return None
+        ends = []
+        for end in ("ASC", "DESC"):
+            ours = [table for table, fields in self._look().items() if ROW in fields]
+            others = [table for table in self._look() if table not in ours]
+            asked = [(_quoted(ROW), ours)] * bool(ours) + [("*", others)] * bool(others)
+            queries = [
+                f"SELECT {what} FROM {', '.join(map(_quoted, names))} WHERE {_between(after, LATEST)} "  # noqa: S608 - quoted
+                f"ORDER BY time {end} LIMIT 1"
+                for what, names in asked
+            ]
+            ends.append([series["values"][0][0] for series in self._ask("; ".join(queries))] if queries else [])
+        return (min(ends[0]), max(ends[1])) if ends[0] and ends[1] else None
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of the measurements that can be tables of readings, sorted."""
+        return tuple(self._look())
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.server.close()
+
+    def _fields(self, table: str, wanted: Collection[str] | None) -> str:
+        if wanted is None or ROW not in self._look().get(table, ()):
+            return "*::field"
+        names = {name for name in wanted if name not in key_columns(table) or name in FIELD_KEYS}
+        fields = {field_name(table, name, kind) for name in names for kind in WIDTH}
+        return ", ".join(map(_quoted, (ROW, *sorted(fields))))
+
+    def _look(self) -> dict[str, frozenset[str]]:
+        """The tables and their fields."""
+        if time.monotonic() - self._asked >= _FRESH_S:
+            tags = {series["name"]: {row[0] for row in series["values"]} for series in self._ask("SHOW TAG KEYS")}
+            fields = {series["name"]: {row[0] for row in series["values"]} for series in self._ask("SHOW FIELD KEYS")}
+            # Other programs' measurements, and our own alerts, have no machine or names that no column can have.
+            self._shape = {
+                name: frozenset(fields[name])
+                for name in sorted(tags.keys() & fields.keys())
+                if "machine" in tags[name] and all(map(_is_name, {name, *tags[name], *fields[name]} - {ROW, NTH}))
+            }
+            self._asked = time.monotonic()
+        return self._shape
+
+    def _ask(self, query: str) -> Iterator[dict[str, Any]]:
+        from store.influx_rows import series_of
+
+        with self.server.query(query) as (kind, pieces):
+            yield from series_of(kind, pieces)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name.partition(".")[0])
+    except StoreError:
+        return False
+    return True
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _bound(when: int) -> int:
+    return min(max(when, _EARLIEST), _LATEST)
+
+
+def _between(after: int, until: int) -> str:
+    return f"time > {_bound(after)} AND time <= {_bound(until)}"

@@ -1,0 +1,168 @@
+"""The agent's way to InfluxDB: readings go to the spool on disk, a thread of its own carries them to the server."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from store.contract import StoreError
+from store.influx_server import Answer, Server
+from store.line_protocol import lines_of, pack, unpack
+from store.sample import Batch, Sample
+from store.spool import Post, Spool
+
+log = logging.getLogger(__name__)
+
+POST_BYTES = 500_000
+"""Packed bytes of one post: below the megabyte that proxies let through."""
+BACK_OFF_S = (1.0, 60.0)
+"""The first and the longest wait after a failure; it doubles, and any part of its second half is left out by chance."""
+LONGEST_REST_S = 900.0
+"""No server is obeyed that wants to be left alone for longer."""
+LOUD_S = 600.0
+"""How often it is said again that nothing can be sent."""
+FAREWELL_S = 3.0
+"""How long the end of the agent may wait for a last post; the rest waits on disk."""
+
+Refused = list[tuple[bytes, str]]
+
+
+class UnsentError(OSError):
+    """Nothing can be sent now; `rest_s` is what the server asked for."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
+
+
+def post(server: Server, lines: Sequence[bytes]) -> Refused:
+    """Send these lines, in halves where the server does not take them whole; returns those it refused, and why.
+
+    Too many (413) are halved, bad ones (400, 422) are searched for. Raises UnsentError for every other answer.
+    """
+    answer = server.write(pack(lines))
+    if answer.good:
+        return []
+    if answer.status not in (400, 413, 422):
+        raise UnsentError(answer)
+    if len(lines) == 1 or f"dropped={len(lines)}" in answer.reason.split():
+        return [(line, f"{answer.status}: {answer.reason}") for line in lines]
+    middle = len(lines) // 2
+    return post(server, lines[:middle]) + post(server, lines[middle:])
+
+
+class Sender:
+    """Carries posts from a spool to a server, in a thread of its own or, by `send`, in the caller's."""
+
+    def __init__(self, spool: Spool, server: Server, post_seconds: float) -> None:
+        self.spool, self.server, self.post_seconds = spool, server, post_seconds
+        self.error = ""
+        self.failures = 0
+        """Posts in a row that were not taken."""
+        self._said: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send what can be sent at once, and end; what is left waits on disk."""
+        self._stop.set()
+        self._thread.join(FAREWELL_S)
+
+    def send(self) -> float:
+        """Send what waits; returns after how many seconds to look again."""
+        try:
+            while posts := self.spool.take(POST_BYTES):
+                self._carry(posts)
+                if self.failures:
+                    log.info("%s takes readings again", self.server.address)
+                self.failures, self.error = 0, ""
+                if self._stop.is_set():
+                    break
+        except UnsentError as error:
+            return self._failed(self.server.explain(error.answer), error.answer.retry_after_s)
+        except StoreError as error:
+            return self._failed(str(error), None)
+        return self.post_seconds * random.uniform(0.75, 1.25)
+
+    def _carry(self, posts: list[Post]) -> None:
+        answer = self.server.write(b"".join(one.body for one in posts))
+        refused: Refused = []
+        if answer.status in (400, 413, 422):
+            # The search begins post by post: a bad line is mostly alone, and its neighbours need not be unpacked.
+            for one in posts:
+                self.spool.settle([one], refused := post(self.server, unpack(one.body)), time.time_ns())
+                if refused and self._may_say("refused"):
+                    log.error(
+                        "%s refuses %d lines, the first since %s", self.server.address, len(refused), refused[0][1]
+                    )
+            return
+        if not answer.good:
+            raise UnsentError(answer)
+        self.spool.settle(posts)
+
+    def _failed(self, why: str, rest_s: float | None) -> float:
+        """Say so, not at every attempt; returns how long to wait."""
+        if why[:60] != self.error[:60] or self._may_say("waits"):
+            log.error("readings wait on disk: %s", why)
+            self._said["waits"] = time.monotonic()
+        self.failures, self.error = self.failures + 1, why
+        first, longest = BACK_OFF_S
+        back_off = min(longest, first * 2.0 ** min(self.failures - 1, 20)) * random.uniform(0.5, 1.0)
+        return max(back_off, min(rest_s or 0.0, LONGEST_REST_S))
+
+    def _may_say(self, what: str) -> bool:
+        """Whether it was not said lately."""
+        now = time.monotonic()
+        may = now - self._said.get(what, -LOUD_S) >= LOUD_S
+        self._said[what] = now if may else self._said[what]
+        return may
+
+    def _run(self) -> None:
+        # Agents that were started together must not post together.
+        wait = self.post_seconds * random.random()
+        while not self._stop.wait(wait):
+            wait = self.send()
+        if not self.failures:
+            self.send()
+
+
+class Spooled:
+    """The agent's side of InfluxDB: takes batches as fast as the disk does, whatever server and network do."""
+
+    def __init__(self, server: Server, spool: Spool, clock: Callable[[], int] = time.time_ns) -> None:
+        self.server, self.spool, self._clock = server, spool, clock
+        self.sender = Sender(spool, server, server.config.post_seconds)
+        self.sender.start()
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep these batches on disk, each with a row on how the spool fares. Raises StoreError if it cannot."""
+        told = [Batch(batch.machine, batch.time, (*batch.samples, self._fares())) for batch in batches]
+        self.spool.put(lines_of(told), self._clock())
+
+    def close(self) -> None:
+        """Send what can be sent at once; the rest waits on disk for the next start."""
+        self.sender.stop()
+        self.spool.close()
+        self.server.close()
+
+    def _fares(self) -> Sample:
+        ledger = self.spool.ledger()
+        return Sample(
+            "source",
+            {
+                "source": "spool",
+                "success": float(not self.sender.error),
+                "waiting_rows": float(ledger.waiting),
+                "waiting_bytes": float(ledger.waiting_bytes),
+                "dropped_rows_total": ledger.dropped,
+                "refused_rows_total": ledger.refused,
+                "error": self.sender.error or None,
+            },
+        )

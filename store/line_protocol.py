@@ -1,0 +1,203 @@
+"""Line protocol: batches as the lines that InfluxDB takes, and what its answers say about tags and columns.
+
+Machine and device keys become tags. All else is a field, also the keys that new values keep coming for (a task's name,
+a library), so that the number of series is machines x devices, however long it runs. Every line carries the field
+`_row`, so that a row without any value is a row too.
+https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from store.columns import Type, check_name, fitted, key_columns, type_found, type_of
+from store.contract import StoreError
+from store.sample import Batch, Value
+
+ROW = "_row"
+"""The field that every line has."""
+NTH = "_nth"
+"""The tag that keeps apart rows of one time, machine and device; the first of them goes without it."""
+FIELD_KEYS = frozenset({"task", "library"})
+"""Keys whose values are without number: fields, or each would begin a series."""
+
+_encode = msgspec.json.Encoder().encode  # writes the shortest digits that give the same double, faster than repr()
+_LINE = re.compile(rb'(?:[^"\n\\]|\\.|"(?:[^"\\]|\\.)*")+', re.DOTALL)
+_TROUBLE = re.compile(r"[%\\\x00-\x1f\x7f]")
+_RANGE = range(-(2**63), 2**63)
+_EXACT: tuple[type, ...] = (int, float, str, type(None))
+_INFINITE = (float("inf"), float("-inf"))
+_KINDS: dict[type, Type] = {int: "int64", float: "double", str: "string"}
+_TAKES: dict[Type, tuple[type, ...]] = {"int64": (int,), "double": (int, float), "string": (str,)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the samples of one table with these columns and Python types are written."""
+
+    tags: Callable[[Sequence[Value]], Sequence[Value]]
+    head: bytes
+    numbers: Callable[[Sequence[Value]], Sequence[Value]] | None
+    whole: Callable[[Sequence[Value]], Sequence[int]] | None
+    texts: Callable[[Sequence[Value]], Sequence[str]]
+    body: bytes
+
+
+def lines_of(batches: Iterable[Batch]) -> list[bytes]:
+    """One line a sample, without line ends; raises StoreError for a name that no table or column can have.
+
+    Rows of one table, time, machine and device within one call are all kept; such a row of a later call replaces them.
+    """
+    lines: list[bytes] = []
+    seen: dict[tuple[bytes, int], int] = {}
+    for batch in batches:
+        machine = tag(batch.machine)
+        for sample in batch.samples:
+            values = tuple(sample.values.values())
+            form = _form(sample.table, tuple(sample.values), tuple(map(type, values)))
+            cells = _cells(form, values) if form else None
+            if form is None or cells is None:
+                values, form = _converted(sample.table, tuple(sample.values), values)
+                cells = _cells(form, values) or ()
+            time = batch.time if sample.time is None else sample.time
+            head = form.head % (machine, *map(tag, form.tags(values)))
+            nth = seen[head, time] = seen.get((head, time), -1) + 1
+            where = b"%b,%b=%d" % (head, NTH.encode(), nth) if nth else head
+            said = form.texts(values)
+            body = form.body % ((*cells, *map(text, said)) if said else tuple(cells))
+            lines.append(b"%b %b %d" % (where, body, time))
+    return lines
+
+
+def pack(lines: Iterable[bytes]) -> bytes:
+    """Lines as one gzip member of the lightest level; members one after the other are a body too."""
+    press = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return press.compress(b"\n".join(lines) + b"\n") + press.flush()
+
+
+def unpack(body: bytes) -> list[bytes]:
+    """The lines of a body of one or more members; a line end within quotes is part of its line."""
+    plain = bytearray()
+    while body:
+        member = zlib.decompressobj(31)
+        plain += member.decompress(body) + member.flush()
+        body = member.unused_data
+    return _LINE.findall(bytes(plain))
+
+
+@lru_cache(maxsize=1 << 16)
+def tag(value: str | None) -> bytes:
+    """A tag's value: what cannot stand there as %XX, an empty text as a lone %, none at all as nothing."""
+    if value is None:
+        return b""
+    plain = _TROUBLE.sub(lambda found: f"%{ord(found[0]):02X}", str(value)) or "%"
+    escaped = re.sub(r"([,= ])", r"\\\1", plain)
+    return escaped.encode(errors="replace")
+
+
+def untag(value: str) -> str | None:
+    """What a tag's value, as the server gives it back, stands for."""
+    if not value:
+        return None
+    return "" if value == "%" else re.sub(r"%([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), value)
+
+
+def text(value: str) -> bytes:
+    """A text as a field's value."""
+    return b'"%b"' % value.encode(errors="replace").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+def field_name(table: str, column: str, kind: Type) -> str:
+    """The field that holds a column; of columns that no catalogue knows each type has its own.
+
+    A server fixes the type of a field by the first value it sees, and refuses the others.
+    """
+    return column if kind == "double" or type_of(table, column) else f"{column}.{kind}"
+
+
+def column_of(table: str, field: str) -> tuple[str, Type | None]:
+    """The column that a field holds, and its type where names tell."""
+    column, _, kind = field.partition(".")
+    known = type_of(table, column)
+    return column, known or (kind if kind in ("int64", "string") else None)  # type: ignore[return-value]
+
+
+def tag_keys(table: str) -> tuple[str, ...]:
+    """The device keys of a table that are tags."""
+    return tuple(key for key in key_columns(table)[2:] if key not in FIELD_KEYS)
+
+
+@lru_cache(maxsize=4096)
+def _form(table: str, columns: tuple[str, ...], kinds: tuple[type, ...]) -> _Form | None:
+    """How to write such samples; None where a value must be converted first."""
+    for name in (table, *columns):
+        check_name(name)
+    if "time" in columns or "machine" in columns:
+        raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
+    keys = [at for at, name in enumerate(columns) if name in tag_keys(table) and kinds[at] is not type(None)]
+    fields: dict[Type, list[int]] = {"int64": [], "double": [], "string": []}
+    for at, (name, kind) in enumerate(zip(columns, kinds, strict=True)):
+        if kind not in _EXACT or (at in keys and kind is not str):
+            return None
+        found = type_of(table, name) or _KINDS.get(kind)
+        if found is None or kind is type(None) or at in keys:
+            continue
+        if kind not in _TAKES[found]:
+            return None
+        fields[found].append(at)
+    numbers = fields["double"] + fields["int64"]
+    names: list[tuple[int, Type, str]] = [
+        *((at, "double", "%b") for at in fields["double"]),
+        *((at, "int64", "%bi") for at in fields["int64"]),
+    ]
+    names += [(at, "string", "%b") for at in fields["string"]]
+    return _Form(
+        _pick(keys),
+        ",".join([table, "machine=%b", *(f"{columns[at]}=%b" for at in keys)]).encode(),
+        _pick(numbers) if numbers else None,
+        _pick(fields["int64"]) if fields["int64"] else None,
+        _pick(fields["string"]),
+        ",".join(
+            [f"{ROW}=1i", *(f"{field_name(table, columns[at], kind)}={form}" for at, kind, form in names)]
+        ).encode(),
+    )
+
+
+def _pick(places: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Items at these places as a tuple."""
+    if len(places) == 1:
+        return itemgetter(slice(places[0], places[0] + 1))
+    return itemgetter(*places) if places else lambda values: ()
+
+
+def _cells(form: _Form, values: Sequence[Value]) -> Sequence[bytes] | None:
+    """The numbers as digits; None where one of them is none, or more than 64 bits hold."""
+    if form.numbers is None:
+        return ()
+    if form.whole is not None:
+        whole = form.whole(values)
+        if max(whole) not in _RANGE or min(whole) not in _RANGE:
+            return None
+    digits = _encode(form.numbers(values))
+    return None if b"null" in digits else digits[1:-1].split(b",")  # null: not a number, or infinite
+
+
+def _converted(table: str, columns: tuple[str, ...], values: Sequence[Value]) -> tuple[tuple[Value, ...], _Form]:
+    """The values made to fit their columns, those that cannot left out, and how to write them."""
+    keys = tag_keys(table)
+    found = []
+    for name, value in zip(columns, values, strict=True):
+        kind = "string" if name in keys else type_of(table, name) or type_found([value]) or "string"
+        fit = fitted(table, name, kind, value)
+        found.append(None if fit in _INFINITE else fit)
+    form = _form(table, columns, tuple(map(type, found)))
+    assert form is not None
+    return tuple(found), form

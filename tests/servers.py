@@ -1,0 +1,109 @@
+"""Real database servers for tests: started on free loopback ports, in a folder of their own, ended by their process."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+INFLUXD_CONF = """
+reporting-disabled = true
+bind-address = "127.0.0.1:{rpc}"
+[meta]
+dir = "{folder}/meta"
+[data]
+dir = "{folder}/data"
+wal-dir = "{folder}/wal"
+index-version = "tsi1"
+query-log-enabled = false
+[http]
+bind-address = "127.0.0.1:{port}"
+log-enabled = false
+auth-enabled = {auth}
+[monitor]
+store-enabled = false
+[logging]
+level = "error"
+"""
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def find(program: str, package: str) -> str:
+    """The program, unpacked by `make test` or installed; skips where it is not there."""
+    unpacked = Path(sys.prefix) / "servers" / package / "usr/bin" / program
+    found = str(unpacked) if unpacked.exists() else shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not here: make test fetches it, or apt-get install {package}")
+    return found
+
+
+class ServerProcess:
+    """A server that can be killed and started again on the same data."""
+
+    def __init__(self, command: list[str], port: int) -> None:
+        self.command, self.port = command, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/ping", timeout=5):  # noqa: S310 - loopback
+                    return
+            except urllib.error.HTTPError:
+                return  # it answers, be it that it asks who is there
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it, by default without giving it time to write anything down."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait()
+            self.process = None
+
+    def ask(self, query: str, database: str = "") -> bytes:
+        """The answer of InfluxDB 1 to a query, as CSV."""
+        form = urllib.parse.urlencode({"q": query, "db": database, "epoch": "ns"}).encode()
+        request = urllib.request.Request(f"{self.url}/query", form, {"Accept": "application/csv"})  # noqa: S310 - loopback
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - loopback
+            said: bytes = answer.read()
+        return said
+
+
+def influxd(folder: Path, auth: bool = False) -> ServerProcess:
+    """Debian's InfluxDB 1, not yet started; skips where it is not installed."""
+    program = find("influxd", "influxdb")
+    port = free_port()
+    conf = folder / "influxdb.conf"
+    conf.write_text(INFLUXD_CONF.format(folder=folder, port=port, rpc=free_port(), auth=str(auth).lower()))
+    return ServerProcess([program, "-config", str(conf)], port)
+
+
+def victoria(folder: Path) -> ServerProcess:
+    """VictoriaMetrics, not yet started: it takes both dialects of writing and answers no InfluxQL."""
+    program = find("victoria-metrics", "victoria-metrics")
+    port = free_port()
+    words = [f"-storageDataPath={folder / 'vm'}", f"-httpListenAddr=127.0.0.1:{port}", "-retentionPeriod=1200"]
+    return ServerProcess([program, *words, "-search.latencyOffset=0s"], port)
