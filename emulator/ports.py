@@ -26,6 +26,7 @@ class PortError(ValueError):
 class _Port:
     """One port: where its files lie, and what they count."""
 
+    index: int
     device: Path
     port: Path
     interface: str
@@ -153,7 +154,7 @@ class Ports:
         vendor = self.vendor
         name = vendor.device.format(index)
         device = self.root / "sys/class/infiniband" / name
-        place = _Port(device, device / "ports/1", vendor.interface.format(index), rate=vendor.rate)
+        place = _Port(index, device, device / "ports/1", vendor.interface.format(index), rate=vendor.rate)
         for folder, names in _folders(vendor, place):
             place.paths |= {name: folder / name for name in names if name not in place.paths}
         place.counts = {name: self._number(name) for name in (*place.paths, *vendor.statistics)}
@@ -182,7 +183,7 @@ class Ports:
             self._write_interface(place)
 
     def _write_interface(self, place: _Port) -> None:
-        index = int("".join(filter(str.isdigit, place.device.name)) or 0)
+        index = place.index % 256
         net = place.device / "device/net" / place.interface
         self.write(net / "address", f"02:50:57:00:00:{index:02x}")
         self.write(net / "dev_port", "0")
