@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.events import Event, Severity
 
-AGAIN_NS = 300_000_000_000
+AGAIN_NS = 3_600_000_000_000
 """What goes on is said again so often: who came later has to hear of it too."""
 
 

@@ -33,7 +33,7 @@ class Gpus:
         self._lost: dict[int, str] = {}
         self._count = int(nvml.nvmlDeviceGetCount())
         self._open()
-        self._events = Events({index: device.handle for index, device in self._devices.items()})
+        self._events = Events(self._handles())
 
     def hello(self) -> dict[str, Any]:
         """What there is."""
@@ -46,9 +46,7 @@ class Gpus:
     def read(self, slow: bool) -> dict[str, Any]:
         """One reading. A GPU that fails stays lost until it can be opened anew, which is tried at slow readings."""
         seconds = time.monotonic()
-        before = len(self._lost)
-        if slow and self._lost:
-            self._open()
+        opened = slow and bool(self._lost) and self._open()
         found, processes = {}, {}
         for index, device in self._devices.items():
             self._where[0] = index + 1
@@ -65,9 +63,17 @@ class Gpus:
         answer = {"gpus": found, "lost": self._lost, "events": events, "dropped": dropped}
         if slow:
             answer["processes"] = processes
-        return answer | self.hello() if before > len(self._lost) else answer
+        if opened:
+            self._events.handles = self._handles()
+            answer |= self.hello()
+        return answer
 
-    def _open(self) -> None:
+    def _handles(self) -> dict[int, Any]:
+        return {index: device.handle for index, device in self._devices.items()}
+
+    def _open(self) -> bool:
+        """Open the GPUs that are not; whether there were any."""
+        before = len(self._devices)
         for index in range(self._count):
             if index in self._devices:
                 continue
@@ -78,6 +84,7 @@ class Gpus:
             except NvmlError as error:
                 self._lose(index, error)
         self._where[0] = 0
+        return len(self._devices) > before
 
     def _lose(self, index: int, error: NvmlError) -> None:
         if error.value in GONE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from typing import Any
@@ -19,8 +20,8 @@ class Events:
     """What was told since it was last taken; equal ones are counted, and what there is no room for is counted too."""
 
     def __init__(self, handles: dict[int, Any]) -> None:
-        self._index_of = {_address(handle): index for index, handle in handles.items()}
-        self._handles = handles
+        self.handles = handles
+        """By NVML's index, the GPUs to listen to; another dictionary in its place is noticed at the next wait."""
         self._told: dict[tuple[int, int, int], int] = {}
         self._dropped = 0
         self._lock = threading.Lock()
@@ -42,18 +43,20 @@ class Events:
                 time.sleep(_PAUSE_S)
 
     def _listen(self) -> None:
-        events = nvml.nvmlEventSetCreate()
+        handles, events = self.handles, nvml.nvmlEventSetCreate()
+        index_of = {_address(handle): index for index, handle in handles.items()}
         try:
-            registered = [self._register(handle, events) for handle in self._handles.values()]
-            while any(registered):
+            registered = [self._register(handle, events) for handle in handles.values()]
+            while any(registered) and handles is self.handles:
                 try:
                     event = nvml.nvmlEventSetWait_v2(events, _WAIT_MS)
                 except NvmlError as error:
                     if error.value != nvml.NVML_ERROR_TIMEOUT:
                         raise
                     continue
-                self._note(self._index_of.get(_address(event.device), -1), event.eventType, event.eventData)
-            time.sleep(_PAUSE_S)
+                self._note(index_of.get(_address(event.device), -1), event.eventType, event.eventData)
+            if not any(registered):
+                time.sleep(_PAUSE_S)
         finally:
             nvml.nvmlEventSetFree(events)
 
@@ -77,5 +80,4 @@ class Events:
 
 
 def _address(handle: Any) -> int:
-    found: int | None = nvml.cast(handle, nvml.c_void_p).value
-    return found or 0
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

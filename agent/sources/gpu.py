@@ -19,6 +19,7 @@ from store.sample import Sample, Value
 
 _SLOW_NS = 10_000_000_000
 _PATIENCE_S = 0.3
+_MOST_REPEATS = 10_000
 
 
 class Gpu:
@@ -41,19 +42,20 @@ class Gpu:
         """Rows of GPUs, of what happened to them, and of how NVML fares."""
         slow = self._read_slow is None or not 0 <= now - self._read_slow < _SLOW_NS
         answers = self._watch.read(now, slow)
-        events, rows = list[Event](), list[Sample]()
+        told, events, rows = list[Event](), list[Event](), list[Sample]()
         for answer in answers:
             if "there" in answer:
                 events += self._greet(now, answer)
             if "gpus" in answer:
                 rows = self._rows(answer)
-                events += self._lost(now, answer) + self._told(now, answer)
+                events += self._lost(now, answer)
+                told += self._told(now, answer)
             if "processes" in answer:
                 self._read_slow = now
                 self._place(answer["processes"])
         events += self._stalls(now)
-        news = [event for event in events if self._repeats.take(now, event)]
-        return rows + samples("gpu", now, news + self._repeats.due(now)) + self._health()
+        events += [event for event in told if self._repeats.take(now, event)] + self._repeats.due(now)
+        return rows + samples("gpu", now, events) + self._health()
 
     def close(self) -> None:
         """End the child."""
@@ -115,7 +117,7 @@ class Gpu:
                 code, severity, words = NVML_EVENTS[kind]
                 event = Event(code, device, severity, words)
             if event is not None:
-                events += [event] * min(int(times), 2)  # the second stands for all its repeats
+                events += [event] * min(int(times), _MOST_REPEATS)
         if answer["dropped"]:
             events.append(Event("events_lost", "", "info", f"{answer['dropped']} events of NVML were too many to keep"))
         return events
