@@ -13,6 +13,7 @@ import numpy as np
 from agent.files import identity, open_first
 from agent.interpreter import WANTED, Plan, plan
 from agent.libraries import Answer, Libraries
+from agent.memory import Memory
 from agent.processes import MappedFile, Process, Processes
 from agent.returns import Returns
 from bpf.loader import Kernel
@@ -22,6 +23,7 @@ HITS_PER_SECOND = 1000
 """More than that is not worth what it costs the process: at 1 to 10 microseconds each, a hundredth of its time."""
 _JUDGED_NS = 5_000_000_000
 _REST_NS = 60_000_000_000
+_UNTOLD = 8
 _CANDIDATES = 4
 _ANSWERS = 256
 FileKey = tuple[str, int]
@@ -44,7 +46,10 @@ class Collector:
     """Its entry in the kernel's array."""
     probes: list[int] = field(default_factory=list)
     judged: int = 0
-    hits: int = 0
+    counted: Any = None
+    """What the kernel had counted by then."""
+    fetched: int = 0
+    """Hits that could not be told apart, when the word that would tell them was last fetched."""
 
 
 class Collectors:
@@ -71,6 +76,7 @@ class Collectors:
             if collector.state == "asked":
                 self._decide(collector, now)
             elif collector.state == "on":
+                self._fetch(collector)
                 self._judge(collector, now)
             elif collector.state == "resting" and not 0 <= now - collector.judged < _REST_NS:
                 self._attach(collector, now)
@@ -123,14 +129,16 @@ class Collectors:
         for file, answer in answers:
             assert answer is not None
             found = plan(answer.functions or {}, answer.semaphores, refused)
-            if found is not None:
+            if found is not None and (collector.file is None or found.points):
                 collector.file, collector.answer, collector.plan = file, answer, found
-                self._attach(collector, now)
-                return
+            if found is not None and found.points:
+                break
             if answer.error or answer.gone:
-                collector.file, collector.state = file, "blocked"
-                collector.reason = answer.error or f"cannot be opened: {answer.gone}"
+                collector.file = collector.file or file
+                collector.plan = Plan(reason=answer.error or f"cannot be opened: {answer.gone}")
                 self._answers.pop((file.device, file.inode), None)  # through another process it may be readable
+        if collector.file is not None:
+            self._attach(collector, now)
 
     def _attach(self, collector: Collector, now: int) -> None:
         collector.state, collector.reason = "blocked", collector.plan.reason
@@ -145,7 +153,7 @@ class Collectors:
             self._take_off(collector)
             collector.reason = f"no probes on its garbage collection: {error.strerror}"
         else:
-            collector.state, collector.judged, collector.hits = "on", now, int(self.entry(collector)["hits"])
+            collector.state, collector.judged, collector.counted = "on", now, self.entry(collector).copy()
 
     def _put_on(self, collector: Collector) -> None:
         """Through a descriptor, and only after a second look: its process may have put another file at that path."""
@@ -171,18 +179,35 @@ class Collectors:
         self._index_of.update(collector.process.pid.to_bytes(8, "little"), index)
         return True
 
+    def _fetch(self, collector: Collector) -> None:
+        """Have the process's memory hold the word that a probe could not read: a probe cannot wait for the disk."""
+        entry = self.entry(collector)
+        if entry["lost"] == collector.fetched:
+            return
+        collector.fetched = int(entry["lost"])
+        try:
+            memory = Memory(collector.process.pid)
+        except OSError:
+            return  # not ours to read, or just ended
+        memory.read(int(entry["unread"]), 4)
+        memory.close()
+
     def _judge(self, collector: Collector, now: int) -> None:
-        """Take the probes off for a while where they are hit too often."""
+        """Take the probes off for a while where they are hit too often, and for good where they tell nothing."""
         elapsed = now - collector.judged
         if 0 <= elapsed < _JUDGED_NS:
             return
-        hits = int(self.entry(collector)["hits"])
-        rate = (hits - collector.hits) * 1e9 / max(elapsed, _JUDGED_NS)
-        collector.judged, collector.hits = now, hits
+        entry = self.entry(collector).copy()
+        hits, lost, pauses = (int(entry[name] - collector.counted[name]) for name in ("hits", "lost", "pauses"))
+        collector.judged, collector.counted = now, entry
+        rate = hits * 1e9 / max(elapsed, _JUDGED_NS)
         if rate > HITS_PER_SECOND:
             self._take_off(collector)
             collector.state = "resting"
             collector.reason = f"{rate:.0f} hits a second are too many: off for {_REST_NS // 1_000_000_000} s"
+        elif lost > _UNTOLD and not pauses:
+            self._take_off(collector)
+            collector.state, collector.reason = "blocked", "beginning and end of a collection look the same"
 
     def _take_off(self, collector: Collector) -> None:
         detach(collector.probes)

@@ -15,7 +15,8 @@ struct collector {
 	u64 ns;
 	u64 since;  /* beginning of the collection that is under way, or 0 */
 	u64 thread; /* which thread is at it */
-	u64 lost;   /* hits that do not say what they are the beginning or the end of */
+	u64 lost;   /* hits that could not be told apart: the word that says it was not in memory */
+	u64 unread; /* where the last such word lies, for the agent to fetch */
 };
 
 /* As many as there are processes: 0.06 MB. */
@@ -94,6 +95,7 @@ int python_count(struct pt_regs *ctx)
 /*
  * At the entry of invoke_gc_callback, which CPython enters before and after each collection with "start" or "stop" as
  * its second argument, whether there are callbacks or not; the first one where the compiler dropped what is unused.
+ * Guessing where the word cannot be read could take all that lies between the collections for collections.
  */
 int python_phase(struct pt_regs *ctx)
 {
@@ -110,7 +112,9 @@ int python_phase(struct pt_regs *ctx)
 		begin_pause(found, id);
 	else if (word == STOP)
 		end_pause(found, id);
-	else
+	else {
 		ADD(found->lost, 1);
+		found->unread = ctx->si >= 4096 ? ctx->si : ctx->di;
+	}
 	return 0;
 }
