@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 # column | what counts it, best first; "+" adds what is there, "4 *" is a unit, "#" stands for priorities 0 to 7.
 # Names of mlx5, bnxt_re, irdma, efa, mana, ionic, hns, erdma (drivers/infiniband/hw) and, for statistics of the network
@@ -83,6 +84,7 @@ def _first(ways: tuple[tuple[Term, ...], ...], names: Collection[str]) -> Iterat
             return
 
 
+@lru_cache(maxsize=4096)
 def column_of(name: str) -> str | None:
     """A counter's own name as the store can keep it: lower case, digits, underscores; None where nothing is left."""
     fit = _UNFIT.sub("_", name.lower()).strip("_")[:80]

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from agent.port_columns import FULL, KNOWN, Term, column_of, plan
@@ -67,26 +68,33 @@ class PortFiles:
         self.place = place
         self.ethernet = text_of(place.folder / "link_layer") == "Ethernet"
         self.pci = (place.device / "device").resolve()
-        self.columns: dict[str, tuple[Term, ...]] = {}
-        """What stands behind each column, files and statistics alike."""
+        self.elsewhere: dict[str, tuple[Term, ...]] = {}
+        """Columns that statistics count, not files."""
+        self._columns: set[str] = set()
+        self._offered: set[str] = set()
         self._inode = _inode(place.folder)
         self._patience = Patience()
         self._open: list[_Open] = []
         self.whole: set[str] = set()
-        self._paths = dict(list(self._files())[:MOST_FILES])
+        self._paths = {name: str(path) for name, path in islice(self._files(), MOST_FILES)}
         self._hold("state", place.folder / "state", "link_up", parse_state)
         self._hold("rate", place.folder / "rate", "rate_bits_per_second", parse_rate)
         self._found = self.rest(now)
 
     def adopt(self, statistics: Collection[str]) -> None:
         """Choose what stands behind each column that has nothing yet: files that work, or these statistics."""
-        for column, terms in plan({*self._found, *statistics}).items():
-            if column not in self.columns:
-                self.columns[column] = terms
-                for term in terms:
-                    if term.name in self._paths:
-                        self._hold(term.name, self._paths[term.name], column, parse_count, term.unit)
+        offered = {*self._found, *statistics}
+        if offered <= self._offered:
+            return
+        self._offered |= offered
+        for column, terms in plan(offered).items():
+            if column not in self._columns:
+                self._columns.add(column)
+                files = [term for term in terms if term.name in self._paths]
+                for term in files:
+                    self._hold(term.name, self._paths[term.name], column, parse_count, term.unit)
                 self.whole |= {terms[0].name} if len(terms) == 1 else set()
+                self.elsewhere |= {} if files else {column: terms}
 
     def read(self, now: int) -> dict[str, float]:
         """The columns that peers are compared by. One bad file takes its column along, no other.
@@ -133,7 +141,7 @@ class PortFiles:
             os.close(file.descriptor)
         self._open.clear()
 
-    def _hold(self, name: str, path: Path, column: str, parse: Callable[[bytes], float], unit: int = 1) -> None:
+    def _hold(self, name: str, path: Path | str, column: str, parse: Callable[[bytes], float], unit: int = 1) -> None:
         with suppress(OSError):  # what cannot be opened has no column
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             # The state is read last: a link that falls meanwhile is seen now and counted later, not vice versa.

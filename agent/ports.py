@@ -73,7 +73,7 @@ def listed(folder: Path) -> list[Path]:
         return []
 
 
-def bytes_of(path: Path) -> bytes:
+def bytes_of(path: Path | str) -> bytes:
     """The first 64 bytes of a file. Raises OSError, and never waits for one that is no plain file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

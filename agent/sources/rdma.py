@@ -122,9 +122,9 @@ class Rdma:
             except OSError:  # renamed, or with other queues than before
                 port.statistics = Statistics(self._tool(), [])
                 port.statistics.complete = False
-        for column, terms in port.files.columns.items():
+        for column, terms in port.files.elsewhere.items():
             parts = [counts[term.name] * term.unit for term in terms if term.name in counts]
-            if parts and column not in values:
+            if parts:
                 values[column] = sum(parts)
         if now >= port.due:
             port.due = max(port.due + REST_NS, now)
