@@ -12,17 +12,17 @@ from functools import lru_cache
 # interface, mlx5, bnxt_en, ice, ionic, hns3 (drivers/net/ethernet). On Ethernet a port's own link_downed and
 # symbol_error mostly stand still, so the interface is asked first; port_xmit_discards has 16 bits, so it is asked last.
 _ROWS = """
-transmit_bytes_total | 4 * port_xmit_data | tx_bytes | tx_rdma_ucast_bytes + tx_rdma_mcast_bytes | ip4OutOctets + ip6OutOctets | hw_tx_bytes_cnt
-receive_bytes_total | 4 * port_rcv_data | rx_bytes | rx_rdma_ucast_bytes + rx_rdma_mcast_bytes | ip4InOctets + ip6InOctets | hw_rx_bytes_cnt
-transmit_packets_total | port_xmit_packets | tx_pkts | tx_packets | tx_rdma_ucast_pkts + tx_rdma_mcast_pkts | ip4OutPkts + ip6OutPkts | tx_pkt | hw_tx_packets_cnt
-receive_packets_total | port_rcv_packets | rx_pkts | rx_packets | rx_rdma_ucast_pkts + rx_rdma_mcast_pkts | ip4InPkts + ip6InPkts | rx_pkt | hw_rx_packets_cnt
+transmit_bytes_total | 4 * port_xmit_data | tx_bytes | tx_rdma_ucast_bytes + tx_rdma_mcast_bytes | ip4OutOctets + ip6OutOctets | tx_bytes_cnt | hw_tx_bytes_cnt
+receive_bytes_total | 4 * port_rcv_data | rx_bytes | rx_rdma_ucast_bytes + rx_rdma_mcast_bytes | ip4InOctets + ip6InOctets | rx_bytes_cnt | hw_rx_bytes_cnt
+transmit_packets_total | port_xmit_packets | tx_pkts | tx_packets | tx_rdma_ucast_pkts + tx_rdma_mcast_pkts | ip4OutPkts + ip6OutPkts | tx_pkt | tx_packets_cnt | hw_tx_packets_cnt
+receive_packets_total | port_rcv_packets | rx_pkts | rx_packets | rx_rdma_ucast_pkts + rx_rdma_mcast_pkts | ip4InPkts + ip6InPkts | rx_pkt | rx_packets_cnt | hw_rx_packets_cnt
 transmit_wait_ticks_total | port_xmit_wait
-pfc_transmit_frames_total | tx_prio#_pause | tx_pfc_ena_frames_pri# | tx_priority_#_xoff.nic | mac_tx_pfc_pri#_pkt_num | frames_tx_pripause | tx_global_pause | tx_pause_ctrl_phy | tx_pause_frames | link_xoff_tx.nic
-pfc_receive_frames_total | rx_prio#_pause | rx_pfc_ena_frames_pri# | rx_priority_#_xoff.nic | mac_rx_pfc_pri#_pkt_num | frames_rx_pripause | rx_global_pause | rx_pause_ctrl_phy | rx_pause_frames | link_xoff_rx.nic
-ecn_marked_packets_total | np_ecn_marked_roce_packets | rx_ecn_marked_pkts | RxECNMrkd | rx_rdma_ecn_pkts
-cnp_sent_total | np_cnp_sent | np_cnp_pkts | tx_cnp_pkts | cnpSent | tx_rdma_cnp_pkts | tx_cnp_pkt
-cnp_handled_total | rp_cnp_handled | rx_cnp_pkts | cnpHandled | rx_rdma_cnp_pkts | rx_cnp_pkt
-out_of_sequence_total | out_of_sequence | oos_drop_count | responder_oos | Rcvd Out of order packets
+pfc_transmit_frames_total | tx_prio#_pause | tx_pfc_ena_frames_pri# | tx_priority_#_xoff.nic | mac_tx_pfc_pri#_pkt_num | frames_tx_pripause# | frames_tx_pripause | tx_global_pause | tx_pause_ctrl_phy | tx_pause_frames | link_xoff_tx.nic
+pfc_receive_frames_total | rx_prio#_pause | rx_pfc_ena_frames_pri# | rx_priority_#_xoff.nic | mac_rx_pfc_pri#_pkt_num | frames_rx_pripause# | frames_rx_pripause | rx_global_pause | rx_pause_ctrl_phy | rx_pause_frames | link_xoff_rx.nic
+ecn_marked_packets_total | np_ecn_marked_roce_packets | rx_ecn_marked_pkts | RxECNMrkd | rx_rdma_ecn_pkts | received_ecns
+cnp_sent_total | np_cnp_sent | np_cnp_pkts | tx_cnp_pkts | cnpSent | tx_rdma_cnp_pkts | tx_cnp_pkt | sent_cnps
+cnp_handled_total | rp_cnp_handled | rx_cnp_pkts | cnpHandled | rx_rdma_cnp_pkts | rx_cnp_pkt | received_cnps
+out_of_sequence_total | out_of_sequence | oos_drop_count | responder_oos | Rcvd Out of order packets | resp_rx_outouf_seq
 packet_sequence_errors_total | packet_seq_err | seq_err_naks_rcvd | requester_oos_nak | Nak Sequence Error | req_rx_pkt_seq_err
 ack_timeouts_total | local_ack_timeout_err | to_retransmits | requester_timeout | RTO | tx_rdma_ack_timeout | retrans_timeout_events
 symbol_errors_total | rx_pcs_symbol_err_phy | rx_symbol_err_phy | symbol_error
