@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,8 +35,9 @@ class Patience:
     """Name -> when it is due (Unix ns), and how long it waited for that."""
 
     def waits(self, name: str, now: int) -> bool:
-        """Whether it is too early to ask."""
-        return name in self.until and now < self.until[name][0]
+        """Whether it is too early to ask; a clock that was set back makes nobody wait."""
+        due, wait = self.until.get(name, (now, 0))
+        return due - wait <= now < due
 
     def worked(self, name: str) -> None:
         """Forget that it failed."""
@@ -65,16 +65,24 @@ class PortFiles:
     """Reads one port; what fails waits alone. A file that may not be read, or has text for a number, harms no other."""
 
     def __init__(self, place: Place, now: int) -> None:
+        """Raises OSError where the port is gone again."""
         self.place = place
+        self._open: list[_Open] = []
+        self._folder = os.open(place.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._begin(place, now)
+        except PortGoneError:
+            self.close()
+            raise
+
+    def _begin(self, place: Place, now: int) -> None:
         self.ethernet = text_of(place.folder / "link_layer") == "Ethernet"
         self.pci = (place.device / "device").resolve()
         self.elsewhere: dict[str, tuple[Term, ...]] = {}
         """Columns that statistics count, not files."""
         self._columns: set[str] = set()
         self._offered: set[str] = set()
-        self._inode = _inode(place.folder)
         self._patience = Patience()
-        self._open: list[_Open] = []
         self.whole: set[str] = set()
         self._paths = {name: str(path) for name, path in islice(self._files(), MOST_FILES)}
         self._hold("state", place.folder / "state", "link_up", parse_state)
@@ -121,7 +129,7 @@ class PortFiles:
 
     def rest(self, now: int) -> dict[str, int]:
         """Counters that no column has whole, by their files' names. Raises PortGoneError when the port is another."""
-        if _inode(self.place.folder) != self._inode:
+        if not self._is_there():
             raise PortGoneError(f"{self.place.name} is gone, or another by now")
         values: dict[str, int] = {}
         for name, path in self._paths.items():
@@ -137,8 +145,8 @@ class PortFiles:
 
     def close(self) -> None:
         """Let go of the files."""
-        for file in self._open:
-            os.close(file.descriptor)
+        for descriptor in (self._folder, *(file.descriptor for file in self._open)):
+            os.close(descriptor)
         self._open.clear()
 
     def _hold(self, name: str, path: Path | str, column: str, parse: Callable[[bytes], float], unit: int = 1) -> None:
@@ -148,9 +156,16 @@ class PortFiles:
             self._open.insert(0, _Open(descriptor, column, parse, unit, FULL.get(name, -1)))
 
     def _note(self, name: str, error: OSError | ValueError, now: int) -> None:
-        if isinstance(error, OSError) and error.errno in _GONE and _inode(self.place.folder) != self._inode:
+        if isinstance(error, OSError) and error.errno in _GONE and not self._is_there():
             raise PortGoneError(f"{self.place.name} is gone, or another by now") from None
         self._patience.failed(name, now)
+
+    def _is_there(self) -> bool:
+        """Whether the folder is still the one that was opened; while that is held, no other gets its number."""
+        try:
+            return os.path.samestat(os.fstat(self._folder), os.stat(self.place.folder))
+        except OSError:
+            return False
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         """Every counter by its name, which the first of equal names keeps; those of the device go to its first port."""
@@ -167,11 +182,3 @@ class PortFiles:
         links = interfaces(self.place) if self.ethernet else []
         for name, folder in zip(("carrier_down_count", "carrier_down_count_2"), links, strict=False):
             yield name, folder / "carrier_down_count"
-
-
-def _inode(folder: Path) -> int:
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return 0
-    return status.st_ino if stat.S_ISDIR(status.st_mode) else 0

@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_PORTS = 32
-"""More ports are not read: each holds some twenty files open, and a process may commonly open 1024."""
 _UP = (4, 5)  # ACTIVE, ACTIVE_DEFER (enum ib_port_state)
 
 
@@ -29,7 +27,7 @@ def find(root: Path) -> list[Place]:
         virtual = (device / "device/physfn").exists()
         ports = [port for port in listed(device / "ports") if port.name.isdigit()]
         found += [Place(f"{device.name}/{port.name}"[:80], port, device, virtual) for port in ports]
-    return sorted(found, key=lambda place: place.virtual)[:MOST_PORTS]
+    return sorted(found, key=lambda place: place.virtual)
 
 
 def interfaces(place: Place) -> list[Path]:

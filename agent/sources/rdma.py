@@ -13,11 +13,13 @@ from agent.ethtool import Ethtool
 from agent.port_columns import column_of
 from agent.port_files import SECOND, PortFiles, PortGoneError
 from agent.port_statistics import Statistics
-from agent.ports import MOST_PORTS, Place, find, interfaces
-from store.sample import Sample, Value
+from agent.ports import Place, find, interfaces
+from store.sample import Sample
 
 log = logging.getLogger(__name__)
 
+MOST_PORTS = 32
+"""More ports are not read: each holds some twenty files open, and a process may commonly open 1024."""
 REST_NS = 10 * SECOND
 """How often counters are read that peers are not compared by, and how often new ports are looked for."""
 FLAPS_NS = 300 * SECOND
@@ -87,6 +89,7 @@ class Rdma:
         self._listing: list[str] = []
         self._look = 0
         self._turn = 0
+        self._told = False
 
     def read(self, now: int) -> list[Sample]:
         """A row for each port, and events of links that went down, came up or flapped."""
@@ -101,7 +104,7 @@ class Rdma:
                 continue
             samples.append(Sample("rdma", {"port": name, **values}))
             link, up, downs = self._links[name], values.get("link_up"), values.get("link_downed_total")
-            happened = link.follow(now, None if up is None else bool(up), downs)  # type: ignore[arg-type]
+            happened = link.follow(now, None if up is None else bool(up), downs)
             samples += [_event(name, *event) for event in happened]
         return samples
 
@@ -113,9 +116,8 @@ class Rdma:
         if self._ethtool is not None:
             self._ethtool.close()
 
-    def _values(self, now: int, place: int, port: _Port) -> dict[str, Value]:
-        values: dict[str, Value] = dict(port.files.read(now))
-        counts: dict[str, int] = {}
+    def _values(self, now: int, place: int, port: _Port) -> dict[str, float]:
+        values, counts = port.files.read(now), dict[str, int]()
         if (self._turn + place) % port.statistics.every == 0:
             try:
                 counts = port.statistics.read()
@@ -126,15 +128,15 @@ class Rdma:
             parts = [counts[term.name] * term.unit for term in terms if term.name in counts]
             if parts:
                 values[column] = sum(parts)
-        if now >= port.due:
-            port.due = max(port.due + REST_NS, now)
-            rest = counts | port.files.rest(now)
+        if not port.due - REST_NS <= now < port.due:  # due, or the clock was set back
+            port.due = now + REST_NS - (now - port.due) % REST_NS
+            for name, number in (counts | port.files.rest(now)).items():
+                own = column_of(name)
+                if own and name not in port.files.whole:
+                    values.setdefault(own, number)
             if not port.statistics.complete:
                 port.statistics = Statistics(self._tool(), interfaces(port.files.place))
             port.files.adopt(port.statistics.names)
-            whole = port.files.whole
-            names = {name: column_of(name) for name in rest if name not in whole}
-            values |= {column: rest[name] for name, column in names.items() if column and column not in values}
         return values
 
     def _find(self, now: int) -> list[str]:
@@ -143,10 +145,14 @@ class Rdma:
             listing = os.listdir(self._class)
         except OSError:  # no RDMA here, or not yet
             listing = []
-        if listing == self._listing and now < self._look:
+        if listing == self._listing and self._look - REST_NS <= now < self._look:
             return []
         self._listing, self._look = listing, now + REST_NS
-        found = {place.name: place for place in find(self._root)} if listing else {}
+        places = find(self._root) if listing else []
+        if len(places) > MOST_PORTS and not self._told:
+            self._told = True
+            log.warning("of %d RDMA ports the first %d are read", len(places), MOST_PORTS)
+        found = {place.name: place for place in places[:MOST_PORTS]}
         for order, (name, place) in enumerate(found.items()):
             if name not in self._ports:
                 self._open(place, now, order * REST_NS // MOST_PORTS)
@@ -155,13 +161,15 @@ class Rdma:
     def _open(self, place: Place, now: int, later: int) -> None:
         try:
             files = PortFiles(place, now)
-        except PortGoneError:
+        except (PortGoneError, FileNotFoundError, NotADirectoryError):
             return
         links = interfaces(place) if files.ethernet else []
         statistics = Statistics(self._tool(), links)
         files.adopt(statistics.names)
         self._ports[place.name] = _Port(files, statistics, now + later)
         self._links.setdefault(place.name, Link())
+        if len(self._links) > 8 * MOST_PORTS:  # virtual functions may come under new names for ever
+            self._links = {name: link for name, link in self._links.items() if name in self._ports}
 
     def _gone(self, now: int, names: list[str]) -> list[Sample]:
         """Forget ports that went, but not that their links were up."""

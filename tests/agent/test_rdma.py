@@ -24,8 +24,8 @@ from agent.ethtool import MOST, Ethtool, is_told, split_names
 from agent.port_columns import COLUMNS, column_of, plan
 from agent.port_files import LONGEST_NS, MOST_FILES, PATIENCE_NS
 from agent.port_statistics import Statistics
-from agent.ports import MOST_PORTS, find, interfaces, parse_count, parse_rate, parse_state
-from agent.sources.rdma import REST_NS, Rdma, open_source
+from agent.ports import find, interfaces, parse_count, parse_rate, parse_state
+from agent.sources.rdma import MOST_PORTS, REST_NS, Rdma, open_source
 from emulator.build import ETHTOOL, Libraries
 from emulator.ports import WORDS, Ports
 from emulator.vendors import VENDORS
@@ -373,15 +373,35 @@ def test_representors_are_passed_over(tmp_path: Path) -> None:
     assert [path.name for path in interfaces(place)] == ["enp1f0np0"]
 
 
-def test_virtual_functions_come_last_and_are_bounded(tmp_path: Path) -> None:
+def test_virtual_functions_come_last_and_are_bounded(
+    tmp_path: Path, reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
     """However many virtual functions there are, the physical ports are read, and no more than a fixed number of all."""
     for index in range(MOST_PORTS + 9):
         folder = port_at(tmp_path, f"mlx5_{index}")
         if index % 5:
             (folder.parent.parent / "device/physfn").mkdir(parents=True)
-    found = find(tmp_path)
-    assert len(found) == MOST_PORTS
-    assert [place.virtual for place in found] == [False] * 9 + [True] * (MOST_PORTS - 9)
+    assert [place.virtual for place in find(tmp_path)] == [False] * 9 + [True] * MOST_PORTS
+    rows = reader.read()
+    assert len(rows) == MOST_PORTS
+    assert {f"mlx5_{index}/1" for index in range(0, MOST_PORTS + 9, 5)} <= rows.keys()
+    reader.read(20)
+    assert [record.getMessage() for record in caplog.records] == ["of 41 RDMA ports the first 32 are read"]
+
+
+def test_a_clock_that_is_set_back(tmp_path: Path, reader: Reader) -> None:
+    """The rest, what failed, and new ports are looked at within seconds, though the clock says they are not due."""
+    folder = port_at(tmp_path, "mlx5_0", counters__symbol_error="N/A (no PMA)\n", hw_counters__out_of_buffer="67\n")
+    for _ in range(300):
+        reader.read()
+    reader.now -= 86400 * SECOND
+    put(folder / "counters/symbol_error", "5\n")
+    port_at(tmp_path, "mlx5_0", "2")
+    rows = [reader.read() for _ in range(12)]
+    assert rows[0]["mlx5_0/1"]["out_of_buffer"] == 67
+    assert rows[-1]["mlx5_0/1"]["symbol_errors_total"] == 5
+    assert "mlx5_0/2" in rows[0]
+    assert sum("out_of_buffer" in row["mlx5_0/1"] for row in rows) == 2
 
 
 def test_a_folder_with_thousands_of_files(tmp_path: Path, reader: Reader) -> None:
