@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from agent.nvml import GONE, NvmlError, nvml, open_library
+from agent.nvml import GONE, LOST, NvmlError, nvml, open_library
 from agent.nvml_device import Device
 from agent.nvml_events import Events
 
@@ -31,6 +31,7 @@ class Gpus:
         self._where = where
         self._devices: dict[int, Device] = {}
         self._lost: dict[int, str] = {}
+        self._unread: dict[int, str] = {}  # those whose failure says nothing of the GPU
         self._count = int(nvml.nvmlDeviceGetCount())
         self._open()
         self._events = Events(self._handles())
@@ -41,26 +42,26 @@ class Gpus:
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "there": {index: [device.uuid, device.mig] for index, device in self._devices.items()},
             "lost": self._lost,
+            "unread": self._unread,
         }
 
     def read(self, slow: bool) -> dict[str, Any]:
-        """One reading. A GPU that fails stays lost until it can be opened anew, which is tried at slow readings."""
-        seconds = time.monotonic()
-        opened = slow and bool(self._lost) and self._open()
+        """One reading. A GPU that fails is opened anew, which is tried at slow readings until it works."""
+        opened = slow and len(self._devices) < self._count and self._open()
         found, processes = {}, {}
         for index, device in self._devices.items():
             self._where[0] = index + 1
             try:
-                found[index] = device.read(seconds, slow)
+                found[index] = device.read(time.monotonic(), slow)
                 if slow:
                     processes[index] = device.processes()
             except NvmlError as error:
                 self._lose(index, error)
         self._where[0] = 0
-        for index in self._lost:
+        for index in (*self._lost, *self._unread):
             self._devices.pop(index, None)
         events, dropped = self._events.take()
-        answer = {"gpus": found, "lost": self._lost, "events": events, "dropped": dropped}
+        answer = {"gpus": found, "lost": self._lost, "unread": self._unread, "events": events, "dropped": dropped}
         if slow:
             answer["processes"] = processes
         if opened:
@@ -78,9 +79,10 @@ class Gpus:
             if index in self._devices:
                 continue
             self._where[0] = index + 1
+            self._lost.pop(index, None)
+            self._unread.pop(index, None)
             try:
                 self._devices[index] = Device(nvml.nvmlDeviceGetHandleByIndex(index))
-                self._lost.pop(index, None)
             except NvmlError as error:
                 self._lose(index, error)
         self._where[0] = 0
@@ -89,7 +91,7 @@ class Gpus:
     def _lose(self, index: int, error: NvmlError) -> None:
         if error.value in GONE:
             raise error
-        self._lost[index] = str(error)
+        (self._lost if error.value in LOST else self._unread)[index] = str(error)
 
 
 def _tell(value: dict[str, Any]) -> None:

@@ -100,8 +100,8 @@ class Device:
         self.handle = handle
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
         self.mig = bool(_or([0], lambda: nvml.nvmlDeviceGetMigMode(handle))[0])
-        links = Fields(handle, [(_LINK_COUNT, 0)]).read()[0]
-        count = int(links[1]) if not links[0] else 0
+        code, links = _or([(0, 0)], Fields(handle, [(_LINK_COUNT, 0)]).read)[0]
+        count = 0 if code else int(links)
         self._fast = Part(handle, spread(FAST, count), _FAST_CALLS)
         self._slow = Part(handle, spread(SLOW, count), _SLOW_CALLS)
         self._gpm = open_gpm(handle)

@@ -26,13 +26,13 @@ class Child:
     """One child, started at once. Raises ChildError."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._buffer = b""
+        self._buffer, program = b"", _program()
         shared = os.memfd_create("peerwatch-nvml")
         try:
             os.ftruncate(shared, mmap.PAGESIZE)
             self._where = mmap.mmap(shared, mmap.PAGESIZE)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _program(), str(shared), *paths],
+                [sys.executable, "-I", "-S", "-c", program, str(shared), *paths],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(shared,),
@@ -101,7 +101,8 @@ class Child:
         return self._process.returncode is not None
 
     def _ending(self) -> str:
-        code = self._process.poll()
+        self.ended(0.1)  # its pipes are closed a moment before it is gone
+        code = self._process.returncode
         return f"the child that reads GPUs has ended with {code}" if code else "the child that reads GPUs has ended"
 
 

@@ -66,7 +66,7 @@ class Gpu:
         self._slow.clear()
         self._read_slow = None
         there = {int(index): str(uuid) for index, (uuid, _) in answer["there"].items()}
-        missing = self._names.learn(there, frozenset(map(int, answer["lost"])))
+        missing = self._names.learn(there, frozenset(map(int, (*answer["lost"], *answer["unread"]))))
         self._gone = frozenset(missing)
         self._uuids = {name: there[index] for index in there if (name := self._names.name(index))}
         events = self._lost(now, answer)
@@ -96,14 +96,20 @@ class Gpu:
         return rows
 
     def _lost(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
-        lost = {self._names.name(int(index)): str(why)[:100] for index, why in answer["lost"].items()}
-        lost |= dict.fromkeys(self._gone, "the driver does not find it any more")
-        events = []
-        for name, why in lost.items():
-            if name is not None:
-                events += self._facts.begin(now, "gpu_lost", f"gpu:{name}", f"the GPU is lost: {why}")
-        still = frozenset(f"gpu:{name}" for name in lost)
-        return events + self._facts.end("gpu_lost", "gpu_back", "the GPU can be read again", still)
+        """GPUs that are lost, and those of which the driver only says that something else did not work."""
+        lost, unread = self._devices(answer["lost"]), self._devices(answer["unread"])
+        lost |= {f"gpu:{name}": "the driver does not find it any more" for name in self._gone}
+        events = list[Event]()
+        for device, why in lost.items():
+            events += self._facts.begin(now, "gpu_lost", device, f"the GPU is lost: {why}")
+        for device, why in unread.items():
+            events += self._facts.begin(now, "gpu_unread", device, f"the GPU cannot be read: {why}", "warn")
+        events += self._facts.end("gpu_lost", "gpu_back", "the GPU is there again", frozenset((*lost, *unread)))
+        return events + self._facts.end("gpu_unread", "gpu_read", "the GPU can be read", frozenset((*lost, *unread)))
+
+    def _devices(self, told: Mapping[str, Any]) -> dict[str, str]:
+        names = ((self._names.name(int(index)), str(why)[:100]) for index, why in told.items())
+        return {f"gpu:{name}": why for name, why in names if name is not None}
 
     def _told(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
         events = []
