@@ -33,9 +33,15 @@ class Board:
     columns: tuple[str, ...]
     falls: tuple[str, ...] = ()
     """Columns of which a fall is what is counted, where otherwise it is growth."""
+    begins: str = ""
+    """A counter, one of `falls`, that begins anew with the entity itself."""
     only: tuple[str, ...] | None = None
     """Keys that are looked at; None: all."""
     entities: list[Entity] = field(default_factory=list)
+    place: dict[Entity, int] = field(default_factory=dict)
+    """Where each is among them; of a table whose keys are no devices, the last one of a machine."""
+    anew: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Entities that began anew with the rows of the last feeding."""
     names: list[str] = field(default_factory=list)
     """Each entity's last key."""
     value: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -72,6 +78,7 @@ class Board:
 
     def feed(self, rows: Rows) -> None:
         """Take in rows in order of time; of several of one entity the newest counts, and what is not new does not."""
+        self.anew = np.zeros(0, np.int64)
         some = [name for name in self.columns if name in rows.metrics]
         if not some or not len(rows.time):
             return
@@ -82,8 +89,11 @@ class Board:
         take = newest[newest >= 0]
         place = self._places[rows.ident[take]]
         values = rows.values[take]
+        before = self.last[self.row(self.begins)].copy() if self.begins else None
         for name in some:
             self._note(self.row(name), place, values[:, rows.metrics.index(name)], rows.time[take])
+        if before is not None:
+            self.anew = np.flatnonzero(self.last[self.row(self.begins)] > before)
 
     def _note(self, at: int, place: Ints, new: NDArray[np.floating[Any]], time: Ints) -> None:
         """Readings of one column: `new` and `time` belong to the entities at `place`."""
@@ -122,6 +132,7 @@ class Board:
                 self._number[ident] = len(self._number)
                 self.names.append(ident[-1])
                 device = None if self.table == "source" else device_of(self.table, ident[1:])
+                self.place[ident[0], device] = len(self.entities)
                 self.entities.append((ident[0], device))
         self._idents = tuple(idents)
         self._places = np.array([self._number.get(ident, -1) for ident in idents], np.int64)

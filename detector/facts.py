@@ -15,15 +15,14 @@ from detector.tasks import Tasks
 from detector.verdict import Verdict
 from detector.words import subject
 
-EXIT, FLAP = "rank_exit", "link_flap"
-ENDS = {"link_up": "link_down", "nvml_resumed": "nvml_stalled", "gpu_back": "gpu_lost"}
-DOWN = ("link_down", FLAP)
-LASTING = ("xid", "sxid", "mce", "edac", "ecc", "remap", "aer", "gpu_lost", "nvml_stalled")
+EXIT, DOWN = "rank_exit", "link_down"
+ENDS = {"link_up": DOWN, "nvml_resumed": "nvml_stalled", "gpu_back": "gpu_lost"}
+_GPU = ("xid", "ecc", "remap", "poison", "gpu_lost", "nvml_stalled")
+LASTING = (*_GPU, "sxid", "mce", "edac", "aer", "nic_failed", "disk_lost", "fs_lost")
 """What comes before the colon of a code whose cause does not go away by itself: it stands until somebody mends it."""
 READABLE = ("gpu_lost", "nvml_stalled")
 """Codes that are refuted by readings of the GPU."""
 _USER_XIDS = {"xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"}  # faults of programs, and their aftermath
-_FLAPS_NS = 300 * SECOND
 _ONE_FALL_NS = 3 * SECOND
 """The kernel log and the port itself tell of the same fall, each at its own time."""
 Key = tuple[str, str, str]
@@ -46,14 +45,12 @@ class Facts:
     held: dict[Key, Fact] = field(default_factory=dict)
     exits: dict[tuple[str, str, int], str] = field(default_factory=dict)
     """(machine, device, time) -> message of each exit of the last minutes."""
-    downs: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(machine, device) -> when its link last went down."""
     _idents: tuple[tuple[str, ...], ...] = ()
     _special: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
     def feed(self, rows: Rows, orders: Orders) -> None:
         """Learn from rows of the table `event`; what the operator has forgiven counts no more."""
-        for (machine, device, code), (time, times), (severity, message) in self._telling(rows):
+        for (machine, device, code), time, (severity, message) in self._telling(rows):
             if time <= orders.forgiven(machine, device or None):
                 continue
             if code in ENDS:
@@ -64,19 +61,17 @@ class Facts:
                 self.exits[machine, device, time] = message
             elif severity == "crit" and code not in _USER_XIDS:
                 self._hold((machine, device, code), time, message)
-            if code in DOWN:
-                self._note_down(machine, device, time, times)
 
-    def _telling(self, rows: Rows) -> Iterator[tuple[Key, tuple[int, int], tuple[str, str]]]:
-        """The last of each kind of event, in order of time: who and what, when and how often, severity and message."""
+    def _telling(self, rows: Rows) -> Iterator[tuple[Key, int, tuple[str, str]]]:
+        """The last of each kind of event, in order of time: who and what, when, severity and message."""
         place = 1 + rows.keys.index("code") if "code" in rows.keys else None
         codes = rows.who(place) if place else rows.text("code")
         if place and rows.idents is not self._idents:
             self._idents = rows.idents
-            self._special = np.array([ident[place] in (*ENDS, *DOWN) for ident in rows.idents], bool)
+            self._special = np.array([ident[place] in ENDS for ident in rows.idents], bool)
         severity = rows.text("severity")
         some = severity == "crit"
-        some |= self._special[rows.ident] if place else np.isin(codes.astype(str), (*ENDS, *DOWN))
+        some |= self._special[rows.ident] if place else np.isin(codes.astype(str), tuple(ENDS))
         those = np.flatnonzero(some & (rows.who(1) != OPERATOR))
         if not len(those):
             return
@@ -84,25 +79,17 @@ class Facts:
         _, kind = np.unique(device[those].astype(str), return_inverse=True)
         _, what = np.unique(codes[those].astype(str), return_inverse=True)
         mixed = (rows.ident[those] * (what.max() + 1) + what) * (kind.max() + 1) + kind
-        _, back, times = np.unique(mixed[::-1], return_index=True, return_counts=True)
-        order = np.argsort(-back, kind="stable")
+        _, back = np.unique(mixed[::-1], return_index=True)
         machines = rows.who(0)
-        for at, count in zip(those[len(those) - 1 - back[order]], times[order], strict=True):
-            key = str(machines[at]), str(device[at]), str(codes[at])
-            yield key, (int(rows.time[at]), int(count)), (severity[at], message[at])
+        for at in those[len(those) - 1 - np.sort(back)[::-1]]:
+            yield (str(machines[at]), str(device[at]), str(codes[at])), int(rows.time[at]), (severity[at], message[at])
 
     def _hold(self, key: Key, time: int, message: str) -> None:
         machine, device, code = key
         known = self.held.get(key)
-        if known is None or time > known.since:
+        if known is None or (time > known.since and not is_lasting(code)):
             said = f"{subject(machine, device or None)}: {message or code}"
             self.held[key] = Fact(time, f"event.{code}", said)
-
-    def _note_down(self, machine: str, device: str, time: int, times: int) -> None:
-        before = self.downs.get((machine, device))
-        if times > 1 or (before is not None and _ONE_FALL_NS < time - before <= _FLAPS_NS):
-            self._hold((machine, device, FLAP), time, "its link flaps: down twice within five minutes")
-        self.downs[machine, device] = max(time, before or time)
 
     def judge_exits(self, now: int, tasks: Tasks, grace: int) -> None:
         """A rank that leaves alone is at fault; when the machines leave together, the task has ended."""
@@ -120,16 +107,22 @@ class Facts:
         """Let go of what happened long ago, unless its cause lasts, and of what the operator has forgiven."""
         oldest = now - int(config.forget_s * SECOND)
         self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}
-        self.downs = {key: time for key, time in self.downs.items() if time > oldest}
         self.held = {
             key: fact
             for key, fact in self.held.items()
             if (fact.since > oldest or is_lasting(key[2])) and fact.since > orders.forgiven(key[0], key[1] or None)
         }
 
-    def drop(self, machine: str, codes: tuple[str, ...] = LASTING) -> None:
-        """Let go of what these codes hold against a machine."""
-        self.held = {key: f for key, f in self.held.items() if key[0] != machine or key[2].split(":")[0] not in codes}
+    def mended(self, machine: str, device: str | None = None) -> None:
+        """Let go of what lasts until the machine starts anew; with a GPU, of what lasts until that is reset."""
+        gone = [
+            key
+            for key in self.held
+            if key[0] == machine
+            and (is_lasting(key[2]) if device is None else key[1] == device and key[2].split(":")[0] in _GPU)
+        ]
+        for key in gone:
+            del self.held[key]
 
     def take_up(self, verdict: Verdict) -> None:
         """Hold again what an earlier detector has said, if its cause lasts."""

@@ -202,24 +202,22 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ("success", failing, 60, 30, "warn", 1.0, "cannot be read by its source {name}, where its peers can", True),
     ),
 }
-_BESIDE = {"gpu": ("duty_cycle_ratio", "power_watts"), "rdma": ("receive_bytes_total",)}
+_ENERGY = "energy_joules_total"
+_BESIDE = {"gpu": ("duty_cycle_ratio", "power_watts", _ENERGY), "rdma": ("receive_bytes_total",)}
 """Columns that the tests look at besides."""
 _ONLY = {"source": ("gpu", "rdma")}
 """Of these tables only some keys speak of hardware."""
 _ACTIONS = ("none", "reset the GPU", "reboot the machine", "drain peer-to-peer traffic", "drain, then reset the GPU")
 
 
-def boards() -> list[Board]:
-    """A board for each table that has rules."""
-    return [
-        Board(
-            table,
-            tuple(dict.fromkeys([*(r.column for r in rules), *_BESIDE.get(table, ())])),
-            ("link_up",),
-            _ONLY.get(table),
-        )
-        for table, rules in RULES.items()
-    ]
+def boards() -> dict[str, Board]:
+    """By table, a board for each that has rules. The driver counts energy since it was loaded or the GPU was reset."""
+    found = {}
+    for table, rules in RULES.items():
+        columns = tuple(dict.fromkeys([*(rule.column for rule in rules), *_BESIDE.get(table, ())]))
+        begins = _ENERGY if _ENERGY in columns else ""
+        found[table] = Board(table, columns, ("link_up", _ENERGY), begins, _ONLY.get(table))
+    return found
 
 
 def in_words(rule: Rule, board: Board, entity: int, now: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from detector.board import NO_TASK, Board, Bools, Ints
 from detector.config import SECOND, Config
-from detector.facts import READABLE, Facts
+from detector.facts import DOWN, READABLE, Facts
 from detector.life import NOT_LIFE, Life, silent
 from detector.rows import NEVER, Rows
 from detector.rules import RULES, Rule, boards, in_words
@@ -119,21 +119,21 @@ class Evidence:
     config: Config
     life: Life = field(default_factory=Life)
     facts: Facts = field(default_factory=Facts)
-    watches: dict[str, Watch] = field(default_factory=lambda: {b.table: Watch(b, RULES[b.table]) for b in boards()})
-    boot: Board = field(default_factory=lambda: Board("host", (_BOOT,), (_BOOT,)))
+    watches: dict[str, Watch] = field(
+        default_factory=lambda: {table: Watch(board, RULES[table]) for table, board in boards().items()}
+    )
+    boot: Board = field(default_factory=lambda: Board("host", (_BOOT,), (_BOOT,), _BOOT))
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new; every hard fact that stands and every silence is a finding."""
         for name, new in rows.items():
             if name not in NOT_LIFE and len(new.time):
                 self.life.feed(new, self.config.silent_s)
-            if name in self.watches:
-                self.watches[name].board.feed(new)
         for machine, until in tasks.orders.back.items():
             self.life.pardon(machine, until)
         if "event" in rows and len(rows["event"].time):
             self.facts.feed(rows["event"], tasks.orders)
-        self._restarted(rows)
+        self._read(rows)
         self._refuted()
         self.facts.judge_exits(now, tasks, int(self.config.grace_s * SECOND))
         self.facts.fade(now, tasks.orders, self.config)
@@ -146,38 +146,45 @@ class Evidence:
         for verdict in verdicts:
             self.facts.take_up(verdict)
 
+    def _read(self, rows: Mapping[str, Rows]) -> None:
+        """Take in readings; a machine that started anew, or a GPU that was reset, is judged by what it shows now."""
+        for name, watch in self.watches.items():
+            if name in rows:
+                watch.board.feed(rows[name])
+                for at in watch.board.anew:
+                    self.facts.mended(*watch.board.entities[at])
+        if "host" in rows:
+            self.boot.feed(rows["host"])
+            machines = [self.boot.entities[at][0] for at in self.boot.anew]
+            for machine in machines:
+                self.facts.mended(machine)
+            for watch in self.watches.values() if machines else ():
+                watch.forget(watch.of(machines), False)
+
     def _events(self, now: int, tasks: Tasks) -> list[Verdict]:
         whose = [(key, fact, tasks.task_of(key[0])) for key, fact in self.facts.held.items()]
         return [
             Verdict(
                 now, task, machine, device or None, "evidence", fact.metric, _SCORE, fact.since, "crit", fact.message
             )
-            for (machine, device, _), fact, task in whose
-            if task is not None
+            for (machine, device, code), fact, task in whose
+            if task is not None and not (code == DOWN and self._is_read(machine, device, fact.since))
         ]
 
-    def _restarted(self, rows: Mapping[str, Rows]) -> None:
-        """A machine that has started anew is judged by what it shows from now on."""
-        if "host" not in rows:
-            return
-        before = self.boot.last.copy()
-        self.boot.feed(rows["host"])
-        anew = np.flatnonzero(self.boot.last > grown(before, self.boot.last.shape, NEVER))
-        if not len(anew):
-            return
-        machines = [self.boot.entities[at][0] for at in anew]
-        for machine in machines:
-            self.facts.drop(machine)
-        for watch in self.watches.values():
-            watch.forget(watch.of(machines), False)
+    def _is_read(self, machine: str, device: str, since: int) -> bool:
+        """Whether a port's own column tells of its link since then: that rule bears with a moment and the network."""
+        board = self.watches["rdma"].board
+        at = board.place.get((machine, device))
+        return at is not None and bool(board.since[board.row("link_up"), at] >= since)
 
     def _refuted(self) -> None:
-        """A GPU that is read again for a minute is neither lost nor out of reach."""
-        suspects = {key: fact for key, fact in self.facts.held.items() if key[2] in READABLE}
-        if not suspects:
-            return
+        """A GPU that is at work for a minute after is neither lost nor out of reach."""
+        suspects = [key for key in self.facts.held if key[2] in READABLE]
         board = self.watches["gpu"].board
-        for key, fact in suspects.items():
-            mine = [at for at, who in enumerate(board.entities) if who[0] == key[0] and key[1] in ("", who[1])]
-            if len(mine) and board.since[:, mine].max() > fact.since + _BACK_NS:
+        if not suspects or not board.entities:
+            return
+        live = board.since[[board.row("duty_cycle_ratio"), board.row("power_watts")]].max(0)
+        for key in suspects:
+            mine = [at for who, at in board.place.items() if who[0] == key[0] and key[1] in ("", who[1])]
+            if mine and live[mine].max() > self.facts.held[key].since + _BACK_NS:
                 del self.facts.held[key]

@@ -163,17 +163,42 @@ def test_nvml_that_stays_stalled_stays_said(memory: Any, fleet: Make) -> None:
     assert (first.level, last.level, last.time) == ("crit", "ok", START + 701 * SECOND)
 
 
-def test_flaps_that_are_only_warned_of_convict_when_they_repeat(memory: Any, fleet: Make) -> None:
-    """One short loss of a link is tolerated; two within five minutes are not, two further apart are."""
+def test_a_link_that_its_column_tells_of_is_left_to_the_column(memory: Any, fleet: Make) -> None:
+    """An event alone convicts at once; where the port is read, a moment is tolerated and longer is not."""
 
-    def flap(at: float) -> list[tuple[float, str, str, str]]:
-        return [(at, "m5", "link_down", "warn"), (at + 2, "m5", "link_up", "info")]
+    def away(last: int) -> Callable[[np.ndarray], None]:
+        def bend(values: np.ndarray) -> None:
+            values[:] = 1
+            values[40:last, 5] = 0
 
-    host = fleet(steps=500)
-    assert said(memory, host=host, event=events(*flap(31.5), *flap(390.5))) == []
-    assert said(memory, host=host, event=events(*flap(31.5), *flap(210.5))) == [
-        ("m5", "gpu:1", "event.link_flap", "crit")
-    ]
+        return bend
+
+    def port(last: int) -> pa.Table:
+        table = fleet("link_up", steps=90, bend=away(last))
+        return table.append_column("port", pa.array(["mlx5_1/1"] * len(table)))
+
+    loss = (
+        events((40.0, "m5", "link_down", "crit")).drop(["device"]).append_column("device", pa.array(["rdma:mlx5_1/1"]))
+    )
+    assert said(memory, host=fleet(steps=90), event=loss) == [("m5", "rdma:mlx5_1/1", "event.link_down", "crit")]
+    assert said(memory, rdma=port(43), event=loss) == []
+    assert said(memory, rdma=port(90), event=loss) == [("m5", "rdma:mlx5_1/1", "rdma.link_up", "crit")]
+
+
+def test_a_reset_of_the_gpu_forgives_what_it_mends(memory: Any, fleet: Make) -> None:
+    """When the driver counts a GPU's energy anew, its Xids are over; those of another GPU are not."""
+
+    def reset(values: np.ndarray) -> None:
+        values[:] = 5e5 + 611.0 * np.arange(len(values))[:, None]
+        values[80:, 3] -= 5e5
+
+    def gpu(name: str) -> pa.Table:
+        table = fleet("energy_joules_total", steps=140, bend=reset)
+        return table.append_column("gpu", pa.array([name] * len(table)))
+
+    fact = events((40.5, "m3", "xid:79", "crit"))
+    assert levels(memory, gpu=gpu("1"), event=fact) == ["crit", "ok"]
+    assert levels(memory, gpu=gpu("2"), event=fact) == ["crit"]
 
 
 def test_a_storm_of_one_event_is_one_fact(memory: Any, fleet: Make) -> None:
