@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.port_columns import FULL, KNOWN, Term, column_of, plan
 from agent.ports import Place, bytes_of, interfaces, listed, parse_count, parse_rate, parse_state, text_of
@@ -49,8 +50,7 @@ class Patience:
         self.until[name] = (now + wait, wait)
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(NamedTuple):
     """A file that is read each time: in part or in whole it gives one column."""
 
     descriptor: int
@@ -111,21 +111,24 @@ class PortFiles:
         """
         sums: dict[str, float] = {}
         bad = {name for name in self._patience.until if self._patience.waits(name, now)}
-        for file in self._open:
-            if file.column in bad:
+        pread = os.pread
+        for descriptor, column, parse, unit, full in self._open:
+            if column in bad:
                 continue
             try:
-                number = file.parse(os.pread(file.descriptor, 64, 0))
+                number = parse(pread(descriptor, 64, 0))
             except (OSError, ValueError) as error:
-                self._note(file.column, error, now)
-                bad.add(file.column)
+                self._note(column, error, now)
+                bad.add(column)
                 continue
-            if number == file.full:
-                bad.add(file.column)
-            sums[file.column] = sums.get(file.column, 0) + number * file.unit
+            if number == full:
+                bad.add(column)
+            sums[column] = sums.get(column, 0) + number * unit
         for column in self._patience.until.keys() & sums.keys() - bad:
             self._patience.worked(column)
-        return {column: total for column, total in sums.items() if column not in bad}
+        for column in bad & sums.keys():
+            del sums[column]
+        return sums
 
     def rest(self, now: int) -> dict[str, int]:
         """Counters that no column has whole, by their files' names. Raises PortGoneError when the port is another."""
