@@ -14,6 +14,7 @@ import typer
 from cli.config import read_settings
 from store.contract import StoreError
 from store.embedded import Embedded
+from store.places import open_sink
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,14 @@ def agent(
     settings = read_settings(config)
     told = msgspec.structs.replace(settings.agent, root=root) if root else settings.agent
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    sink = Embedded(store or settings.store)
+    sink = open_sink(store or settings.store, settings.influxdb)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
     def prune(now: int) -> None:
+        if not isinstance(sink, Embedded):
+            return  # what a server keeps is the server's to drop
         try:
             sink.prune(now, told.keep_seconds, told.keep_bytes)
         except StoreError as error:  # readings matter more than room; it is tried again in a minute

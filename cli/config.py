@@ -10,6 +10,9 @@ import msgspec
 
 from agent.config import AgentConfig
 from detector.config import Config as DetectorConfig
+from store.contract import Store
+from store.influx_config import InfluxConfig, is_address
+from store.places import open_store
 
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
 STORE = "/var/lib/peerwatch/peerwatch.db"
@@ -23,7 +26,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that a configuration file can say; every key has a default."""
 
     store: str = STORE
-    """Where readings are kept: the path of a .db file."""
+    """Where readings are kept: the path of a .db file, or an InfluxDB address."""
+    influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     agent: AgentConfig = msgspec.field(default_factory=AgentConfig)
     detector: DetectorConfig = msgspec.field(default_factory=DetectorConfig)
 
@@ -50,6 +54,13 @@ def read_settings(file: Path | None = None) -> Settings:
 def store_place(named: str | None) -> str:
     """The store to open: the one that was named, else the environment's PEERWATCH_STORE, else the configuration's."""
     return named or os.environ.get("PEERWATCH_STORE") or read_settings().store
+
+
+def open_place(place: str, create: bool = False, settings: Settings | None = None) -> Store:
+    """The store at this place; an address is spoken to as the configuration says."""
+    if settings is None and is_address(place):
+        settings = read_settings()
+    return open_store(place, create, settings.influxdb if settings else None)
 
 
 def _check_keys(detector: object) -> None:

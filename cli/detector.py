@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli.config import read_settings
-from store.places import open_store
+from cli.config import open_place, read_settings
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,6 @@ def detector(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     where = store or settings.store
-    with closing(open_store(where, create=True)) as place:
+    with closing(open_place(where, True, settings)) as place:
         log.info("judging what comes into %s", where)
         watch.run(place, settings.detector, stop)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.config import Settings, read_settings
+from cli.config import Settings, open_place, read_settings
 from cli.terminal import console
 from cli.times import ago
 from store.contract import StoreError
-from store.places import open_store
 
 if TYPE_CHECKING:
     from agent.context import Context
@@ -57,7 +56,7 @@ def doctor(
     findings = [
         *_sources(settings),
         *_surroundings(),
-        _store(store or os.environ.get("PEERWATCH_STORE") or settings.store),
+        _store(store or os.environ.get("PEERWATCH_STORE") or settings.store, settings),
     ]
     if json:
         typer.echo(text.dumps([asdict(finding) for finding in findings]))
@@ -127,11 +126,11 @@ def _surroundings() -> Iterator[Finding]:
     )
 
 
-def _store(place: str) -> Finding:
+def _store(place: str, settings: Settings) -> Finding:
     name = f"store {place}"
     start = "systemctl start peerwatch-agent, or peerwatch up"
     try:
-        store = open_store(place)
+        store = open_place(place, settings=settings)
         try:
             span = store.span()
         finally:

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from cli import times
-from cli.config import store_place
+from cli.config import open_place, store_place
 from cli.terminal import progress
 from store.contract import LATEST, StoreError
-from store.places import open_store
 
 
 def export(
@@ -27,7 +26,7 @@ def export(
 
     if last and since:
         raise typer.BadParameter("name either --last or --since")
-    source = open_store(store_place(store))
+    source = open_place(store_place(store))
     try:
         ends = source.span()
         if ends is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, demo, detector, doctor, export, orders, replay, report, simulate, status, up
+from cli import agent, copy, demo, detector, doctor, export, orders, replay, report, simulate, status, up
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -76,6 +76,7 @@ app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.command()(export.export)
+app.command()(copy.copy)
 app.add_typer(report.app, name="report")
 app.command()(agent.agent)
 app.command()(detector.detector)

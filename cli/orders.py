@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from cli import times
-from cli.config import store_place
+from cli.config import open_place, store_place
 from cli.standing import LOOK_NS, in_words, last_seen
 from cli.standing import maintenance as now_in_maintenance
 from store.contract import Store, StoreError
-from store.places import open_store
 from store.sample import Batch, Sample, Value
 
 _HOUR_NS = 3600 * 10**9
@@ -23,7 +22,7 @@ _HOUR_NS = 3600 * 10**9
 def _complete(begun: str) -> list[str]:
     """Names of machines for the shell; none where the store cannot be asked."""
     try:
-        with closing(open_store(store_place(None))) as store:
+        with closing(open_place(store_place(None))) as store:
             return [name for name in machines(store, LOOK_NS) if name.startswith(begun)]
     except (OSError, ValueError):
         return []
@@ -44,7 +43,7 @@ def clear(
     if device and ":" not in device:
         raise ValueError(f"{device!r} is no device: write it as verdicts do, such as gpu:3 or rdma:mlx5_0/1")
     place = store_place(store)
-    with closing(open_store(place)) as kept:
+    with closing(open_place(place)) as kept:
         _check(kept, machine, place)
         _order(kept, machine, "clear", {"device": device, "message": reason})
     who = f"{machine} {device}" if device else machine
@@ -64,7 +63,7 @@ def maintenance(
     if machine is None and (end or span or reason):
         raise typer.BadParameter("name the machine")
     place = store_place(store)
-    with closing(open_store(place)) as kept:
+    with closing(open_place(place)) as kept:
         if machine is None:
             found = now_in_maintenance(kept, time.time_ns())
             typer.echo("\n".join(f"{name} {in_words(period)}" for name, period in found.items()) or "no machine is")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import times
-from cli.config import read_settings
+from cli.config import open_place, read_settings
 from cli.terminal import console, progress
 from store.contract import LATEST, Store
-from store.places import open_store
 from store.recording import RecordingError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Watched:
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(help="A recording, or the .db file of a store.")],
+    folder: Annotated[str, typer.Argument(help="A recording, the .db file of a store, or an InfluxDB address.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each verdict.")] = False,
     task: Annotated[str | None, typer.Option(help="Judge this task only.")] = None,
     machines: Annotated[str | None, typer.Option(help="These machines are one task: A,B,…")] = None,
@@ -61,7 +60,7 @@ def replay(
     asked = [name.strip() for name in machines.split(",") if name.strip()] if machines else None
     settings = read_settings(config)
     said: list[Verdict] = []
-    with closing(open_store(str(folder))) as store:
+    with closing(open_place(folder, settings=settings)) as store:
         span = store.span() or (0, 0)
         with progress("replaying", span) as tell:
             watched = Watched(store, tell)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import times
-from cli.config import store_place
+from cli.config import open_place, store_place
 from cli.standing import Standing, in_words, standing
 from cli.terminal import console
 from store.contract import LATEST
-from store.places import open_store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +29,7 @@ def status(
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
     place = store_place(store)
-    with closing(open_store(place)) as source:
+    with closing(open_place(place)) as source:
         found = standing(source, time.time_ns(), times.duration(silent))
     if json:
         typer.echo(text.dumps(as_json(found), ensure_ascii=False))

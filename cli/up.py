@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from cli.config import read_settings
-from store.places import open_store
+from cli.config import open_place, read_settings
+from store.influx_config import is_address
 
 STOP_S = 10.0
 SILENT_NS = 30 * 10**9
@@ -35,7 +35,12 @@ def up(
     settings = read_settings(config)
     place = store or settings.store
     stop = threading.Event()
-    with closing(open_store(place, create=True)) as kept, picture() as screen, _agent(place, config) as agent:
+    log = _log(place, settings.influxdb.spool_folder)
+    with (
+        closing(open_place(place, True, settings)) as kept,
+        picture() as screen,
+        _agent(agent_command(place, config), log) as agent,
+    ):
         runner = Runner(kept, settings.detector, time.time_ns() - LATE_NS)
         screen.say(f"readings go to {place}; Ctrl-C ends")
         while agent.poll() is None:
@@ -44,7 +49,7 @@ def up(
                 screen.say(f"{verdict.level}: {verdict.message}")
             screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS), runner.detector.suspicions())
             time.sleep(max(0.1, 1 - (time.time_ns() - now) / 1e9))
-        raise OSError(f"the agent ended with code {agent.returncode}; what it said is in {_log(place)}")
+        raise OSError(f"the agent ended with code {agent.returncode}; what it said is in {log}")
 
 
 def agent_command(place: str | Path, config: Path | None = None, root: Path | None = None) -> list[str]:
@@ -54,14 +59,15 @@ def agent_command(place: str | Path, config: Path | None = None, root: Path | No
     return command + (["--root", str(root)] if root else [])
 
 
-def _log(place: str) -> Path:
-    return Path(place).with_suffix(".agent.log")
+def _log(place: str, spool_folder: str) -> Path:
+    return Path(spool_folder) / "agent.log" if is_address(place) else Path(place).with_suffix(".agent.log")
 
 
 @contextmanager
-def _agent(place: str, config: Path | None) -> Iterator[subprocess.Popen[bytes]]:
-    with _log(place).open("ab") as log:
-        agent = subprocess.Popen(agent_command(place, config), stderr=log, start_new_session=True)
+def _agent(command: list[str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
+    said.parent.mkdir(parents=True, exist_ok=True)
+    with said.open("ab") as log:
+        agent = subprocess.Popen(command, stderr=log, start_new_session=True)
     try:
         yield agent
     finally:

@@ -16,14 +16,13 @@ import pyarrow.parquet as pq
 
 from store import arrow
 from store.contract import Store, StoreError
+from store.pieces import pieces
 from store.recording import RecordingError
 
 Columns: TypeAlias = "pa.Table | Mapping[str, Any]"
 """A table in memory: Arrow, or numpy arrays and lists by column name."""
 
 _GROUP_ROWS = 1 << 17
-_PIECE_ROWS = 200_000
-_SECOND = 10**9
 
 
 class RecordingWriter:
@@ -121,25 +120,15 @@ def export(
     Raises RecordingError, also when there is nothing in that span, and StoreError.
     """
     total = 0
-    (after, until), piece = span, _SECOND
     with RecordingWriter(folder, overwrite) as writer:
-        while (ends := store.span(after)) and ends[0] <= until:
-            after = max(after, ends[0] - 1)  # stretches without rows are skipped
-            end = min(after + piece, until)
-            rows = sum(_copy(store, writer, table, (after, end)) for table in store.tables())
+        for (_, end), tables in pieces(store, span):
+            for table, rows in tables.items():
+                writer.add(table, rows)
+                total += rows.num_rows
             progress(end)
-            after, total = end, total + rows
-            piece = piece * 2 if rows < _PIECE_ROWS / 2 else max(_SECOND, piece // 2) if rows > _PIECE_ROWS else piece
         if not total:
             raise RecordingError("the store has nothing in that span of time, so there is nothing to export")
     return total
-
-
-def _copy(store: Store, writer: RecordingWriter, table: str, span: tuple[int, int]) -> int:
-    rows = store.read(table, *span)
-    if rows.num_rows:
-        writer.add(table, rows)
-    return int(rows.num_rows)
 
 
 def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:

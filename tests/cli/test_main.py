@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from tests.cli.conftest import ROOT, one_line, run
 
-COMMANDS = ("demo", "status", "doctor", "up", "replay", "simulate", "export", "agent", "detector")
+COMMANDS = ("demo", "status", "doctor", "up", "replay", "simulate", "export", "copy", "agent", "detector")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

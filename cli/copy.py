@@ -1,0 +1,37 @@
+"""`peerwatch copy`: history from one store to another."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from cli import times
+from cli.config import open_place
+from cli.terminal import progress
+from store.contract import LATEST, StoreError
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A .db file, a recording, or an InfluxDB address.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="A .db file, or an InfluxDB address.")],
+    since: Annotated[str | None, typer.Option(help="From this time on, such as 2026-05-01T12:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
+) -> None:
+    """Carry the readings of one store to another. Run it again if it was interrupted: nothing is there twice."""
+    from store.copying import copy as carry  # loads pyarrow, which the agent's process must not
+
+    if source == target:
+        raise StoreError(f"{source} cannot be copied onto itself")
+    first = times.moment(since) - 1 if since else 0
+    with closing(open_place(source)) as giver, closing(open_place(target, True)) as taker:
+        ends = giver.span(first)
+        if ends is None:
+            raise StoreError(f"{source} holds no reading of that time, so there is nothing to copy")
+        last = min(ends[1], times.moment(until) if until else LATEST)
+        with progress("copying", (ends[0], max(last, ends[0]))) as tell:
+            written, there = carry(giver, taker, (first, last), tell)
+    typer.echo(
+        f"{written} rows copied, {there} were there already; look at them with: peerwatch status --store {target}"
+    )
