@@ -17,14 +17,18 @@ _CHILDREN = 256
 _BYTES = 1 << 16
 
 
+def parse_children(text: bytes) -> list[int]:
+    """The process numbers in /proc/PID/task/TID/children."""
+    return [int(word) for word in text.split()[:_CHILDREN] if word.isdigit() and len(word) < 10]
+
+
 def children(proc: Path, pid: int) -> list[int]:
     """The processes that the first thread of a process started; none where the kernel does not list them."""
     try:
         with open(proc / str(pid) / "task" / str(pid) / "children", "rb", buffering=0) as file:
-            words = (file.read(_BYTES) or b"").split()
+            return parse_children(file.read(_BYTES) or b"")
     except OSError:  # it has ended, or the kernel was built without CONFIG_PROC_CHILDREN
         return []
-    return [int(word) for word in words[:_CHILDREN] if word.isdigit() and len(word) < 10]
 
 
 def sieve_of(pids: list[int], words: int) -> NDArray[np.uint64]:

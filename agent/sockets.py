@@ -68,8 +68,7 @@ class Sockets:
 
     def update(self, now: int, told: NDArray[np.void], watched: Mapping[int, str]) -> None:
         """Take in what the kernel told since, oldest first; `watched` gives the GPU of each training process."""
-        if len(self._sockets) > _SOCKETS:
-            self._sockets.clear()
+        self._forget(now)
         inodes, last = np.unique(told["inode"][::-1], return_index=True)
         totals = told["total"][::-1][last]
         for inode, total in zip(inodes.tolist(), totals.tolist(), strict=True):
@@ -84,10 +83,14 @@ class Sockets:
                 self.segments[socket.gpu] += socket.newest - socket.counted
                 socket.counted = socket.newest
 
-    def _find(self, now: int, watched: Mapping[int, str]) -> None:
+    def _forget(self, now: int) -> None:
+        if len(self._sockets) > _SOCKETS:
+            self._sockets.clear()
         if not 0 <= now - self._forgot < _FORGET_NS:  # a clock that was set back is no reason to wait
             self._forgot = now
             self._sockets = {inode: socket for inode, socket in self._sockets.items() if socket.gpu != ""}
+
+    def _find(self, now: int, watched: Mapping[int, str]) -> None:
         unknown = {inode for inode, socket in self._sockets.items() if socket.gpu is None}
         if not unknown or 0 <= now - self._looked < _LOOK_NS:
             return
