@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from agent.files import identity, open_first
-from agent.interpreter import WANTED, Plan, plan
+from agent.heap import count_collections, find_statistics
+from agent.interpreter import RUNTIME, WANTED, Plan, plan
 from agent.libraries import Answer, Libraries
 from agent.memory import Memory
 from agent.processes import MappedFile, Process, Processes
@@ -36,7 +37,7 @@ class Collector:
     process: Process
     candidates: list[MappedFile]
     state: str = "asked"
-    """asked (its files are being read), none (no Python), on, resting (too many hits), blocked."""
+    """asked (its files are being read), none (no Python), on, read (memory instead of probes), resting, blocked."""
     reason: str = ""
     file: MappedFile | None = None
     """The interpreter, once it is known, and what was read of it."""
@@ -48,6 +49,9 @@ class Collector:
     judged: int = 0
     counted: Any = None
     """What the kernel had counted by then."""
+    memory: Memory | None = None
+    statistics: int = 0
+    """Where the interpreter's own count lies, when there is nothing to probe."""
     fetched: int = 0
     """Hits that could not be told apart, when the word that would tell them was last fetched."""
 
@@ -80,6 +84,14 @@ class Collectors:
                 self._judge(collector, now)
             elif collector.state == "resting" and not 0 <= now - collector.judged < _REST_NS:
                 self._attach(collector, now)
+
+    def pauses(self, collector: Collector) -> int | None:
+        """How many collections a process has had since it was attached to, or by its own count; None: not known."""
+        if collector.state == "on":
+            return int(self.entry(collector)["pauses"])
+        if collector.state == "read" and collector.memory is not None:
+            return count_collections(collector.memory, collector.statistics)
+        return None
 
     def entry(self, collector: Collector) -> Any:
         """What the kernel has counted for a process that was attached to."""
@@ -142,7 +154,10 @@ class Collectors:
 
     def _attach(self, collector: Collector, now: int) -> None:
         collector.state, collector.reason = "blocked", collector.plan.reason
-        if not collector.plan.points or (collector.index < 0 and not self._admit(collector)):
+        if not collector.plan.points:
+            self._open_memory(collector)
+            return
+        if collector.index < 0 and not self._admit(collector):
             return
         try:
             self._put_on(collector)
@@ -154,6 +169,23 @@ class Collectors:
             collector.reason = f"no probes on its garbage collection: {error.strerror}"
         else:
             collector.state, collector.judged, collector.counted = "on", now, self.entry(collector).copy()
+
+    def _open_memory(self, collector: Collector) -> None:
+        """Find the interpreter's own count of its collections."""
+        assert collector.file is not None
+        place, size = collector.answer.variables.get(RUNTIME, (0, 0))
+        try:
+            memory = Memory(collector.process.pid)
+        except OSError as error:
+            collector.reason += f", and its memory cannot be read: {error.strerror}"
+            return
+        found = find_statistics(memory, int(collector.file.addresses.split("-")[0], 16) + place, size)
+        if found is None:
+            memory.close()
+            collector.reason += ": its garbage collections cannot be seen"
+            return
+        collector.memory, collector.statistics, collector.state = memory, found, "read"
+        collector.reason += ": collections are counted in its memory, not timed"
 
     def _put_on(self, collector: Collector) -> None:
         """Through a descriptor, and only after a second look: its process may have put another file at that path."""
@@ -221,6 +253,8 @@ class Collectors:
         self._array.update(collector.index.to_bytes(4, "little"), entry.tobytes())
 
     def _drop(self, collector: Collector) -> None:
+        if collector.memory is not None:
+            collector.memory.close()
         if collector.index >= 0:
             detach(collector.probes)
             self._index_of.delete(collector.process.pid.to_bytes(8, "little"))

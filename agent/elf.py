@@ -27,7 +27,9 @@ from agent.tracepoints import BASE, NOTES, NOTES_BYTES, parse_notes
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
-_FUNCTION = 2  # STT_FUNC
+_VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
+_EXECUTABLE = 1  # PF_X
+_PAGE = 4096
 CPU_SECONDS = 20
 """For each file: the child gets no more time than that for one, however many it was given."""
 MEMORY_BYTES = 8 << 30
@@ -54,6 +56,28 @@ def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, in
     bytes and symbols by the place of their name.
     """
     found: dict[str, int] = {}
+    for symbols, low, high in _tables(elf, data, _FUNCTION):
+        for name in wanted:
+            if name not in found:
+                symbol = _symbol(data, symbols, name.encode(), low, high)
+                offsets = list(elf.address_offsets(int(symbol["value"]))) if symbol is not None else []
+                if offsets:
+                    found[name] = offsets[0]
+    return found
+
+
+def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | None:
+    """Where a variable lies, in bytes from the beginning of the executable mapping, and its size."""
+    for symbols, low, high in _tables(elf, data, _VARIABLE):
+        symbol = _symbol(data, symbols, name.encode(), low, high)
+        for segment in elf.iter_segments("PT_LOAD") if symbol is not None else ():
+            if segment["p_flags"] & _EXECUTABLE:
+                return int(symbol["value"]) - segment["p_vaddr"] // _PAGE * _PAGE, int(symbol["size"])
+    return None
+
+
+def _tables(elf: Any, data: mmap.mmap, kind: int) -> Iterator[tuple[Any, int, int]]:
+    """The symbols of that kind that this file defines, table by table, and where their names begin and end."""
     for section in elf.iter_sections():
         if section["sh_type"] not in ("SHT_DYNSYM", "SHT_SYMTAB"):
             continue
@@ -63,22 +87,15 @@ def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, in
         if max(high, begin + size) > len(data):
             raise ELFError("a symbol table reaches beyond the end of the file")
         symbols = np.frombuffer(data, SYMBOL, size // SYMBOL.itemsize, begin)
-        symbols = symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == _FUNCTION) & (symbols["value"] != 0)]
-        for name in wanted:
-            if name not in found:
-                address = _address(data, symbols, name.encode(), low, high)
-                offsets = list(elf.address_offsets(address)) if address else []
-                if offsets:
-                    found[name] = offsets[0]
-    return found
+        yield symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == kind) & (symbols["value"] != 0)], low, high
 
 
-def _address(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) -> int | None:
+def _symbol(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) -> Any:
     place = data.find(name + b"\0", low, high)
     while place >= 0:
-        hits = symbols["value"][symbols["name"] == place - low]
+        hits = symbols[symbols["name"] == place - low]
         if hits.size:
-            return int(hits[0])
+            return hits[0]
         place = data.find(name + b"\0", place + 1, high)
     return None
 
@@ -114,14 +131,16 @@ def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[
     return places, semaphores
 
 
-def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, int]]:
-    """File offsets of functions, of functions and their clones (`name*`), and of trace points (`provider:name`)."""
+def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, Any]]:
+    """Where functions are, functions with clones (`name*`), trace points (`provider:name`) and variables (`&name`)."""
     functions = find_functions(elf, data, [name for name in wanted if name.isidentifier()])
     for name in wanted:
         if name.endswith("*"):
             functions |= find_clones(elf, data, name[:-1])
     places, semaphores = find_trace_points(elf, [name for name in wanted if ":" in name])
-    return {"functions": functions | places, "semaphores": semaphores}
+    variables = {name[1:]: find_variable(elf, data, name[1:]) for name in wanted if name[0] == "&"}
+    known = {name: place for name, place in variables.items() if place is not None}
+    return {"functions": functions | places, "semaphores": semaphores, "variables": known}
 
 
 def find_layout(elf: Any) -> dict[str, dict[str, int]] | None:

@@ -20,9 +20,11 @@ MAIN = ("gc_collect_main", "collect", "_PyGC_Collect")
 the last one as a mere way to the first."""
 PUBLIC = "PyGC_Collect"
 """Public in every version. Neither gc.collect() nor the allocator go through it: it only tells a CPython."""
-WANTED = (PUBLIC, START, DONE, CALLBACK + "*", *(name + "*" for name in MAIN))
+RUNTIME = "_PyRuntime"
+"""The public variable that leads to all of an interpreter's state."""
+WANTED = (PUBLIC, START, DONE, CALLBACK + "*", *(name + "*" for name in MAIN), "&" + RUNTIME)
 
-STRIPPED = "stripped, and built without trace points: its garbage collections cannot be seen"
+STRIPPED = "stripped, and built without trace points"
 
 
 @dataclass(frozen=True, slots=True)

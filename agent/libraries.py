@@ -30,6 +30,8 @@ class Answer:
     """File offsets by name; None: this answer brings only the layout, or a failure."""
     semaphores: dict[str, int] = field(default_factory=dict)
     """File offsets, by name, of the counters that switch trace points on."""
+    variables: dict[str, list[int]] = field(default_factory=dict)
+    """By name, bytes from the beginning of the executable mapping to the variable, and its size."""
     layout: Layout | None = None
     error: str = ""
     """Why the file cannot be read."""

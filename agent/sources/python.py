@@ -14,7 +14,7 @@ from store.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 """A state that does not change is told once a minute, so that a reader need not go back far."""
-_SHOWN = {"on": "on", "resting": "blocked", "blocked": "blocked"}
+_SHOWN = {"on": "on", "read": "on", "resting": "blocked", "blocked": "blocked"}
 
 
 class Python:
@@ -45,20 +45,19 @@ class Python:
                 continue
             if collector.state == "resting":
                 resting.add(trainee.gpu)
-            elif collector.state == "on":
+            elif (pauses := self.watched.pauses(collector)) is not None:
                 row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu})
-                for column, value in self._values(collector, clock).items():
+                for column, value in {"gc_pauses_total": pauses, **self._seconds(collector, clock)}.items():
                     row[column] = row.get(column, 0) + value  # type: ignore[operator]
         # A sum that goes on without one of its parts would look as if the counting had begun anew.
         return [Sample("cuda", row) for gpu, row in rows.items() if gpu not in resting]
 
-    def _values(self, collector: Collector, clock: int) -> dict[str, float]:
+    def _seconds(self, collector: Collector, clock: int) -> dict[str, float]:
+        if not collector.plan.timed:
+            return {}
         entry = self.watched.entry(collector)
-        values: dict[str, float] = {"gc_pauses_total": int(entry["pauses"])}
-        if collector.plan.timed:
-            since = int(entry["since"])
-            values["gc_seconds_total"] = (int(entry["ns"]) + (max(clock - since, 0) if since else 0)) / 1e9
-        return values
+        since = int(entry["since"])
+        return {"gc_seconds_total": (int(entry["ns"]) + (max(clock - since, 0) if since else 0)) / 1e9}
 
     def _states(self, now: int) -> list[Sample]:
         """A row for each interpreter: how it is with the first of its processes that is not well, or with all."""
