@@ -65,6 +65,7 @@ class Attachments:
         self._identities: dict[FileKey, str] = {}  # "": of no interest
         self._waiting: dict[FileKey, list[MappedFile]] = {}
         self.libraries: dict[str, Library] = {}
+        self.looks = 0
 
     def update(self) -> None:
         """One look: new processes and mappings, answers about files, users that are gone."""
@@ -78,6 +79,7 @@ class Attachments:
             library.users = {process for process in library.users if self._processes.alive(process)}
             if not library.users:
                 self._detach(library, "no process maps it any more")
+        self.looks += 1
 
     @property
     def busy(self) -> bool:

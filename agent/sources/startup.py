@@ -87,7 +87,9 @@ class Startup:
         self._known: dict[Process, Beginning] = {}
         self._asleep = 0
         self._turn = 0
-        self._told: dict[str, dict[str, Value]] = {}
+        self._looks = 0
+        self._told: dict[str, tuple[Value, ...]] = {}
+        self._settled: dict[str, Process] = {}  # by GPU, whose start is over
         self._told_at = 0
 
     def read(self, now: int) -> list[Sample]:
@@ -99,14 +101,16 @@ class Startup:
         living = self._training.living(now)
         taken = self._processes.rows()
         entries = {int(entry["tgid"]): entry for entry in taken[np.flatnonzero(taken["tgid"])]}
-        self._notice(boot, living)
+        if self._attachments.looks != self._looks:
+            self._looks = self._attachments.looks
+            self._notice(boot, living)
         self._follow(boot, {pid for pid, entry in entries.items() if entry["operation_ns"]})
-        rows: dict[str, dict[str, Value]] = {}
+        youngest: dict[str, tuple[Trainee, Any]] = {}
         for trainee in sorted(living.values(), key=lambda trainee: trainee.process.start):
             entry = entries.get(trainee.process.pid)
-            if entry is not None:  # of several on one GPU the youngest counts
-                rows[trainee.gpu] = self._row(now - boot, trainee, entry)
-        return self._news(now, rows)
+            if entry is not None:
+                youngest[trainee.gpu] = trainee, entry
+        return self._news(now, boot, youngest)
 
     def close(self) -> None:
         """The maps are the loader's."""
@@ -160,22 +164,25 @@ class Startup:
                 for column, field in _MARKS.items():
                     at = int(entry[field])
                     row[column] = max(at + self._asleep - start, 0) / 1e9 if at else None
-        row["phase"] = _phase(known, entry)
         return row
 
-    def _news(self, now: int, rows: dict[str, dict[str, Value]]) -> list[Sample]:
+    def _news(self, now: int, boot: int, youngest: dict[str, tuple[Trainee, Any]]) -> list[Sample]:
         repeat = not 0 <= now - self._told_at < _REPEAT_NS
-        samples = []
-        for gpu, row in rows.items():
-            # The start in Unix time wavers with the clock's adjustment: alone it is no news.
-            lasting = {column: value for column, value in row.items() if column != "start_time_seconds"}
-            if repeat or self._told.get(gpu) != lasting:
-                self._told[gpu] = lasting
-                phase = row.pop("phase")
-                samples += [Sample("startup", row), Sample("cuda", {"gpu": gpu, "startup_phase": phase})]
-        self._told = {gpu: told for gpu, told in self._told.items() if gpu in rows}
         if repeat:
             self._told_at = now
+        samples = []
+        for gpu, (trainee, entry) in youngest.items():
+            if self._settled.get(gpu) == trainee.process and not repeat:
+                continue
+            row, known = self._row(now - boot, trainee, entry), self._known.get(trainee.process)
+            phase = _phase(known, entry)
+            # The start in Unix time wavers with the clock's adjustment: alone it is no news.
+            state = (phase, *(value for column, value in row.items() if column != "start_time_seconds"))
+            if repeat or self._told.get(gpu) != state:
+                self._told[gpu] = state
+                samples += [Sample("startup", row), Sample("cuda", {"gpu": gpu, "startup_phase": phase})]
+            if phase == "running":
+                self._settled[gpu] = trainee.process
         return samples
 
 
