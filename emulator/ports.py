@@ -108,7 +108,7 @@ class Ports:
             return
         if state not in STATES:
             raise PortError(f"no state {state!r}: known are {', '.join(STATES)}")
-        if place.state == "ACTIVE":
+        if state == "DOWN":
             self.flap(port)
         place.state = state
         self._text(place, "state", f"{STATES[state]}: {state}")

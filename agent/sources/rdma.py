@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent.context import Context
 from agent.ethtool import Ethtool
 from agent.port_columns import column_of
 from agent.port_files import SECOND, PortFiles, PortGoneError
+from agent.port_link import Link
 from agent.port_statistics import Statistics
-from agent.ports import Place, find, interfaces
+from agent.ports import Place, find, interfaces, text_of
 from store.sample import Sample
 
 log = logging.getLogger(__name__)
@@ -22,49 +22,6 @@ MOST_PORTS = 32
 """More ports are not read: each holds some twenty files open, and a process may commonly open 1024."""
 REST_NS = 10 * SECOND
 """How often counters are read that peers are not compared by, and how often new ports are looked for."""
-FLAPS_NS = 300 * SECOND
-"""A link that falls twice within this time is flapping (ByteRobust, arXiv 2509.16293: two alerts in five minutes)."""
-
-
-@dataclass(slots=True)
-class Link:
-    """What is remembered of a link from reading to reading, and the events that come of it."""
-
-    up: bool | None = None
-    downs: float | None = None
-    seen: int = 0
-    """Falls that were seen and that the port's own counter may yet count."""
-    falls: deque[int] = field(default_factory=lambda: deque(maxlen=64))
-
-    def follow(self, now: int, up: bool | None, downs: float | None) -> list[tuple[str, str, str]]:
-        """(code, severity, message) of what happened since the last reading."""
-        events = []
-        if up is not None and self.up is not None and up != self.up:
-            events.append(
-                ("link_up", "info", "the link is up again") if up else ("link_down", "crit", "the link went down")
-            )
-            if not up:
-                self.seen += 1
-                self.falls.append(now)
-        hidden = self._hidden(downs)
-        self.falls.extend([now] * min(hidden, 64))
-        recent = sum(fall > now - FLAPS_NS for fall in self.falls)
-        if hidden or (events and not up and recent > 1):
-            flapping = f"the link fell {recent} times within {FLAPS_NS // SECOND} s"
-            said = flapping if recent > 1 else "the link went down and came back between two readings"
-            events.append(("link_flap", "crit" if recent > 1 else "warn", said))
-        self.up = self.up if up is None else up
-        return events
-
-    def _hidden(self, downs: float | None) -> int:
-        """How many falls the counter knows of that were not seen; a counter that decreases was reset."""
-        if downs is None:
-            return 0
-        counted = max(int(downs - self.downs), 0) if self.downs is not None else 0
-        self.downs = downs
-        known = min(counted, self.seen)
-        self.seen -= known
-        return counted - known
 
 
 @dataclass(slots=True)
@@ -105,7 +62,7 @@ class Rdma:
             samples.append(Sample("rdma", {"port": name, **values}))
             link, up, downs = self._links[name], values.get("link_up"), values.get("link_downed_total")
             happened = link.follow(now, None if up is None else bool(up), downs)
-            samples += [_event(name, *event) for event in happened]
+            samples += [_event(name, *_explained(port.files.place, event)) for event in happened]
         return samples
 
     def close(self) -> None:
@@ -191,6 +148,13 @@ class Rdma:
     def _tool(self) -> Ethtool:
         self._ethtool = self._ethtool or Ethtool()
         return self._ethtool
+
+
+def _explained(place: Place, event: tuple[str, str, str]) -> tuple[str, str, str]:
+    """An InfiniBand link that is physically up waits for the fabric's subnet manager: no fault of this machine's."""
+    if event[0] == "link_down" and text_of(place.folder / "phys_state").startswith("5:"):
+        return "link_down", "warn", "the link is up but carries nothing: the port waits for the subnet manager"
+    return event
 
 
 def _event(port: str, code: str, severity: str, message: str) -> Sample:

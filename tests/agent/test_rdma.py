@@ -286,6 +286,21 @@ def test_a_link_that_keeps_falling(tmp_path: Path, reader: Reader) -> None:
     assert codes[1] == codes[3] == [("link_up", "info")]
 
 
+def test_a_port_without_subnet_manager(tmp_path: Path, reader: Reader) -> None:
+    """A port that falls back to INIT with its link up is told as a warning: all machines of a fabric do so together."""
+    ports = Ports(tmp_path, 1, "mlx5_ib")
+    reader.read()
+    ports.set("mlx5_0/1", state="INIT")
+    assert reader.codes() == [("link_down", "warn")]
+    assert "subnet manager" in reader.events[0]["message"]
+    assert reader.read()["mlx5_0/1"]["link_up"] == 0.0
+    ports.set("mlx5_0/1", state="ACTIVE")
+    assert reader.codes() == [("link_up", "info")]
+    assert reader.codes(400) == []
+    ports.flap("mlx5_0/1")  # which the fall that no counter counted does not hide
+    assert reader.codes() == [("link_flap", "warn")]
+
+
 def test_a_port_that_was_never_up(tmp_path: Path, reader: Reader) -> None:
     """A port without a cable is a reading, but no event."""
     Ports(tmp_path, 1, "mlx5_ib").set("mlx5_0/1", state="DOWN")
