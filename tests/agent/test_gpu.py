@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import loop, nvml_watch
+from agent import loop, nvml_files, nvml_process, nvml_watch
 from agent.config import AgentConfig
 from agent.context import Context
 from agent.gpu_facts import AGAIN_NS, GpuFacts
@@ -28,6 +31,7 @@ from emulator.build import Libraries
 from emulator.gpus import COUNTS, GAUGES, GPU_IS_LOST, NOT_SUPPORTED, Gpus
 from store.catalogue import METRICS
 
+ROOT = Path(__file__).parents[2]
 SECOND = 10**9
 Rows = dict[str, dict[str, Any]]
 
@@ -564,6 +568,63 @@ def test_the_child_ends_with_its_parent(reader: Reader) -> None:
     pid = reader.child
     reader.source.close()
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_child_ends_with_an_agent_that_is_killed(gpus: Gpus) -> None:
+    """Also while a call of it hangs: nothing of a killed agent is left behind."""
+    script = (
+        "import sys, time; sys.path[:0] = [sys.argv[1]]\n"
+        "from agent.sources.gpu import open_source\nfrom agent.context import Context\n"
+        "from agent.config import AgentConfig\nsource = open_source(Context(AgentConfig()))\n"
+        "while not any(sample.table == 'gpu' for sample in source.read(time.time_ns())): time.sleep(0.05)\n"
+        "print(source._watch._child.pid, flush=True)\n"
+        "while True: source.read(time.time_ns()); time.sleep(0.05)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(ROOT)], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        pid = int(agent.stdout.readline())
+        gpus.hang()
+        agent.kill()
+    limit = time.monotonic() + 60
+    while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < limit:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # a zombie that nobody has waited for yet
+            break
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ("print('no word of JSON')", "gives an answer that is none"),
+        ("print('[1, 2]')", "gives an answer that is none"),
+        ("sys.stdout.buffer.write(bytes([0xff, 0xfe, 10]))", "gives an answer that is none"),
+        ("sys.stdout.write('x' * (1 << 21))", "gives an answer without an end"),
+        ("sys.exit(3)", "has ended with 3"),
+        ("pass", "has ended"),
+    ],
+)
+def test_a_child_that_talks_nonsense(monkeypatch: pytest.MonkeyPatch, says: str, reason: str) -> None:
+    """What cannot be understood ends the child, and nothing else."""
+    monkeypatch.setattr(nvml_process, "_program", lambda: f"import sys; {says}")
+    child = Child([])
+    with pytest.raises(ChildError, match=reason):
+        child.answer(60.0)
+    child.kill()
+    assert child.ended(60.0)
+
+
+@given(st.binary(max_size=300))
+def test_any_loader_cache_can_be_searched(text: bytes) -> None:
+    """Whatever stands in it, only absolute paths of the library come out."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text + b"/opt/x/libnvidia-ml.so.1\0" + text)
+        file.flush()
+        found = nvml_files._cached(Path(file.name))
+    assert all(path.startswith("/") and path.endswith(f"/{NAME}") for path in found)
+    assert any(path.endswith(f"/opt/x/{NAME}") for path in found)
+    assert nvml_files._cached(Path("/no/such/cache")) == []
 
 
 def test_without_the_binding_it_is_said(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
