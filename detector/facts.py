@@ -23,8 +23,6 @@ LASTING = (*_GPU, "sxid", "mce", "edac", "aer", "nic_failed", "disk_lost", "fs_l
 READABLE = ("gpu_lost", "nvml_stalled")
 """Codes that are refuted by readings of the GPU."""
 _USER_XIDS = {"xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"}  # faults of programs, and their aftermath
-_ONE_FALL_NS = 3 * SECOND
-"""The kernel log and the port itself tell of the same fall, each at its own time."""
 Key = tuple[str, str, str]
 """Machine, device (empty: the machine as a whole), code."""
 
