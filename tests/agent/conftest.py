@@ -98,8 +98,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     return build(tmp_path_factory.mktemp("emulated"))
 
 
-@pytest.fixture
-def watch(probes_allowed: None) -> Iterator[Callable[..., Watch]]:
+def watches() -> Iterator[Callable[..., Watch]]:
     """Opens agents; closes them in the end."""
     opened: list[Watch] = []
 
@@ -110,6 +109,18 @@ def watch(probes_allowed: None) -> Iterator[Callable[..., Watch]]:
     yield make
     for one in opened:
         one.close()
+
+
+@pytest.fixture
+def watch(probes_allowed: None) -> Iterator[Callable[..., Watch]]:
+    """Opens agents for one test."""
+    yield from watches()
+
+
+@pytest.fixture(scope="module")
+def lasting_watch(probes_allowed: None) -> Iterator[Callable[..., Watch]]:
+    """Opens agents for all tests of a file."""
+    yield from watches()
 
 
 @pytest.fixture
