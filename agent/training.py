@@ -23,15 +23,14 @@ class Trainee:
 class Training:
     """Training processes by number, learned at their first call; each entry of the kernel's array belongs to one.
 
-    The GPU is what the launcher says; a process without a launcher's word gets the lowest index that no other has,
-    so that its readings have a place of their own and the number of series stays small.
+    The GPU is what the launcher says until the driver tells (`place`); a process without a launcher's word gets the
+    lowest index that no other has, so that its readings have a place of their own and the number of series stays small.
     """
 
     def __init__(self, processes: Processes, pool: Pool | None = None) -> None:
         self._processes, self._pool = processes, pool
         self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
         self._known: dict[int, Trainee] = {}
-        self._guessed: set[Process] = set()  # those whose launcher told no GPU
         self._living: Mapping[int, Trainee] = {}
         self._surveyed: int | None = None
         self._lock = threading.Lock()  # sources read on threads of their own
@@ -52,11 +51,14 @@ class Training:
         return self._processes.find(pid) is not None
 
     def place(self, gpus: Mapping[int, str]) -> None:
-        """The GPU on which processes were seen to compute; it counts where the launcher told none."""
+        """The GPU on which the driver sees processes compute: it counts more than what a launcher told.
+
+        In a container that was given some of the machine's GPUs, a launcher counts those from 0.
+        """
         with self._lock:
             for pid, gpu in gpus.items():
                 known = self._known.get(pid)
-                if known is not None and known.process in self._guessed and known.gpu != gpu:
+                if known is not None and known.gpu != gpu:
                     self._known[pid] = Trainee(known.process, gpu)
 
     def last_known(self, pid: int) -> Trainee | None:
@@ -84,9 +86,6 @@ class Training:
         gpu = gpu_of(self._processes.environment(process.pid))
         if len(self._known) >= _REMEMBERED:
             self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
-            self._guessed &= {trainee.process for trainee in self._known.values()}
-        if gpu is None:
-            self._guessed.add(process)
         self._known[process.pid] = Trainee(process, self._spare() if gpu is None else gpu)
         return self._known[process.pid]
 

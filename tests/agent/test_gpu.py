@@ -512,7 +512,7 @@ def test_events_of_a_gpu_that_came_back(reader: Reader) -> None:
 
 
 def test_a_process_is_placed_where_it_computes(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank whose launcher told no GPU gets the one that NVML sees it on; several GPUs, or none, say nothing."""
+    """A rank is on the GPU that NVML sees it on; several GPUs, or none, say nothing."""
     reader = Reader(gpus)
     placed = dict[int, str]()
     monkeypatch.setattr(reader.context.training, "place", placed.update)
@@ -535,13 +535,11 @@ def test_numbers_of_another_namespace_are_not_believed(gpus: Gpus, monkeypatch: 
     reader.source.close()
 
 
-def test_only_a_guessed_place_is_changed() -> None:
-    """What a launcher told stands, whatever NVML says."""
+def test_the_driver_knows_better_than_a_launcher() -> None:
+    """In a container with some of the GPUs the launcher counts from 0; who does not train is not taken in."""
     training = Context(AgentConfig()).training
-    guessed, told = Process(11, 101), Process(13, 103)
-    training._known = {11: Trainee(guessed, "0"), 13: Trainee(told, "1")}
-    training._guessed = {guessed}
-    training.place({11: "5", 13: "6", 17: "7"})
+    training._known = {11: Trainee(Process(11, 101), "0"), 13: Trainee(Process(13, 103), "1")}
+    training.place({11: "5", 17: "7"})
     assert {pid: trainee.gpu for pid, trainee in training._known.items()} == {11: "5", 13: "1"}
 
 
