@@ -31,6 +31,7 @@ _MENDS = (
     ("linux-libc-dev", "apt-get install linux-libc-dev"),
     ("run as root", "sudo peerwatch doctor"),
     ("stripped, or static", "use a libnccl that exports its functions, such as NVIDIA's wheel or package"),
+    ("CONFIG_DEBUG_INFO_BTF", "boot a kernel that was built with it, such as the distribution's own"),
     ("replaced on disk", "run with CAP_CHECKPOINT_RESTORE, or restart the training process"),
 )
 
@@ -87,6 +88,9 @@ def _sources(settings: Settings) -> Iterator[Finding]:
             if sample.table == "source" and sample.values["source"] in SOURCES:
                 name, why = f"source {sample.values['source']}", sample.values.get("error")
                 yield _blocked(name, str(why)) if why else Finding(name, "on")
+            elif sample.table == "probe" and str(sample.values["library"]).startswith("tracepoint "):
+                name, why = str(sample.values["library"]), str(sample.values["reason"] or "")
+                yield _blocked(name, why) if sample.values["state"] == "blocked" else Finding(name, "on", why)
         yield from _libraries(context)
     finally:
         loop.close(workers, context)

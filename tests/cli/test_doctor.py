@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.config import SOURCES
-from bpf.loader import BpfError
+from agent.sources.scheduler import TRACEPOINTS
+from bpf.loader import BpfError, Kernel, load
+from bpf.tracepoint import attach
 from cli.doctor import Finding
 from cli.main import app
 
@@ -27,7 +29,31 @@ def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
     code, found = run("--store", str(tmp_path / "none.db"))
     assert code == 0
     assert {name: found[f"source {name}"]["state"] for name in SOURCES} == dict.fromkeys(SOURCES, "on")
+    assert {name: found[f"tracepoint {name}"]["state"] for name in TRACEPOINTS} == dict.fromkeys(TRACEPOINTS, "on")
     assert found[f"store {tmp_path / 'none.db'}"]["state"] == "off"
+
+
+@pytest.mark.bpf
+def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tracepoint that this kernel refuses is blocked with its reason, and its source goes on with the others."""
+
+    def refuse(program: int) -> int:
+        if program == loaded[0].programs["tp_btf__mark_victim"]:
+            raise OSError(1, "nobody dies here")
+        return attach(program)
+
+    def remember(stems: Any) -> Kernel:
+        loaded.append(load(stems))
+        return loaded[-1]
+
+    loaded: list[Kernel] = []
+    monkeypatch.setattr("agent.loop.load", remember)
+    monkeypatch.setattr("agent.sources.scheduler.attach", refuse)
+    code, found = run("--store", str(tmp_path / "none.db"))
+    assert code == 1
+    assert found["tracepoint mark_victim"]["state"] == "blocked"
+    assert found["tracepoint mark_victim"]["why"] == "nobody dies here"
+    assert found["tracepoint sched_switch"]["state"] == found["source scheduler"]["state"] == "on"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +73,7 @@ def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("agent.loop.load", refuse)
     code, found = run("--store", str(tmp_path / "none.db"))
     assert code == 1
-    for name in ("probe", "nccl", "cuda"):
+    for name in ("probe", "nccl", "cuda", "scheduler"):
         assert found[f"source {name}"] == {"name": f"source {name}", "state": "blocked", "why": cause, "mend": mend}
     assert found["source host"]["state"] == "on"
 
