@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.continuity import LOW, Streaks, add_up, enough_of, pace_of
+from detector.continuity import LOW, add_up, enough_of, pace_of
 from detector.dissimilarity import (
     Bounds,
     Distance,
-    Norm,
     bounds_of,
     cap_memory,
     compare,
@@ -25,9 +24,10 @@ from detector.dissimilarity import (
     middle,
     unsettle,
 )
-from detector.embedding import Embedding, depth_of
+from detector.embedding import depth_of
 from detector.orders import Clear
-from detector.rows import NEVER, Rows
+from detector.panel import COMES_LATE, NO_TASK, Panel, at_port, is_whole_machine, reason
+from detector.rows import Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
 from detector.window import Window
@@ -35,32 +35,6 @@ from detector.words import comparison, subject
 from store.catalogue import TABLES
 
 Ints = NDArray[np.int64]
-NO_TASK = -1
-_BLOCKED = "host_blocked_seconds_total"
-_COMES_LATE = ("nccl.active_ratio", f"nccl.{_BLOCKED}")
-"""Low on whoever comes late to a collective: the others wait for it, it waits for nobody."""
-
-
-@dataclass(slots=True)
-class Panel:
-    """All that is remembered of one table; arrays are [metric, entity]."""
-
-    window: Window
-    embedding: Embedding = field(default_factory=Embedding)
-    norm: Norm = field(default_factory=Norm)
-    streaks: Streaks = field(default_factory=Streaks)
-    tasks: list[str] = field(default_factory=list)
-    group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Each entity's task, an index into `tasks`."""
-    machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Each entity's machine as a number."""
-    judged_at: int = NEVER
-    seated: tuple[int, int] = (-1, -1)
-    """For which version of the tasks, and how many entities, `group` holds."""
-    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    strength: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
-    weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, 0, 0)))
-    """[direction, metric, entity]: evidence in multiples of what convicts."""
 
 
 @dataclass(slots=True)
@@ -87,7 +61,7 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
-        return _by_machine(findings)
+        return [at_port(finding, self.panels) for finding in _by_machine(findings)]
 
     def _forget(self, order: Clear) -> None:
         for panel in self.panels.values():
@@ -190,31 +164,15 @@ class Peers:
         key = f"{panel.window.table}.{panel.window.metrics[metric]}"
         value, usual = float(panel.values[metric, entity]), float(middle(theirs[None])[0])
         strength = float(np.nan_to_num(abs(panel.strength[metric, entity]), posinf=99.0))
-        if _is_whole_machine(panel, cell):
+        if is_whole_machine(panel, cell):
             device = None
         known = int((~np.isnan(theirs)).sum())
         message = comparison(subject(machine, device), key, value, usual, known)
-        if side == LOW and key in _COMES_LATE:
-            message += _reason(panel, cell)
+        if side == LOW and key in COMES_LATE:
+            message += reason(panel, cell)
         since = int(panel.streaks.since[cell])
         level: Level = "crit" if strength >= 1.5 else "warn"
         return Verdict(now, panel.tasks[task], machine, device, "peer", key, min(strength, 99.0), since, level, message)
-
-
-def _reason(panel: Panel, cell: tuple[int, int, int]) -> str:
-    """Why a rank comes late to its communicators, which shows as operations that are short at work there.
-
-    A slow GPU is waited for by its own host before the operation begins, so the host waits less behind it. A late
-    host waits as long as its peers, as far as entries tell: its own lateness is taken for waiting.
-    """
-    _, _, entity = cell
-    metrics = panel.window.metrics
-    if not all(metric in metrics for metric in ("active_ratio", _BLOCKED)):
-        return ""
-    active, blocked = (panel.strength[metrics.index(metric), entity] for metric in ("active_ratio", _BLOCKED))
-    if not active < 0 or np.isnan(blocked):
-        return ""
-    return "; it comes late: its GPU computes longer" if blocked < active / 3 else "; its host comes late"
 
 
 def _sided(distance: Distance, bounds: Bounds) -> NDArray[np.float64]:
@@ -240,15 +198,6 @@ def _one_or_nobody(sided: NDArray[np.float64], machine: Ints, config: Config) ->
         alone = (place == worst.argmax()) & (first >= 2 * second)
         sided[side, metric] = np.where(alone, sided[side, metric], np.minimum(sided[side, metric], 0.5))
     return sided
-
-
-def _is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:
-    """Whether half of the machine's devices of this table are suspect alike: then the machine is meant."""
-    side, metric, entity = cell
-    mine = np.flatnonzero(panel.machine == panel.machine[entity])
-    evidence = panel.streaks.evidence[side, metric, mine]
-    alike = int((evidence >= panel.streaks.evidence[cell] / 2).sum())
-    return len(mine) > 2 and 2 * alike > len(mine)
 
 
 def _by_machine(found: list[Finding]) -> list[Finding]:

@@ -35,6 +35,17 @@ def test_the_right_device_is_named_soon_and_alone(memory: Any, recording: Any) -
     assert {v.task for v in said} == {"pretrain"}
 
 
+@pytest.mark.parametrize("fault", ["slow_link", "optics_error"])
+def test_the_port_is_named_where_the_port_is_at_fault(memory: Any, fault: str) -> None:
+    """A rank is late for its port's sake: the verdict names the port and tells of its state, not only of the rank's."""
+    tables, labels = simulate(machines=6, minutes=5, fault=fault, seed=8, gpus=2)
+    kept = {name: pa.table(columns) for name, columns in tables.items()}
+    first = next(replay(memory(kept)))
+    label = labels["faults"][0]
+    assert (first.machine, first.device) == (label["machine"], label["device"])
+    assert f"; {label['device']} reads " in first.message
+
+
 def test_replay_never_looks_ahead(memory: Any, recording: Any) -> None:
     """With the future cut off, the verdicts until then are the same."""
     store = memory(recording[0])

@@ -1,0 +1,101 @@
+"""Panel: all that the comparison of peers remembers of one table, and what can be read off it about one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.continuity import Streaks
+from detector.dissimilarity import Norm, middle
+from detector.embedding import Embedding
+from detector.rows import NEVER
+from detector.verdict import Finding
+from detector.window import Window
+from detector.words import comparison
+from store.catalogue import METRICS
+
+Ints = NDArray[np.int64]
+NO_TASK = -1
+_BLOCKED = "host_blocked_seconds_total"
+COMES_LATE = ("nccl.active_ratio", f"nccl.{_BLOCKED}")
+"""Low on whoever comes late to a collective: the others wait for it, it waits for nobody."""
+
+
+@dataclass(slots=True)
+class Panel:
+    """All that is remembered of one table; arrays are [metric, entity]."""
+
+    window: Window
+    embedding: Embedding = field(default_factory=Embedding)
+    norm: Norm = field(default_factory=Norm)
+    streaks: Streaks = field(default_factory=Streaks)
+    tasks: list[str] = field(default_factory=list)
+    group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Each entity's task, an index into `tasks`."""
+    machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Each entity's machine as a number."""
+    judged_at: int = NEVER
+    seated: tuple[int, int] = (-1, -1)
+    """For which version of the tasks, and how many entities, `group` holds."""
+    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    strength: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, 0, 0)))
+    """[direction, metric, entity]: evidence in multiples of what convicts."""
+
+
+def reason(panel: Panel, cell: tuple[int, int, int]) -> str:
+    """Why a rank comes late to its communicators, which shows as operations that are short at work there.
+
+    A slow GPU is waited for by its own host before the operation begins, so the host waits less behind it. A late
+    host waits as long as its peers, as far as entries tell: its own lateness is taken for waiting.
+    """
+    _, _, entity = cell
+    metrics = panel.window.metrics
+    if not all(metric in metrics for metric in ("active_ratio", _BLOCKED)):
+        return ""
+    active, blocked = (panel.strength[metrics.index(metric), entity] for metric in ("active_ratio", _BLOCKED))
+    if not active < 0 or np.isnan(blocked):
+        return ""
+    return "; it comes late: its GPU computes longer" if blocked < active / 3 else "; its host comes late"
+
+
+def is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:
+    """Whether half of the machine's devices of this table are suspect alike: then the machine is meant."""
+    side, metric, entity = cell
+    mine = np.flatnonzero(panel.machine == panel.machine[entity])
+    evidence = panel.streaks.evidence[side, metric, mine]
+    alike = int((evidence >= panel.streaks.evidence[cell] / 2).sum())
+    return len(mine) > 2 and 2 * alike > len(mine)
+
+
+def at_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
+    """A rank is late where its GPU or its port is at fault: the port is named if it alone is in a bad state."""
+    verdict, panel = finding.verdict, panels.get("rdma")
+    if not verdict.metric.startswith("nccl.") or panel is None or not panel.strength.size:
+        return finding
+    ports, gpus = state(panel, verdict.machine), panels.get("gpu")
+    worst = ports.max(0, initial=0.0)
+    if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
+        return finding
+    if gpus is not None and gpus.strength.size and state(gpus, verdict.machine).max(initial=0.0) > worst.max():
+        return finding
+    entity = [at for at, who in enumerate(panel.window.entities) if who[0] == verdict.machine][worst.argmax()]
+    metric = int(ports[:, worst.argmax()].argmax())
+    key, device = f"rdma.{panel.window.metrics[metric]}", panel.window.entities[entity][1]
+    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
+    sides = float(panel.values[metric, entity]), float(middle(panel.values[metric, others][None])[0])
+    message = f"{verdict.message}; {comparison(device or '', key, *sides, len(others))}"
+    return replace(finding, verdict=replace(verdict, device=device, message=message))
+
+
+def state(panel: Panel, machine: str) -> NDArray[np.float64]:
+    """[metric, device of the machine]: how far each is in a bad state; what moves with the load either way is none."""
+    mine = [at for at, who in enumerate(panel.window.entities) if who[0] == machine and at < panel.strength.shape[1]]
+    names = panel.window.metrics[: len(panel.strength)]
+    bad = [METRICS[key].bad if (key := f"{panel.window.table}.{name}") in METRICS else "none" for name in names]
+    sign = np.array([{"high": 1.0, "low": -1.0}.get(word, 0.0) for word in bad])
+    found: NDArray[np.float64] = np.nan_to_num(panel.strength[:, mine] * sign[:, None])
+    return found
