@@ -36,7 +36,8 @@ class Link:
         if hidden or (events and not up and recent > 1):
             flapping = f"the link fell {recent} times within {FLAPS_NS // SECOND} s"
             said = flapping if recent > 1 else "the link went down and came back between two readings"
-            events.append(("link_flap", "crit" if recent > 1 else "warn", said))
+            # A warning: whether the machine is at fault, or the network, is seen beside its peers.
+            events.append(("link_flap", "warn", said))
         if up and self.up:  # what the counter has not counted by now it never will
             self.seen = 0
         self.up = self.up if up is None else up
