@@ -25,6 +25,7 @@ HITS_PER_SECOND = 1000
 _JUDGED_NS = 5_000_000_000
 _REST_NS = 60_000_000_000
 _UNTOLD = 8
+_TRIES = 3
 _CANDIDATES = 4
 _ANSWERS = 256
 FileKey = tuple[str, int]
@@ -47,6 +48,7 @@ class Collector:
     """Its entry in the kernel's array."""
     probes: list[int] = field(default_factory=list)
     judged: int = 0
+    tries: int = 0
     counted: Any = None
     """What the kernel had counted by then."""
     memory: Memory | None = None
@@ -70,8 +72,7 @@ class Collectors:
     def update(self, now: int, living: Iterable[Process]) -> None:
         """One look at the training processes alive at this time (Unix ns)."""
         current = set(living)
-        for process in [process for process in self.collectors if process not in current]:
-            self._drop(self.collectors.pop(process))
+        self._drop([collector for process, collector in self.collectors.items() if process not in current])
         for process in current - self.collectors.keys():
             self._see(process)
         for answer in self._finder.poll():
@@ -105,9 +106,7 @@ class Collectors:
     def close(self) -> None:
         """Take every probe off."""
         self._finder.close()
-        for collector in self.collectors.values():
-            self._drop(collector)
-        self.collectors.clear()
+        self._drop(list(self.collectors.values()))
 
     def _see(self, process: Process) -> None:
         try:
@@ -115,7 +114,7 @@ class Collectors:
         except OSError:
             return  # it has ended, as the next look will find
         # libpython first: an interpreter that maps it is a shell around it.
-        ours = [file for file in files if "python" in os.path.basename(file.path).lower() or file.inode == program]
+        ours = [file for file in files if _is_python(file) or file.inode == program]
         ours.sort(key=lambda file: "libpython" not in os.path.basename(file.path))
         self.collectors[process] = Collector(process, ours[:_CANDIDATES])
         if len(self._answers) > _ANSWERS:
@@ -134,7 +133,7 @@ class Collectors:
         for file in collector.candidates:
             self._ask(file)  # again, where the answers were cleared in between
         answers = [(file, self._answers[file.device, file.inode]) for file in collector.candidates]
-        if any(answer is None for _, answer in answers):
+        if any(answer is None for _, answer in answers) or self._ask_again(collector, answers):
             return
         collector.state = "none"
         refused = self._returns.refused(collector.process.pid)
@@ -143,14 +142,20 @@ class Collectors:
             found = plan(answer.functions or {}, answer.semaphores, refused)
             if found is not None and (collector.file is None or found.points):
                 collector.file, collector.answer, collector.plan = file, answer, found
-            if found is not None and found.points:
-                break
-            if answer.error or answer.gone:
-                collector.file = collector.file or file
-                collector.plan = Plan(reason=answer.error or f"cannot be opened: {answer.gone}")
-                self._answers.pop((file.device, file.inode), None)  # through another process it may be readable
+                if found.points:
+                    break
+            elif found is None and collector.file is None and (why := answer.error or answer.gone) and _is_python(file):
+                collector.file, collector.plan = file, Plan(reason=f"cannot be read ({why})")
         if collector.file is not None:
             self._attach(collector, now)
+
+    def _ask_again(self, collector: Collector, answers: list[tuple[MappedFile, Answer | None]]) -> bool:
+        """Whether there is more to come: what could not be opened through one process is asked for through this one."""
+        gone = [(file.device, file.inode) for file, answer in answers if answer is not None and answer.gone]
+        for key in gone:
+            self._answers.pop(key, None)
+        collector.tries += 1
+        return bool(gone) and collector.tries < _TRIES
 
     def _attach(self, collector: Collector, now: int) -> None:
         collector.state, collector.reason = "blocked", collector.plan.reason
@@ -252,10 +257,17 @@ class Collectors:
         entry["tgid"] = collector.process.pid
         self._array.update(collector.index.to_bytes(4, "little"), entry.tobytes())
 
-    def _drop(self, collector: Collector) -> None:
-        if collector.memory is not None:
-            collector.memory.close()
-        if collector.index >= 0:
-            detach(collector.probes)
-            self._index_of.delete(collector.process.pid.to_bytes(8, "little"))
-            self._free.append(collector.index)
+    def _drop(self, gone: list[Collector]) -> None:
+        """Let go of processes, of all of them together: taking probes off is a wait."""
+        detach([probe for collector in gone for probe in collector.probes])
+        for collector in gone:
+            del self.collectors[collector.process]
+            if collector.memory is not None:
+                collector.memory.close()
+            if collector.index >= 0:
+                self._index_of.delete(collector.process.pid.to_bytes(8, "little"))
+                self._free.append(collector.index)
+
+
+def _is_python(file: MappedFile) -> bool:
+    return "python" in os.path.basename(file.path).lower()
