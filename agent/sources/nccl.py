@@ -125,11 +125,14 @@ class Nccl:
 
     def _follow(self, index: int, trainee: Trainee) -> Followed:
         """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
-        if index not in self._followed:
-            taken = {followed.slot for followed in self._followed.values() if followed.gpu == trainee.gpu}
+        followed = self._followed.get(index)
+        if followed is None or followed.gpu != trainee.gpu:  # the driver may tell its GPU after the first call
+            taken = {one.slot for one in self._followed.values() if one.gpu == trainee.gpu}
             slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            self._followed[index] = Followed(trainee.process, trainee.gpu, slot)
-        return self._followed[index]
+            followed = followed or Followed(trainee.process, trainee.gpu, slot)
+            followed.gpu, followed.slot = trainee.gpu, slot
+            self._followed[index] = followed
+        return followed
 
     def _identify(self, trainee: Trainee, comm: int) -> Communicator:
         pid = trainee.process.pid

@@ -33,6 +33,7 @@ from store.catalogue import METRICS
 
 ROOT = Path(__file__).parents[2]
 SECOND = 10**9
+TABLES = ("nccl", "cuda")
 Rows = dict[str, dict[str, Any]]
 
 FIELDS: dict[str, float] = {name: 0.125 + 0.03125 * at for at, name in enumerate(GAUGES)}
@@ -541,6 +542,22 @@ def test_the_driver_knows_better_than_a_launcher() -> None:
     training._known = {11: Trainee(Process(11, 101), "0"), 13: Trainee(Process(13, 103), "1")}
     training.place({11: "5", 17: "7"})
     assert {pid: trainee.gpu for pid, trainee in training._known.items()} == {11: "5", 13: "1"}
+
+
+@pytest.mark.bpf
+def test_rows_move_with_a_process_that_is_placed_later(watch: Any, caller: Any, emulated: Libraries) -> None:
+    """What was counted goes on under the GPU that the driver told."""
+    seen = watch(sources=("probe", "nccl", "cuda"))
+    process = caller(emulated.cudart, emulated.nccl, calls=7, mix="ncclAllReduce=6,cudaStreamSynchronize=1")
+    seen.wait_attached(emulated.nccl)
+    process.call()
+    seen.until(lambda rows: any(r["pid"] == process.pid and r["counted_from"] for r in rows.get("nccl", ())))
+    seen.context.training.place({process.pid: "5"})
+    rows = seen.until(lambda rows: all(any(row["gpu"] == "5" for row in rows.get(t, ())) for t in TABLES) and rows)
+    for table in TABLES:
+        assert [row["gpu"] for row in rows[table] if row["pid"] == process.pid] == ["5"]
+    (row,) = (row for row in rows["nccl"] if row["pid"] == process.pid)
+    assert (row["slot"], row["operations_total"]) == ("0", 6)
 
 
 def test_the_child_is_light(reader: Reader) -> None:
