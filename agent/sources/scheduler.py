@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agent.context import Context, NothingThereError
 from agent.crew import Crew
@@ -45,14 +49,15 @@ def _missing(kernel: Kernel, name: str) -> str:
     return "this kernel keeps in other fields what is counted" if known else "this kernel has no such tracepoint"
 
 
-def disk_ns(entry: dict[str, int], clock: int, longest: int) -> int:
-    """Time in disk waits, those under way included.
+def disk_ns(waits: Sequence[int], clock: int, longest: int) -> int:
+    """Time in disk waits: of those that are over, and of those under way by how many they are and when they began.
 
-    The kernel adds up when they began. While it changes the two numbers they do not fit together: a wait longer than
+    The kernel adds the beginnings up. While it changes the two numbers they do not fit together: a wait longer than
     has been watched for is none.
     """
-    under_way = entry["blocked"] * clock - entry["since"] & _U64
-    return entry["disk_ns"] + (under_way if under_way <= entry["blocked"] * longest else 0)
+    over, count, began = waits
+    under_way = count * clock - began & _U64
+    return over + (under_way if under_way <= count * longest else 0)
 
 
 class Scheduler:
@@ -76,7 +81,8 @@ class Scheduler:
         living = self._training.living(now)
         self._crew.update(now, living)
         self._sockets.update(now, self._rings["retransmits"].drain(), self._crew.gpu_of)
-        samples += [Sample("process", self._row(gpu)) for gpu in sorted({one.gpu for one in living.values()})]
+        entries = self._waits.rows()
+        samples += [Sample("process", self._row(gpu, entries)) for gpu in {one.gpu for one in living.values()}]
         if not 0 <= now - self._told < _REPEAT_NS:  # a state that does not change is told once a minute
             self._told = now
             samples += [Sample("probe", self.state(name)) for name in TRACEPOINTS]
@@ -98,14 +104,13 @@ class Scheduler:
             os.close(link)
         self._links = {}
 
-    def _row(self, gpu: str) -> dict[str, Value]:
+    def _row(self, gpu: str, entries: NDArray[np.void]) -> dict[str, Value]:
         row: dict[str, Value] = {"gpu": gpu}
-        if "sched_switch" in self._links and int(gpu) < self._waits.capacity:
-            found = self._waits.rows()[int(gpu)]
-            entry = {name: int(found[name]) for name in ("cpu_ns", "disk_ns", "blocked", "since")}
+        if "sched_switch" in self._links and int(gpu) < len(entries):
+            cpu_ns, *waits = entries[int(gpu)].item()  # the order of struct waits
             clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-            self._disk[gpu] = max(self._disk.get(gpu, 0), disk_ns(entry, clock, clock - self._began))
-            sums = {"cpu_wait_seconds_total": entry["cpu_ns"], "disk_wait_seconds_total": self._disk[gpu]}
+            self._disk[gpu] = max(self._disk.get(gpu, 0), disk_ns(waits, clock, clock - self._began))
+            sums = {"cpu_wait_seconds_total": cpu_ns, "disk_wait_seconds_total": self._disk[gpu]}
             row |= {column: ns / 1e9 for column, ns in sums.items() if _FIELDS[column] in self._layout}
         if "tcp_retransmit_skb" in self._links:
             row["tcp_retransmit_segments_total"] = self._sockets.segments[gpu]

@@ -346,17 +346,13 @@ def test_waits_under_way_count(waits: list[tuple[int, int]], late: int) -> None:
     clock = 10**15 + late
     over = [(begin, length) for begin, length in waits if begin + length <= clock]
     under_way = [begin for begin, length in waits if begin + length > clock]
-    entry = {
-        "disk_ns": sum(length for _, length in over),
-        "blocked": len(under_way),
-        "since": sum(under_way) & (1 << 64) - 1,
-    }
-    assert disk_ns(entry, clock, clock) == entry["disk_ns"] + sum(clock - begin for begin in under_way)
+    done = sum(length for _, length in over)
+    found = disk_ns((done, len(under_way), sum(under_way) & (1 << 64) - 1), clock, clock)
+    assert found == done + sum(clock - begin for begin in under_way)
 
 
 @given(st.integers(0, 100), st.integers(0, 2**64 - 1))
 def test_numbers_that_do_not_fit_together(blocked: int, since: int) -> None:
     """Numbers read while the kernel changed them add no more than can have been waited."""
     longest = 10**9
-    entry = {"disk_ns": 7, "blocked": blocked, "since": since}
-    assert 7 <= disk_ns(entry, 10**15, longest) <= 7 + blocked * longest
+    assert 7 <= disk_ns((7, blocked, since), 10**15, longest) <= 7 + blocked * longest
