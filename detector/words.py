@@ -16,6 +16,16 @@ _SAYINGS = {
     ),
     "cuda.synchronize_seconds_total": ("spends {} s of each second waiting for its GPU", "{} s", "spend"),
     "cuda.gc_seconds_total": ("spends {} s of each second collecting garbage", "{} s", "spend"),
+    "process.cpu_wait_seconds_total": (
+        "waits {} s of each second for a CPU, its threads added up",
+        "{} s",
+        "wait",
+    ),
+    "process.disk_wait_seconds_total": (
+        "waits {} s of each second for disks, its threads added up",
+        "{} s",
+        "wait",
+    ),
     "nccl.send_pending_ratio": (
         "has a chunk waiting on the network {} of the time",
         "{}",

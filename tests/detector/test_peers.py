@@ -104,6 +104,20 @@ def test_one_gpu_is_named_and_a_whole_machine_too(memory: Any) -> None:
         assert named(memory, gpu=table) == [("m1", device, "gpu.sm_clock_hertz")]
 
 
+@pytest.mark.parametrize("metric", ["cpu_wait_seconds_total", "disk_wait_seconds_total"])
+def test_a_process_that_waits_is_named_by_its_gpu(memory: Any, metric: str) -> None:
+    """Waits come in bursts, and all machines write checkpoints; one that waits on and on is named as a GPU."""
+    steps, machines = 300, 6
+    time = np.repeat(START + np.arange(steps) * SECOND, machines)
+    keys = {"machine": np.tile([f"m{n}" for n in range(machines)], steps), "gpu": np.full(steps * machines, "3")}
+    for more, expected in ((0.0, []), (0.1, []), (0.7, [("m4", "gpu:3", f"process.{metric}")])):
+        rates = np.random.default_rng(5).exponential(0.02, (steps, machines))
+        rates[np.arange(steps) % 97 < 6] += 0.8
+        rates[150:, 4] += more
+        table = pa.table({"time": time, **keys, metric: rates.cumsum(axis=0).reshape(-1)})
+        assert named(memory, process=table) == expected
+
+
 ONSET = 120
 
 
