@@ -144,7 +144,7 @@ def _bar(phases: Any, scale: float) -> Text:
 
 def _words(phases: Any, median: Any, worst: int, above: float) -> str:
     if not np.isfinite(phases[1:]).any():
-        return "older than the agent there: its phases were not seen"
+        return "its phases were not seen: it is older than its agent, or the probes came late"
     if above < 1 or above < 0.2 * np.nansum(median[:OWN]):
         return ""
     name = list(PHASES)[worst]

@@ -152,18 +152,21 @@ class Startup:
         start = process.start * _TICK_NS
         started = (start + offset) // 10**6 / 1e3
         row: dict[str, Value] = {"gpu": trainee.gpu, "pid": process.pid, "start_time_seconds": started}
-        known = self._known.get(process) if self._witnessed(process) else None
-        if known is not None:
-            row["cuda_loaded_seconds"] = max(known.cuda - start, 0) / 1e9 if known.cuda else None
-            row["nccl_loaded_seconds"] = max(known.nccl - start, 0) / 1e9 if known.nccl else None
-            if known.looked:
-                row["checkpoint_read_seconds"], row["checkpoint_read_bytes"] = known.read_ns / 1e9, known.read_bytes
-            begun, worked = int(entry["init_ns"]), int(entry["operation_ns"])
-            # Work before any communicator was seen being made: that one was made before the probes came on.
-            if begun and not 0 < worked < begun:
-                for column, field in _MARKS.items():
-                    at = int(entry[field])
-                    row[column] = max(at + self._asleep - start, 0) / 1e9 if at else None
+        if not self._witnessed(process):
+            return row
+        known = self._known.get(process, Beginning())
+        begun, worked = int(entry["init_ns"]), int(entry["operation_ns"])
+        calls = [at + self._asleep for at in (begun, worked) if at]
+        for column, seen in (("cuda_loaded_seconds", known.cuda), ("nccl_loaded_seconds", known.nccl)):
+            # Whoever calls NCCL has loaded both by then, when a look came to see it may be later.
+            row[column] = max(min([seen, *calls]) - start, 0) / 1e9 if seen else None
+        if known.looked:
+            row["checkpoint_read_seconds"], row["checkpoint_read_bytes"] = known.read_ns / 1e9, known.read_bytes
+        # Work before any communicator was seen being made: that one was made before the probes came on.
+        if begun and not 0 < worked < begun:
+            for column, field in _MARKS.items():
+                at = int(entry[field])
+                row[column] = max(at + self._asleep - start, 0) / 1e9 if at else None
         return row
 
     def _news(self, now: int, boot: int, youngest: dict[str, tuple[Trainee, Any]]) -> list[Sample]:
@@ -181,7 +184,7 @@ class Startup:
             if repeat or self._told.get(gpu) != state:
                 self._told[gpu] = state
                 samples += [Sample("startup", row), Sample("cuda", {"gpu": gpu, "startup_phase": phase})]
-            if phase == "running":
+            if phase == "running" and (known is not None or not self._witnessed(trainee.process)):
                 self._settled[gpu] = trainee.process
         return samples
 

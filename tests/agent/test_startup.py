@@ -81,7 +81,7 @@ def row_of(trainer: Trainer, rows: dict[str, list[dict[str, Any]]]) -> dict[str,
 
 @pytest.mark.bpf
 def test_every_phase(watch: Any, caller: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
-    """Of a process that starts under the agent's eyes all phases are known, in their order."""
+    """Of a process that starts under the agent's eyes all phases are known, in their order, however fast it is."""
     checkpoint = tmp_path / "checkpoint"
     checkpoint.write_bytes(bytes(67_000_001))
     seen = watch(sources=SOURCES)
@@ -107,6 +107,11 @@ def test_every_phase(watch: Any, caller: Any, trainer: Any, emulated: Libraries,
     assert row["checkpoint_read_bytes"] >= 67_000_001
     assert 0 < row["checkpoint_read_seconds"] < row["first_operation_seconds"]
     assert not row_of(one, seen.read())  # nothing new
+    fast = trainer()
+    for step in (f"load {emulated.cudart}", f"load {emulated.nccl}", "init", "work"):  # and no look between
+        fast.does(step)
+    row = seen.until(lambda rows: (found := row_of(fast, rows)).get("nccl_loaded_seconds") and found)
+    assert row["nccl_loaded_seconds"] <= row["communicator_begun_seconds"] <= row["first_operation_seconds"]
 
 
 @pytest.mark.bpf
