@@ -65,7 +65,8 @@ def _column(name: str, column: pa.ChunkedArray, wanted: Type | None) -> pa.Chunk
         raise StoreError(f"column {name} must hold numbers, not {column.type}")
     if natural == "double":
         column = column.cast(pa.float64())
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
+        unknown = pc.is_nan(column)
+        return pc.if_else(unknown, pa.scalar(None, pa.float64()), column) if pc.any(unknown).as_py() else column
     if pa.types.is_uint64(column.type):
         fits = pc.less_equal(column, pa.scalar(LATEST, pa.uint64()))
         column = pc.if_else(fits, column, pa.scalar(None, pa.uint64()))

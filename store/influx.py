@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _POST_LINES = 5000
 _EARLIEST, _LATEST = -(2**63) + 2, LATEST - 1
 """The times that InfluxDB has; our own last one is just outside."""
+_LISTS = ("SHOW TAG KEYS", "SHOW FIELD KEYS")
 _FRESH_S = 5.0
 """For so long what tables and fields there are is not asked again."""
 
@@ -59,6 +60,8 @@ class Influx:
         """Times of the oldest and the newest row later than `after`, over all tables."""
         if _bound(after) >= _LATEST:
             return None
+        from store.influx_rows import rows_of
+
         ends = []
         for end in ("ASC", "DESC"):
             ours = [table for table, fields in self._look().items() if ROW in fields]
@@ -69,7 +72,8 @@ class Influx:
                 f"ORDER BY time {end} LIMIT 1"
                 for what, names in asked
             ]
-            ends.append([series["values"][0][0] for series in self._ask("; ".join(queries))] if queries else [])
+            found = self._ask("; ".join(queries)) if queries else ()
+            ends.append([time for series in found for time, *_ in rows_of(series)])
         return (min(ends[0]), max(ends[1])) if ends[0] and ends[1] else None
 
     def tables(self) -> tuple[str, ...]:
@@ -89,9 +93,12 @@ class Influx:
 
     def _look(self) -> dict[str, frozenset[str]]:
         """The tables and their fields."""
+        from store.influx_rows import rows_of
+
         if time.monotonic() - self._asked >= _FRESH_S:
-            tags = {series["name"]: {row[0] for row in series["values"]} for series in self._ask("SHOW TAG KEYS")}
-            fields = {series["name"]: {row[0] for row in series["values"]} for series in self._ask("SHOW FIELD KEYS")}
+            tags, fields = (
+                {one["name"]: {row[0] for row in rows_of(one)} for one in self._ask(asked)} for asked in _LISTS
+            )
             # Other programs' measurements, and our own alerts, have no machine or names that no column can have.
             self._shape = {
                 name: frozenset(fields[name])

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from store import arrow
 from store.columns import WIDTH
 from store.contract import StoreError
+from store.influx_packed import Block, Packed
 from store.line_protocol import NTH, ROW, column_of, untag
 
 _AT_ONCE = 1 << 15
@@ -20,37 +21,42 @@ _AT_ONCE = 1 << 15
 
 
 def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The series of an answer, MessagePack or JSON, each with name, tags, columns and values (rows).
+    """The series of an answer, MessagePack or JSON: name, tags, columns, and values as blocks.
 
     Raises StoreError with the server's own words, or where the answer is neither.
     """
-    for found in _packed(pieces) if "msgpack" in kind else _jsons(pieces):
+    try:
+        for found in Packed(pieces).series() if "msgpack" in kind else _plain(pieces):
+            if "error" in found:
+                raise StoreError(f"the InfluxDB server cannot answer: {' '.join(str(found['error']).split())[:300]}")
+            if "columns" in found:
+                yield found
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreError("the answer is no InfluxQL answer: does the address name an InfluxDB server?") from error
+
+
+def rows_of(series: dict[str, Any]) -> list[list[Any]]:
+    """The values of a short series, such as the server's own lists, as rows."""
+    return [list(row) for block in series["values"] for row in block.rows or zip(*block.columns, strict=True)]
+
+
+def _plain(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for found in _jsons(pieces):
         for result in [found, *found.get("results", ())]:
-            if "error" in result:
-                raise StoreError(f"the InfluxDB server cannot answer: {' '.join(str(result['error']).split())[:300]}")
-            yield from result.get("series") or ()
-
-
-def _packed(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    import msgpack
-
-    unpacker = msgpack.Unpacker(raw=False, unicode_errors="replace", max_buffer_size=1 << 30)
-    for piece in pieces:
-        unpacker.feed(piece)
-        yield from unpacker
+            yield {key: value for key, value in result.items() if key == "error"}
+            for series in result.get("series") or ():
+                rows = series.get("values") or []
+                yield series | {"values": [Block(len(rows), rows=rows)] if rows else []}
 
 
 def _jsons(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """One object a line."""
     decoder, rest = msgspec.json.Decoder(dict[str, Any]), b""
-    try:
-        for piece in pieces:
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from (decoder.decode(line) for line in whole if line.strip())
-        if rest.strip():
-            yield decoder.decode(rest)
-    except msgspec.DecodeError as error:
-        raise StoreError("the answer is no InfluxQL answer: does the address name an InfluxDB server?") from error
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (decoder.decode(line) for line in whole if line.strip())
+    if rest.strip():
+        yield decoder.decode(rest)
 
 
 class Collector:
@@ -61,34 +67,46 @@ class Collector:
         self._fields: list[str] = []
         self._chunks: dict[str, list[pa.Array]] = {}
         self._rows: list[list[Any]] = []
+        self._loose = 0
+        """Rows in chunks that are so small that they would leave holes all over the memory."""
         self._tags: list[dict[str, str]] = []
         self._counts: list[int] = []
 
     def add(self, series: dict[str, Any]) -> None:
         """Take the rows of one series; those without a machine are none of ours."""
-        tags, rows = series.get("tags") or {}, series["values"]
-        if not tags.get("machine") or not rows:
+        tags = series.get("tags") or {}
+        if not tags.get("machine"):
             return
         self._fields = series["columns"]
-        self._rows += rows
-        self._tags.append(tags)
-        self._counts.append(len(rows))
-        if len(self._rows) >= _AT_ONCE:
-            self._settle()
+        for block in series["values"]:
+            self._tags.append(tags)
+            self._counts.append(block.count)
+            if block.columns:
+                self._settle()
+                for name, column in zip(self._fields, block.columns, strict=True):
+                    cells = pa.nulls(block.count) if column is None else pa.array(column)
+                    self._chunks.setdefault(name, []).append(cells)
+                self._loose += block.count
+            else:
+                self._rows += block.rows
+            if len(self._rows) >= _AT_ONCE:
+                self._settle()
+            if self._loose >= _AT_ONCE:
+                self._tidy()
 
     def table_of(self) -> pa.Table:
         """All rows taken, in order of time, in the store's types."""
         self._settle()
         if not self._counts:
             return arrow.empty(self.table)
-        fields = {name: _joined(chunks) for name, chunks in self._chunks.items()}
-        self._chunks.clear()
-        times = fields["time"].to_numpy()
+        times = self._joined("time").to_numpy()
         order = None if bool((times[1:] >= times[:-1]).all()) else pa.array(np.argsort(times, kind="stable"))
-        columns: dict[str, pa.ChunkedArray] = {}
-        for name in list(fields):  # one by one, so that a column is never there twice for long
-            column = fields.pop(name)
+        columns = {"time": pa.array(times if order is None else times[order.to_numpy()])}
+        for name in list(self._chunks):  # one by one, so that a column is never there twice for long
+            column = self._joined(name)
             columns[name] = column if order is None else column.take(order)
+            if len(column) >= _AT_ONCE:
+                pa.default_memory_pool().release_unused()  # or it keeps what the chunks took
         columns |= self._tag_columns(order)
         return arrow.conform(self.table, pa.table(_merged(self.table, columns)))
 
@@ -97,6 +115,25 @@ class Collector:
             kind = column_of(self.table, field)[1]
             self._chunks.setdefault(field, []).append(_array(cells, arrow.TYPES[kind] if kind else None))
         self._rows = []
+
+    def _tidy(self) -> None:
+        """One chunk out of the last small ones of each column."""
+        for chunks in self._chunks.values():
+            at, rows = len(chunks), 0
+            while at and rows < self._loose and chunks[at - 1].type == chunks[-1].type:
+                at, rows = at - 1, rows + len(chunks[at - 1])
+            chunks[at:] = [pa.concat_arrays(chunks[at:])]
+        self._loose = 0
+
+    def _joined(self, field: str) -> pa.Array:
+        """All of one column, in the widest of the types that its chunks have."""
+        chunks = self._chunks.pop(field)
+        expected = column_of(self.table, field)[1]
+        kinds = {chunk.type for chunk in chunks} - {pa.null()}
+        if expected and all(map(pa.types.is_integer, kinds)):
+            kinds = {arrow.TYPES[expected]}
+        kind = kinds.pop() if len(kinds) == 1 else _widest(kinds)
+        return pa.concat_arrays([chunk if chunk.type == kind else chunk.cast(kind) for chunk in chunks])
 
     def _tag_columns(self, order: pa.Array | None) -> dict[str, pa.Array]:
         owner = pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
@@ -117,17 +154,11 @@ def _array(cells: tuple[Any, ...], kind: pa.DataType | None) -> pa.Array:
         return pa.array([str(cell) if isinstance(cell, str) else cell for cell in cells])
 
 
-def _joined(chunks: list[pa.Array]) -> pa.ChunkedArray:
-    """Chunks of one column in the widest of their types."""
-    kinds = {chunk.type for chunk in chunks}
-    if len(kinds) > 1:
-        chunks = [chunk.cast(_widest(kinds)) for chunk in chunks]
-    return pa.chunked_array(chunks)
-
-
 def _widest(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    known = [name for name, kind in arrow.TYPES.items() if kind in set(kinds)]
-    return arrow.TYPES[max(known, key=WIDTH.index)] if known else pa.string()
+    """The type that holds all of these; whole numbers of any width are int64."""
+    found = {pa.int64() if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else kind for kind in kinds}
+    known = [name for name, kind in arrow.TYPES.items() if kind in found]
+    return arrow.TYPES[max(known, key=WIDTH.index)] if known else pa.null()
 
 
 def _merged(table: str, fields: dict[str, Any]) -> dict[str, Any]:
