@@ -24,7 +24,6 @@ GONE = frozenset((1, 9, 12, 18))
 PASSING = frozenset((10, 11, 19, 20, 23, 27))
 """Timed out, interrupt trouble, in use, out of memory, out of resources, not ready: it may work the next time."""
 
-_NOT_SUPPORTED = 3
 _RECORD = Struct("<IIqqIi8s")  # nvmlFieldValue_t: id, scope, timestamp, latency, type, return, value
 _TYPES = tuple(map(Struct, ("<d", "<I4x", "<Q", "<Q", "<q", "<i4x", "<H6x")))
 
@@ -52,16 +51,18 @@ class Fields:
         for value, (field, scope) in zip(self._values, wanted, strict=True):
             value.fieldId, value.scopeId = field, scope
 
-    def read(self) -> list[tuple[int, float]]:
-        """Return code and value of each. Raises NvmlError when the call as a whole fails."""
-        for _ in range(1 if self._count else 0):
-            code = nvml.nvmlLib.nvmlDeviceGetFieldValues(self._handle, self._count, self._values)
-            if code:
-                raise NvmlError(code)
-        found = []
-        for _, _, _, _, kind, code, raw in _RECORD.iter_unpack(self._values):
-            if code == 0 and 0 <= kind < len(_TYPES):
-                found.append((0, _TYPES[kind].unpack(raw)[0]))
-            else:
-                found.append((code or _NOT_SUPPORTED, 0))
-        return found
+    def read(self) -> list[float | None]:
+        """The value of each, None where it has none now. Raises NvmlError when the call as a whole fails."""
+        if not self._count:
+            return []
+        code = nvml.nvmlLib.nvmlDeviceGetFieldValues(self._handle, self._count, self._values)
+        if code:
+            raise NvmlError(code)
+        return [
+            _TYPES[kind].unpack(raw)[0] if not code and 0 <= kind < len(_TYPES) else None
+            for _, _, _, _, kind, code, raw in _RECORD.iter_unpack(self._values)
+        ]
+
+    def codes(self) -> list[int]:
+        """What the last reading returned for each."""
+        return [code for _, _, _, _, _, code, _ in _RECORD.iter_unpack(self._values)]

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent.nvml import GONE, LOST, NOT_HERE, PASSING, Fields, NvmlError, nvml
-from agent.nvml_fields import FAST, SLOW, Field, Rule, choose, columns, spread
+from agent.nvml_fields import FAST, SLOW, Rule, choose, columns, places, spread
 from agent.nvml_gpm import open_gpm
 
 Call = Callable[[Any], float]
 
+_FATAL = GONE | LOST
 _LINK_COUNT = 91
 _MHZ = 1_000_000
 _FAST_CALLS: tuple[tuple[str, Call], ...] = (
@@ -43,10 +44,10 @@ class Part:
 
     def __init__(self, handle: Any, rules: Sequence[Rule], calls: Sequence[tuple[str, Call]]) -> None:
         self._handle = handle
-        self._rules = self._choose(rules)
-        self._fields: tuple[Field, ...] = tuple({field: None for rule in self._rules for field in rule.fields})
-        self._batch = Fields(handle, self._fields)
-        told = {rule.column for rule in self._rules}
+        chosen = self._choose(rules)
+        fields = tuple({field: None for rule in chosen for field in rule.fields})
+        self._plan, self._fields = places(chosen, fields), Fields(handle, fields)
+        told = {rule.column for rule in chosen}
         self._calls: list[tuple[str, Call]] = []
         for column, call in calls:
             if column not in told and self._has(call):
@@ -56,41 +57,38 @@ class Part:
 
     def read(self) -> dict[str, float]:
         """The columns; one whose call fails this time is missing."""
-        found = columns(self._rules, self._fields, self._tried(self._batch.read) or [(10, 0)] * len(self._fields))
+        try:
+            found = columns(self._plan, self._fields.read())
+        except NvmlError as error:
+            _pass(error)
+            found = {}
         for column, call in self._calls:
-            value = self._tried(lambda call=call: call(self._handle))  # type: ignore[misc]
-            if value is not None:
-                found[column] = value
+            try:
+                found[column] = call(self._handle)
+            except NvmlError as error:
+                _pass(error)
         return found
 
     def _choose(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
         """A library that is too old for fields has none; any other failure is a reason to try again later."""
         wanted = tuple({field: None for rule in rules for field in rule.fields})
+        fields = Fields(self._handle, wanted)
         try:
-            answers = Fields(self._handle, wanted).read()
+            fields.read()
         except NvmlError as error:
             if error.value in NOT_HERE:
                 return ()
             raise
-        here = frozenset(f for f, (code, _) in zip(wanted, answers, strict=True) if not code or code in PASSING)
-        return choose(rules, here)
+        here = (f for f, code in zip(wanted, fields.codes(), strict=True) if not code or code in PASSING)
+        return choose(rules, frozenset(here))
 
     def _has(self, call: Call) -> bool:
         try:
             call(self._handle)
         except NvmlError as error:
-            if error.value in GONE | LOST:
-                raise
+            _pass(error)
             return error.value not in NOT_HERE
         return True
-
-    def _tried(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except NvmlError as error:
-            if error.value in GONE | LOST:
-                raise
-            return None
 
 
 class Device:
@@ -100,8 +98,7 @@ class Device:
         self.handle = handle
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
         self.mig = bool(_or([0], lambda: nvml.nvmlDeviceGetMigMode(handle))[0])
-        code, links = _or([(0, 0)], Fields(handle, [(_LINK_COUNT, 0)]).read)[0]
-        count = 0 if code else int(links)
+        count = int(_or([0], Fields(handle, [(_LINK_COUNT, 0)]).read)[0] or 0)
         self._fast = Part(handle, spread(FAST, count), _FAST_CALLS)
         self._slow = Part(handle, spread(SLOW, count), _SLOW_CALLS)
         self._gpm = open_gpm(handle)
@@ -125,8 +122,7 @@ class Device:
         try:
             found = self._gpm.read(seconds) if self._gpm is not None else {}
         except NvmlError as error:
-            if error.value in GONE | LOST:
-                raise
+            _pass(error)
             if error.value in NOT_HERE:  # the structure or MIG: it will not come back
                 self._gpm = None
             return {}
@@ -141,6 +137,11 @@ def _or(default: Any, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except NvmlError as error:
-        if error.value in GONE | LOST:
-            raise
+        _pass(error)
         return default
+
+
+def _pass(error: NvmlError) -> None:
+    """Raise it if the GPU or the driver is gone; else it concerns one reading."""
+    if error.value in _FATAL:
+        raise error

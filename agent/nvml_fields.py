@@ -99,12 +99,20 @@ def choose(rules: Iterable[Rule], here: frozenset[Field]) -> tuple[Rule, ...]:
     return tuple(found.values())
 
 
-def columns(rules: Sequence[Rule], fields: Sequence[Field], values: Sequence[tuple[int, float]]) -> dict[str, float]:
-    """The columns out of return codes and values of fields; a column of which any part failed is missing."""
-    read = dict(zip(fields, values, strict=True))
+def places(rules: Iterable[Rule], fields: Sequence[Field]) -> list[tuple[str, float, tuple[int, ...]]]:
+    """For each rule its column, its factor, and where among the fields its parts are."""
+    at = {field: place for place, field in enumerate(fields)}
+    return [(rule.column, rule.scale, tuple(at[field] for field in rule.fields)) for rule in rules]
+
+
+def columns(plan: Iterable[tuple[str, float, tuple[int, ...]]], values: Sequence[float | None]) -> dict[str, float]:
+    """The columns out of the values of fields, by `places`; a column of which any part is None is missing."""
     found = {}
-    for rule in rules:
-        parts = [read[field] for field in rule.fields]
-        if not any(code for code, _ in parts):
-            found[rule.column] = sum(value for _, value in parts) * rule.scale
+    for column, scale, parts in plan:
+        total: float | None = 0
+        for part in parts:
+            value = values[part]
+            total = None if value is None or total is None else total + value
+        if total is not None:
+            found[column] = total * scale
     return found

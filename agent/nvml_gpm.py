@@ -5,7 +5,9 @@ Samples are taken and compared by one thread only: from several, the library has
 
 from __future__ import annotations
 
+import ctypes
 import math
+from struct import Struct
 from typing import Any
 
 from agent.nvml import NOT_HERE, NvmlError, nvml
@@ -28,6 +30,7 @@ _RATES = {
 }
 """MiB a second."""
 _METRICS = (*_RATIOS, *_RATES)
+_ANSWER = Struct("<Iid24x")  # nvmlGpmMetric_t: id, return, value, three pointers to names
 _SANE_RATIO, _SANE_RATE = 1.5, 1e8
 
 
@@ -41,7 +44,10 @@ class Gpm:
         self._before, self._after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
         self._taken: float | None = None
         # The driver looks at the metrics that are asked for, whatever the length that this binding gives the array.
-        self._request = nvml.c_nvmlGpmMetricsGet_t()
+        memory = bytearray(ctypes.sizeof(nvml.c_nvmlGpmMetricsGet_t))
+        self._request = nvml.c_nvmlGpmMetricsGet_t.from_buffer(memory)
+        first = nvml.c_nvmlGpmMetricsGet_t.metrics.offset
+        self._answers = memoryview(memory)[first : first + _ANSWER.size * len(_METRICS)]
         self._request.version, self._request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(_METRICS)
         for metric, number in zip(self._request.metrics, _METRICS, strict=False):
             metric.metricId = number
@@ -58,14 +64,13 @@ class Gpm:
         request = self._request
         request.sample1, request.sample2 = self._after, self._before
         nvml.nvmlGpmMetricsGet(request)
-        metrics = ((request.metrics[at].nvmlReturn, request.metrics[at].value) for at in range(len(_METRICS)))
-        return self._columns({n: v for n, (c, v) in zip(_METRICS, metrics, strict=True) if c == 0}, seconds - before)
+        return self._columns(seconds - before)
 
-    def _columns(self, values: dict[int, float], seconds: float) -> dict[str, float]:
+    def _columns(self, seconds: float) -> dict[str, float]:
         """What was given for a metric that the GPU does not have, or is no number, is left out."""
         found: dict[str, float] = {}
-        for number, value in values.items():
-            if not math.isfinite(value):
+        for number, code, value in _ANSWER.iter_unpack(self._answers):
+            if code or not math.isfinite(value):
                 continue
             if number in _RATIOS and 0 <= value / 100 <= _SANE_RATIO:
                 found[_RATIOS[number]] = min(value / 100, 1.0)

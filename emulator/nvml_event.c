@@ -11,6 +11,9 @@ struct nvmlEventSet_st {
 	} of[GPUS_MAX];
 };
 
+/* Between looks at the rings; each costs whoever waits a wake-up, which the driver's own wait does not. */
+#define PAUSE_MS 250
+
 static const unsigned long long supported = 0x1 | 0x2 | 0x4 | 0x8 | 0x800 | 0x2000 | 0x4000 | 0x8000;
 
 NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
@@ -86,7 +89,7 @@ NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *d
 {
 	if (!set || !data)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned int waited = 0;; waited += 50) {
+	for (unsigned int waited = 0;; waited += PAUSE_MS) {
 		nvmlReturn_t ready = nvml_ready();
 
 		if (ready)
@@ -95,6 +98,6 @@ NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *d
 			return NVML_SUCCESS;
 		if (waited >= timeoutms)
 			return NVML_ERROR_TIMEOUT;
-		nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000}, NULL);
 	}
 }

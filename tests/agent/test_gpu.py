@@ -20,7 +20,7 @@ from agent.config import AgentConfig
 from agent.context import Context
 from agent.gpu_facts import AGAIN_NS, GpuFacts
 from agent.gpu_names import GpuNames
-from agent.nvml_fields import FAST, SLOW, Rule, choose, columns, spread
+from agent.nvml_fields import FAST, SLOW, Rule, choose, columns, places, spread
 from agent.nvml_files import NAME, find_library
 from agent.nvml_process import Child, ChildError
 from agent.nvml_watch import STALL_NS, Watch
@@ -687,9 +687,9 @@ def test_rules_of_fields() -> None:
     assert wide[2].fields == ((1, 0), (1, 1), (1, 2))
     chosen = choose(wide, frozenset({(8, 0), (9, 0), (1, 0), (1, 2)}))
     assert chosen == (Rule("x", 2, ((8, 0),)), Rule("y", 5, ((1, 0), (1, 2))))
-    fields = ((8, 0), (1, 0), (1, 2))
-    assert columns(chosen, fields, ((0, 11), (0, 13), (0, 17))) == {"x": 22, "y": 150}
-    assert columns(chosen, fields, ((0, 11), (0, 13), (10, 17))) == {"x": 22}
+    plan = places(chosen, ((8, 0), (1, 0), (1, 2)))
+    assert columns(plan, (11, 13, 17)) == {"x": 22, "y": 150}
+    assert columns(plan, (11, None, 17)) == columns(plan, (11, 13, None)) == {"x": 22}
 
 
 def test_every_column_of_the_rules_is_in_the_catalogue() -> None:
