@@ -80,7 +80,8 @@ class Scheduler:
         samples = self._victims()  # while it is known whose they were
         living = self._training.living(now)
         self._crew.update(now, living)
-        self._sockets.update(now, self._rings["retransmits"].drain(), self._crew.gpu_of)
+        if "tcp_retransmit_skb" in self._links:  # else there may be no ring
+            self._sockets.update(now, self._rings["retransmits"].drain(), self._crew.gpu_of)
         entries = self._waits.rows()
         samples += [Sample("process", self._row(gpu, entries)) for gpu in {one.gpu for one in living.values()}]
         if not 0 <= now - self._told < _REPEAT_NS:  # a state that does not change is told once a minute
@@ -117,6 +118,8 @@ class Scheduler:
         return row
 
     def _victims(self) -> list[Sample]:
+        if "mark_victim" not in self._links:
+            return []
         return [self._event(pid) for pid in self._rings["victims"].drain()["tgid"].tolist()]
 
     def _event(self, pid: int) -> Sample:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import types
 
@@ -9,6 +11,7 @@ import pytest
 
 from bpf import compiler
 from bpf.loader import BpfError, load
+from bpf.tracepoint import PREFIX
 
 
 def test_missing_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +39,21 @@ def test_source_text_keeps_line_numbers() -> None:
     assert lines[start + own.index("static __always_inline int synchronize(void)")] == (
         "static __always_inline int synchronize(void)"
     )
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("flags", [[], ["-DPID_NAMESPACE_INODE=7", "-DPID_NAMESPACE_DEVICE=4"]])
+def test_a_kernel_that_does_not_tell_its_layout(probes_allowed: None, flags: list[str]) -> None:
+    """Without BTF there are no programs at tracepoints, with the reason; all others are loaded as ever."""
+    script = (
+        "import json, pathlib, sys\nfrom bpf import compiler\ncompiler.VMLINUX = pathlib.Path('/nonexistent')\n"
+        "print(json.dumps(compiler.build(['nccl', 'cuda', 'scheduler'], sys.argv[1:])[0]))"
+    )
+    said = subprocess.run([sys.executable, "-c", script, *flags], stdout=subprocess.PIPE, check=True)
+    answer = json.loads(said.stdout)
+    assert "ncclAllReduce" in answer["programs"]
+    assert not any(name.startswith(PREFIX) for name in answer["programs"])
+    assert "CONFIG_DEBUG_INFO_BTF" in answer["unknown"]
 
 
 @pytest.mark.bpf
