@@ -66,6 +66,11 @@ class Board:
     _idents: tuple[tuple[str, ...], ...] = ()
     _places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
+    def __post_init__(self) -> None:
+        """A row for each column, be there entities or not."""
+        for name, fill in _FILLS.items():
+            setattr(self, name, grown(getattr(self, name), (len(self.columns), 0), fill))
+
     def row(self, column: str) -> int:
         """The place of a column."""
         return self.columns.index(column)

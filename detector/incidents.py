@@ -79,9 +79,10 @@ def _came_later(finding: Finding, hard: Finding) -> bool:
     return hard.hard and finding.verdict.since > hard.verdict.since + _FOLLOWS_NS
 
 
-def _order(finding: Finding) -> tuple[bool, float, int, float]:
+def _order(finding: Finding) -> tuple[bool, bool, float, int, float]:
     verdict = finding.verdict
-    return (not finding.hard, -finding.weight if finding.hard else 0.0, verdict.since, -verdict.score)
+    mild = verdict.kind == "evidence" and verdict.level == "warn"  # must not hide what is worse
+    return (mild, not finding.hard, -finding.weight if finding.hard else 0.0, verdict.since, -verdict.score)
 
 
 def _is_worse(before: Finding, after: Finding) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from detector.board import NO_TASK, Board, Bools, Floats, Ints
 from detector.config import SECOND
+from detector.rows import NEVER
 from detector.verdict import Level
 from detector.words import quantity, subject
 from store.catalogue import METRICS
@@ -91,11 +92,13 @@ def slower_port(board: Board, column: str, now: int) -> Bools:
 
 
 def quiet(board: Board, column: str, now: int) -> Bools:
-    """Nothing flows in either direction, while it does through the ports of its name on the peers."""
+    """Nothing flows in either direction any more, while it does through the ports of its name on the peers."""
     at = [board.row(name) for name in ("transmit_bytes_total", "receive_bytes_total")]
-    flowing = (now - board.last[at].max(0) <= QUIET_S * SECOND).astype(float)
+    last = board.last[at].max(0)
+    flowing = (now - last <= QUIET_S * SECOND).astype(float)
     there = ~np.isnan(board.now(column, now)) & (board.now("link_up", now) != 0)
-    return less_by_name(board, np.where(there, flowing, np.nan))
+    found: Bools = (last > NEVER) & less_by_name(board, np.where(there, flowing, np.nan))
+    return found
 
 
 def failing(board: Board, column: str, now: int) -> Bools:
@@ -110,6 +113,14 @@ def slowed(board: Board, column: str, now: int) -> Bools:
     bits = np.nan_to_num(board.now(column, now), posinf=0.0).astype(np.int64)
     found: Bools = bits & (_THERMAL | _BRAKE) != 0
     return found
+
+
+def resting(gpus: Board, now: int) -> frozenset[str]:
+    """Machines all of whose GPUs are known to be at rest: spare ones, or done with their task."""
+    duty = gpus.now("duty_cycle_ratio", now)[: len(gpus.entities)]
+    most = np.full(int(gpus.machine.max(initial=0)) + 1, np.nan)
+    np.fmax.at(most, gpus.machine[: len(duty)], duty)
+    return frozenset(gpus.entities[at][0] for at in np.flatnonzero(most[gpus.machine[: len(duty)]] < BUSY))
 
 
 def less_by_name(board: Board, value: Floats) -> Bools:
@@ -178,6 +189,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "runs PCIe generation {value} under load, its peers {usual}",
             True,
         ),
+        ("nvlink_links_up", less, 10, 30, "crit", 2.0, "has {value} NVLinks up where its peers have {usual}", True),
         ("throttle_reasons", slowed, 10, 60, "warn", 1.0, "is slowed down by its own protection: {slowdown}", False),
     ),
     "rdma": _rules(

@@ -12,12 +12,13 @@ from detector.config import SECOND, Config
 from detector.facts import DOWN, READABLE, Facts
 from detector.life import NOT_LIFE, Life, silent
 from detector.rows import NEVER, Rows
-from detector.rules import RULES, Rule, boards, in_words
+from detector.rules import RULES, Rule, boards, in_words, resting
 from detector.tasks import Tasks
 from detector.verdict import Finding, Verdict
 from detector.window import grown
 
 _SCORE = 10.0
+_TRAFFIC = "rdma.transmit_bytes_total"
 _BACK_NS = 60 * SECOND
 _BOOT = "context_switches_total"
 """Counted by the kernel since it started: when it falls, the machine has started anew."""
@@ -40,7 +41,7 @@ class Watch:
     """So many entities were asked whether something is forgiven to them."""
 
     def judge(self, now: int, tasks: Tasks, config: Config) -> list[Finding]:
-        """What the rules hold against whom at `now` (Unix ns)."""
+        """What the rules hold against whom at `now` (Unix ns); what is mild draws no consequences."""
         if not self.board.entities:
             return []
         self.board.seat(tasks)
@@ -52,11 +53,12 @@ class Watch:
             self._follow(at, self._condition(rule, now, config), now)
         held = [(int(rule), int(entity)) for rule, entity in np.argwhere(self.on & (self.board.task != NO_TASK))]
         self.said = {cell: self.said.get(cell) or self._verdict(*cell, now) for cell in held}
-        teams = self.board.tasks
-        return [
-            Finding(replace(said, time=now, task=teams[self.board.task[at]]), True, self.rules[rule].weight)
-            for (rule, at), said in self.said.items()
-        ]
+        return [self._finding(*cell, now) for cell in self.said]
+
+    def _finding(self, rule: int, entity: int, now: int) -> Finding:
+        said = self.said[rule, entity]
+        task = self.board.tasks[self.board.task[entity]]
+        return Finding(replace(said, time=now, task=task), said.level == "crit", self.rules[rule].weight)
 
     def _condition(self, rule: Rule, now: int, config: Config) -> Bools:
         found = rule.test(self.board, rule.column, now)
@@ -138,6 +140,7 @@ class Evidence:
         self.facts.judge_exits(now, tasks, int(self.config.grace_s * SECOND))
         self.facts.fade(now, tasks.orders, self.config)
         found = [finding for watch in self.watches.values() for finding in watch.judge(now, tasks, self.config)]
+        found = self._at_work(now, found)
         found += [Finding(verdict, True, 2.0) for verdict in self._events(now, tasks)]
         return found + [Finding(verdict, True, 1.0) for verdict in silent(self.life, now, tasks, self.config)]
 
@@ -170,6 +173,13 @@ class Evidence:
             for (machine, device, code), fact, task in whose
             if task is not None and not (code == DOWN and self._is_read(machine, device, fact.since))
         ]
+
+    def _at_work(self, now: int, found: list[Finding]) -> list[Finding]:
+        """Without what is said of the traffic of machines that have nothing to send."""
+        if not any(finding.verdict.metric == _TRAFFIC for finding in found):
+            return found
+        spare = resting(self.watches["gpu"].board, now)
+        return [f for f in found if f.verdict.metric != _TRAFFIC or f.verdict.machine not in spare]
 
     def _is_read(self, machine: str, device: str, since: int) -> bool:
         """Whether a port's own column tells of its link since then: that rule bears with a moment and the network."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detector.config import SECOND
@@ -58,3 +60,12 @@ def test_what_was_said_before_stays_open_for_a_while() -> None:
     assert said(incidents, 60, finding("m1", 50)) == []
     assert said(incidents, 70) == [("m1", "ok")]
     assert said(incidents, 301) == [("m2", "ok")]
+
+
+def test_a_mild_fact_hides_nothing_worse() -> None:
+    """A warning by evidence gives way to a critical verdict on the same machine, be it soft."""
+    incidents = Incidents()
+    worse = finding("m6", 30)
+    mild = replace(finding("m6", 10, hard=True), verdict=replace(finding("m6", 10, hard=True).verdict, level="warn"))
+    assert [v.level for v in incidents.update(START + 20 * SECOND, [mild])] == ["warn"]
+    assert [(v.level, v.kind) for v in incidents.update(START + 60 * SECOND, [mild, worse])] == [("crit", "peer")]

@@ -21,6 +21,7 @@ GPU = {
     "recovery_action": 0.0,
     "pcie_width": 16.0,
     "pcie_generation": 5.0,
+    "nvlink_links_up": 18.0,
     "throttle_reasons": 4.0,
     "duty_cycle_ratio": 0.93,
 }
@@ -116,6 +117,7 @@ CONVICTING = [
     ("gpu.recovery_action", put("recovery_action", 2.0), 41, "asks for recovery: reboot the machine"),
     ("gpu.pcie_width", put("pcie_width", 8.0), 51, "has 8 PCIe lanes where its peers have 16"),
     ("gpu.pcie_generation", put("pcie_generation", 3.0), 56, "runs PCIe generation 3 under load, its peers 5"),
+    ("gpu.nvlink_links_up", put("nvlink_links_up", 12.0), 51, "has 12 NVLinks up where its peers have 18"),
     ("gpu.throttle_reasons", put("throttle_reasons", 68.0), 51, "is slowed down by its own protection: too hot"),
     ("gpu.throttle_reasons", put("throttle_reasons", 132.0), 51, "is slowed down by its own protection: power brake"),
     ("rdma.link_up", put("link_up", 0.0), 46, "has its link down"),
@@ -162,6 +164,7 @@ ACQUITTING = [
     ("gpu", put("pcie_width", 8.0, 40, 48)),
     ("gpu", both(put("pcie_generation", 1.0), put("duty_cycle_ratio", 0.0))),
     ("gpu", everywhere("pcie_generation", 1.0)),
+    ("gpu", everywhere("nvlink_links_up", 6.0)),
     ("gpu", put("throttle_reasons", 5.0)),
     ("gpu", put("recovery_action", np.nan)),
     ("gpu", put("remap_failed", np.nan)),
@@ -197,6 +200,19 @@ def test_load_is_told_by_power_where_the_duty_cycle_is_unknown(memory: Any) -> N
 
     assert [v.metric for v in said(memory, "gpu", at(588.0), ("duty_cycle_ratio",))] == ["gpu.pcie_generation"]
     assert said(memory, "gpu", at(71.0), ("duty_cycle_ratio",)) == []
+
+
+def test_a_machine_at_rest_has_nothing_to_send(memory: Any) -> None:
+    """No traffic is held against a machine at work, and against none whose GPUs rest or that never had any."""
+
+    def verdicts(*bends: Bend, flow: Bend) -> list[tuple[str, str]]:
+        tables = {"gpu": readings("gpu", both(*bends)), "rdma": readings("rdma", flow)}
+        return [(v.machine, v.metric) for v in replay(memory(tables)) if v.kind == "evidence"]
+
+    rests = [put("duty_cycle_ratio", 0.0, machine=2, device=device) for device in range(DEVICES)]
+    assert verdicts(rests[0], flow=still(2, 40)) == [("m2", "rdma.transmit_bytes_total")]
+    assert verdicts(*rests, flow=still(2, 40)) == []
+    assert said(memory, "rdma", still(2, 0)) == []
 
 
 def test_what_heals_is_cleared_after_a_while(memory: Any) -> None:
