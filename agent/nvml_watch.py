@@ -102,7 +102,7 @@ class Watch:
     def _collect(self, now: int, slow: bool) -> list[dict[str, Any]]:
         child, answers = self._child, list[dict[str, Any]]()
         assert child is not None
-        while (answer := child.answer(0.0)) is not None:
+        while self._asked is not None and (answer := child.answer(0.0)) is not None:
             self._note(now, answer)
             answers.append(answer)
         if self._asked is None:
