@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from agent.gpu_names import GpuNames
 from agent.nvml_fields import SLOW_COLUMNS
 from agent.nvml_watch import Watch
 from agent.training import Training
-from agent.xid import Xids
+from agent.xid import NVLINK, Xids
 from store.sample import Sample, Value
 
 _SLOW_NS = 10_000_000_000
 _PATIENCE_S = 0.3
 _MOST_REPEATS = 10_000
+_GRAVE_BY_TEXT = NVLINK - {74}
 
 
 class Gpu:
@@ -118,7 +120,7 @@ class Gpu:
             device = f"gpu:{name}" if name is not None else ""
             event: Event | None = None
             if kind == XID:
-                event = self._xids.judge(now, device, int(data))
+                event = self._judge(now, device, int(data))
             elif kind in NVML_EVENTS:
                 code, severity, words = NVML_EVENTS[kind]
                 event = Event(code, device, severity, words)
@@ -127,6 +129,11 @@ class Gpu:
         if answer["dropped"]:
             events.append(Event("events_lost", "", "info", f"{answer['dropped']} events of NVML were too many to keep"))
         return events
+
+    def _judge(self, now: int, device: str, code: int) -> Event | None:
+        """NVML tells the bare code. Where the driver's text says how grave it is, the kernel log has to convict."""
+        event = self._xids.judge(now, device, code)
+        return replace(event, severity="warn") if event and code in _GRAVE_BY_TEXT else event
 
     def _stalls(self, now: int) -> list[Event]:
         """Whether NVML hangs, or went away: the driver was unloaded or loaded anew, or the child has failed."""

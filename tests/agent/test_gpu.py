@@ -477,6 +477,14 @@ def test_xid_noise_accuses_nobody(reader: Reader) -> None:
     assert not reader.told("xid:45")
 
 
+def test_a_bare_code_does_not_contradict_the_kernel_log(reader: Reader) -> None:
+    """Errors of NVLink may be harmless by the driver's text, which NVML does not give; the old code 74 never is."""
+    reader.gpus.xid(0, 145)
+    reader.gpus.xid(1, 74)
+    reader.until(lambda: reader.told("xid:145") and reader.told("xid:74"))
+    assert [event["severity"] for event in reader.told("xid:145") + reader.told("xid:74")] == ["warn", "crit"]
+
+
 def test_a_storm_of_one_xid_is_two_rows(reader: Reader) -> None:
     """The first is told at once, the others as a number."""
     for _ in range(40):
