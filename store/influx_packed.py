@@ -8,6 +8,7 @@ https://github.com/msgpack/msgpack/blob/master/spec.md
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,10 @@ _RUN_ROWS = 4096
 _LEAST_ROWS = 32
 """Fewer rows than this are unpacked sooner than their layout is looked at."""
 _WINDOW = 1 << 12
+_SMALL_BYTES = 1 << 16
+"""Messages below this are unpacked whole."""
+_LARGE_AFTER_LARGE = 16
+"""After a large message so many are taken for large."""
 
 
 @dataclass(slots=True)
@@ -37,6 +42,15 @@ class Block:
     count: int
     rows: list[list[Any]] = field(default_factory=list)
     columns: list[Column] = field(default_factory=list)
+
+
+def flat(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The series of one whole message, their values as one block each, and what else it says."""
+    for result in [message, *message.get("results", ())]:
+        yield {key: value for key, value in result.items() if key == "error"}
+        for series in result.get("series") or ():
+            rows = series.get("values") or []
+            yield series | {"values": [Block(len(rows), rows=rows)] if rows else []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +75,31 @@ class Packed:
 
     def series(self) -> Iterator[dict[str, Any]]:
         """Each series with name, tags, columns and blocks; what else an answer says, such as `error`, comes alike."""
+        large = 0
         while self._more(1):
+            found = [] if large else self._messages()
+            for message in found:
+                yield from flat(message)
+            if found:
+                continue
+            large = (large or _LARGE_AFTER_LARGE) - 1
             for _ in range(self._header(0x80, 0xDE)):
                 if self._value() != "results":
                     yield {"error": self._value()}
                     continue
                 for _ in range(self._header(0x90, 0xDC)):
                     yield from self._result()
+
+    def _messages(self) -> list[dict[str, Any]]:
+        """The next messages, as many as are small: short series are unpacked sooner than they are looked at."""
+        self._more(_SMALL_BYTES)
+        unpacker, found, done = _unpacker(self._data[self._at : self._at + _SMALL_BYTES]), [], 0
+        with suppress(msgpack.OutOfData):
+            while True:
+                found.append(unpacker.unpack())
+                done = unpacker.tell()
+        self._at += done
+        return found
 
     def _result(self) -> Iterator[dict[str, Any]]:
         for _ in range(self._header(0x80, 0xDE)):

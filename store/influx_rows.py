@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from store import arrow
 from store.columns import WIDTH
 from store.contract import StoreError
-from store.influx_packed import Block, Packed
+from store.influx_packed import Packed, flat
 from store.line_protocol import NTH, ROW, column_of, untag
 
 _AT_ONCE = 1 << 15
@@ -26,7 +26,11 @@ def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     Raises StoreError with the server's own words, or where the answer is neither.
     """
     try:
-        for found in Packed(pieces).series() if "msgpack" in kind else _plain(pieces):
+        for found in (
+            Packed(pieces).series()
+            if "msgpack" in kind
+            else (part for message in _jsons(pieces) for part in flat(message))
+        ):
             if "error" in found:
                 raise StoreError(f"the InfluxDB server cannot answer: {' '.join(str(found['error']).split())[:300]}")
             if "columns" in found:
@@ -38,15 +42,6 @@ def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def rows_of(series: dict[str, Any]) -> list[list[Any]]:
     """The values of a short series, such as the server's own lists, as rows."""
     return [list(row) for block in series["values"] for row in block.rows or zip(*block.columns, strict=True)]
-
-
-def _plain(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    for found in _jsons(pieces):
-        for result in [found, *found.get("results", ())]:
-            yield {key: value for key, value in result.items() if key == "error"}
-            for series in result.get("series") or ():
-                rows = series.get("values") or []
-                yield series | {"values": [Block(len(rows), rows=rows)] if rows else []}
 
 
 def _jsons(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from store.catalogue import METRICS
+from store.columns import type_of
 from store.contract import LATEST
 from store.embedded import Embedded
 from store.export import export
+from store.influx_config import InfluxConfig, address_of
+from store.influx_sender import Spooled
+from store.influx_server import Server
+from store.line_protocol import lines_of, pack
 from store.recording import Recording
 from store.sample import Batch, Sample
+from store.spool import Spool
+from tests import servers
+from tests.store.conftest import influx
 
 pytestmark = pytest.mark.bench
 
@@ -74,3 +83,88 @@ def test_bench_store(tmp_path: Path) -> None:
     with timed("drop half", rows // 2, "row"):
         assert store.prune(SECONDS * 10**9, age_s=SECONDS / 2 - 1) == rows // 2
     store.close()
+
+
+WIDE = [f"reading_{n}_ratio" for n in range(40)]
+
+
+def test_bench_line_protocol() -> None:
+    """Lines of 40 full-precision numbers, by our encoder and by the client's `Point`, in the same run."""
+    from influxdb_client import Point
+
+    random = np.random.default_rng(7)
+    batches = [
+        Batch(f"m{n % 500:03}", n, (Sample("gpu", {"gpu": "0", **dict(zip(WIDE, row, strict=True))}),))
+        for n, row in enumerate((random.random((20_000, len(WIDE))) * 1000).tolist())
+    ]
+    print()
+    for _ in range(2):  # the first also warms up
+        with timed("our lines", len(batches), "line"):
+            lines = lines_of(batches)
+    with timed("Point's lines", 2000, "line"):
+        for batch in batches[:2000]:
+            point = Point("gpu").tag("machine", batch.machine).time(batch.time)
+            for name, value in batch.samples[0].values.items():
+                point = point.tag(name, value) if name == "gpu" else point.field(name, value)
+            assert point.to_line_protocol()
+    with timed("gzip", len(lines), "line"):
+        packed = [pack(lines[at : at + 1000]) for at in range(0, len(lines), 1000)]
+    print(f"{sum(map(len, lines)) / len(lines):.0f} bytes a line, {sum(map(len, packed)) / len(lines):.0f} packed")
+    assert len(lines) == len(batches)
+
+
+def test_bench_spool(tmp_path: Path) -> None:
+    """What a reading costs the agent whose store is InfluxDB, sender included, with a real server."""
+    server = servers.influxd(tmp_path)
+    server.start()
+    begin = time.time_ns()
+    sink = Spooled(
+        Server(address_of(f"{server.url}/metrics"), InfluxConfig(post_seconds=1.0)),
+        Spool(tmp_path / "spool", 10**9, 1e6),
+    )
+    batches = [Batch("m001", begin + n * 10**6, reading(1, n).samples) for n in range(300)]
+    slowest = 0.0
+    print()
+    with timed("readings of 8 GPUs to the spool and on to the server", len(batches), "reading"):
+        for batch in batches:
+            began = time.perf_counter()
+            sink.write([batch])
+            slowest = max(slowest, time.perf_counter() - began)
+        sink.close()
+    print(f"the slowest took {slowest * 1000:.1f} ms")
+    server.kill()
+
+
+def resident_mb(line: str) -> float:
+    """VmRSS or VmHWM (its peak) of this process."""
+    found = Path("/proc/self/status").read_text().split(f"{line}:")[1]
+    return int(found.split()[0]) / 1024
+
+
+def test_bench_influx_read(tmp_path: Path) -> None:
+    """15 minutes of 1000 machines, 20 metrics a second (18 million values) out of a real server, then 10 s more."""
+    server, machines, seconds = servers.influxd(tmp_path), 1000, 900
+    server.start()
+    server.ask("CREATE DATABASE metrics WITH DURATION INF")
+    store, begin, random = influx(f"{server.url}/metrics"), 1795169772 * 10**9, np.random.default_rng(5)
+    names = [m.name for m in METRICS.values() if m.table == "gpu" and type_of("gpu", m.name) == "double"][:20]
+    form = "gpu,machine=m%04d,gpu=0 _row=1i," + ",".join(f"{name}=%.6g" for name in names) + " %d"
+    print()
+    with timed("load", machines * seconds, "row"):
+        for second in range(seconds):
+            values = (random.random((machines, len(names))) * 300).tolist()
+            when = begin + second * 10**9
+            lines = [(form % (n, *values[n], when)).encode() for n in range(machines)]
+            assert store.server.write(pack(lines)).good
+    assert store.read("gpu", begin, begin + 10**9).num_rows == machines  # loads what reading needs
+    before = resident_mb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    with timed("read all", machines * seconds * len(names), "value"):
+        found = store.read("gpu", begin - 1, begin + seconds * 10**9)
+    print(f"{found.nbytes / 1e6:.0f} MB of table, {resident_mb('VmHWM') - before:.0f} MB at the peak, table included")
+    assert found.num_rows == machines * seconds
+    for _ in range(3):
+        with timed("read 10 s more", machines * 10, "row"):
+            assert store.read("gpu", begin + (seconds - 11) * 10**9, begin + seconds * 10**9).num_rows == machines * 10
+    store.close()
+    server.kill()
