@@ -45,7 +45,7 @@ class Influx:
         from store import arrow
         from store.influx_rows import Collector
 
-        if _bound(after) >= _bound(until):
+        if bound(after) >= bound(until):
             return arrow.empty(table)
         wanted = None if columns is None else {*key_columns(table), *columns}
         rows = Collector(table)
@@ -58,7 +58,7 @@ class Influx:
 
     def span(self, after: int = 0) -> tuple[int, int] | None:
         """Times of the oldest and the newest row later than `after`, over all tables."""
-        if _bound(after) >= _LATEST:
+        if bound(after) >= _LATEST:
             return None
         from store.influx_rows import rows_of
 
@@ -128,9 +128,10 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def _bound(when: int) -> int:
+def bound(when: int) -> int:
+    """The nearest time that InfluxDB has."""
     return min(max(when, _EARLIEST), _LATEST)
 
 
 def _between(after: int, until: int) -> str:
-    return f"time > {_bound(after)} AND time <= {_bound(until)}"
+    return f"time > {bound(after)} AND time <= {bound(until)}"

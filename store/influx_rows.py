@@ -54,6 +54,16 @@ def _jsons(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         yield decoder.decode(rest)
 
 
+def table_of(table: str, parts: list[pa.Table]) -> pa.Table:
+    """The rows of all parts, fields and tags as columns, in order of time, in the store's types."""
+    found = pa.concat_tables(parts, promote_options="permissive") if parts else None
+    if found is None or "machine" not in found.column_names:
+        return arrow.empty(table)
+    found = arrow.in_time(found.filter(pc.is_valid(found.column("machine"))))
+    fields = {name: found.column(name) for name in found.column_names if name != NTH}
+    return arrow.conform(table, pa.table(merged(table, fields)))
+
+
 class Collector:
     """Series of one table on their way to an Arrow table."""
 
@@ -103,7 +113,7 @@ class Collector:
             if len(column) >= _AT_ONCE:
                 pa.default_memory_pool().release_unused()  # or it keeps what the chunks took
         columns |= self._tag_columns(order)
-        return arrow.conform(self.table, pa.table(_merged(self.table, columns)))
+        return arrow.conform(self.table, pa.table(merged(self.table, columns)))
 
     def _settle(self) -> None:
         for field, cells in zip(self._fields, zip(*self._rows, strict=True), strict=True) if self._rows else ():
@@ -156,7 +166,7 @@ def _widest(kinds: Iterable[pa.DataType]) -> pa.DataType:
     return arrow.TYPES[max(known, key=WIDTH.index)] if known else pa.null()
 
 
-def _merged(table: str, fields: dict[str, Any]) -> dict[str, Any]:
+def merged(table: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Columns out of fields: several that hold one column become one; what is all unknown is left out."""
     columns: dict[str, Any] = {}
     for field, cells in fields.items():

@@ -98,12 +98,15 @@ class Server:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
 
-    def flux(self, text: str) -> Any:
-        """The answer to a Flux query through influxdb-client, as the raw HTTP response. Raises StoreError."""
+    def flux(self, text: str) -> bytes:
+        """The answer to a Flux query through influxdb-client, as annotated CSV. Raises StoreError."""
+        from influxdb_client import Dialect
         from influxdb_client.rest import ApiException
 
+        form = Dialect(annotations=["datatype", "group"], header=True, date_time_format="RFC3339Nano")
         try:
-            return self._through_client().query_api().query_raw(text)
+            found: bytes = self._through_client().query_api().query_raw(text, dialect=form).data
+            return found
         except ApiException as error:
             raise StoreError(self.explain(_answer(error))) from error
         except urllib3.exceptions.HTTPError as error:

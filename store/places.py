@@ -24,8 +24,9 @@ def open_store(place: str, create: bool = False, told: InfluxConfig | None = Non
     """
     if is_address(place):
         from store.influx import Influx
+        from store.influx_flux import InfluxByFlux
 
-        return Influx(_server(place, told))
+        return (InfluxByFlux if told and told.reading == "flux" else Influx)(_server(place, told))
     path = Path(place).expanduser()
     if os.path.isdir(path):  # unlike Path.is_dir() also false, not an error, behind a folder that may not be entered
         return Recording(path)
