@@ -115,16 +115,25 @@ def replay(
     """Verdicts over all that the store holds, in time order, as if it were live."""
     only = frozenset(machines) if machines else None
     detector = Detector(config, State(tasks=Tasks(only=task, machines=only)))
+    for until, rows in walk(store, detector.state.incidents.settled):
+        yield from detector.step(until, rows)
+
+
+def walk(store: Store, idle: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, dict[str, Rows]]]:
+    """All that the store holds, step by step in time order: the time of the step and the rows that are new then.
+
+    Where nothing was read there is nothing to judge, and a clock that was wrong once may leave decades empty: they are
+    left out while `idle` says that nothing waits to be cleared.
+    """
     first, last, tick = _span(store)
     now = (first // tick) * tick
     while now <= last:
         end = min(now + CHUNK_STEPS * tick, last + tick)
         chunk = read_rows(store, now, end)
         for until in range(now + tick, end + tick, tick):
-            yield from detector.step(until, {name: rows.span(until - tick, until) for name, rows in chunk.items()})
+            yield until, {name: rows.span(until - tick, until) for name, rows in chunk.items()}
         now += CHUNK_STEPS * tick
-        # Where nothing was read there is nothing to judge, and a clock that was wrong once may leave decades empty.
-        if not chunk and not detector.state.incidents.open and (rest := store.span(now)):
+        if not chunk and idle() and (rest := store.span(now)):
             now = max(now, (rest[0] - 1) // tick * tick)
 
 
