@@ -13,6 +13,7 @@ from detector.words import subject
 _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
 _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
 _HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
+_SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
 _SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
 
 
@@ -23,6 +24,9 @@ class Incidents:
     open: dict[tuple[str, str], Finding] = field(default_factory=dict)
     kept: dict[tuple[str, str], int] = field(default_factory=dict)
     """Until when (Unix ns) an incident stays open that was said before this detector began, and not found yet."""
+    still: int = 0
+    """For how long (ns) nothing has been said."""
+    _at: int = 0
 
     def take_up(self, verdicts: Iterable[Verdict], until: int) -> None:
         """Go on with what an earlier detector has said; it has until `until` (Unix ns) to be found again."""
@@ -41,7 +45,14 @@ class Incidents:
         said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
         self.kept = {key: until for key, until in self.kept.items() if now < until and key not in current}
         healed = [key for key in self.open if key not in current and key not in self.kept]
-        return closed + said + [_cleared(self.open.pop(key).verdict, now) for key in healed]
+        verdicts = closed + said + [_cleared(self.open.pop(key).verdict, now) for key in healed]
+        self.still = 0 if verdicts else self.still + (now - self._at if self._at else 0)
+        self._at = now
+        return verdicts
+
+    def settled(self) -> bool:
+        """Whether nothing is left that would clear by itself: what is open for long stands until somebody mends it."""
+        return not self.open or self.still > _SETTLED_NS
 
     def _close(self, now: int, orders: Orders) -> list[Verdict]:
         """Say what the operator has put an end to."""

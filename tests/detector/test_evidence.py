@@ -208,3 +208,9 @@ def test_a_storm_of_one_event_is_one_fact(memory: Any, fleet: Make) -> None:
     facts = Facts()
     facts.feed(rows_of("event", storm), Orders())
     assert len(facts.held) == 1
+
+
+def test_a_lasting_fact_makes_no_empty_decades_long(memory: Any, fleet: Make) -> None:
+    """After a clock that was wrong once, replay comes to its end although a verdict stays open."""
+    late = events((40.5, "m3", "xid:79", "crit"), (3e8, "m1", "xid:13", "info"))
+    assert levels(memory, host=fleet(steps=60), event=late) == ["crit"]
