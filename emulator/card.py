@@ -128,9 +128,9 @@ class Card:
             self.generation, self.width = GENERATION - 1, max(1, int(WIDTH / (amount / 2)))
 
     def _heat(self, fault: str, seconds: float) -> None:
-        """Towards where power and cooling meet: with a fan that fails the GPU runs hot, and cools when it is slower."""
-        aim = 28.0 + 0.07 * self.power
+        """Towards where power and cooling meet: with a broken fan the GPU gets hot, and cools slowly when slower."""
+        aim, lag = (28.0 + 0.07 * self.power) * self.spread, LAG_S
         if fault == "thermal_throttle":
-            aim = 78.0 if self.hot else 105.0
-        self.temperature += (aim * self.spread - self.temperature) * (1 - math.exp(-seconds / LAG_S))
+            aim, lag = (81.5, 10.0) if self.hot else (105.0, LAG_S)
+        self.temperature += (aim - self.temperature) * (1 - math.exp(-seconds / lag))
         self.hot = self.temperature > (COOL if self.hot else HOT)

@@ -195,7 +195,7 @@ def test_thermal_throttle_comes_and_goes() -> None:
     """A hot GPU is slow for a while, cools, and is hot again."""
     card = Card.of(7, 3, neighbours=False)
     seen = []
-    for _ in range(120):
+    for _ in range(400):
         card.advance(BUSY, "thermal_throttle", AMOUNTS["thermal_throttle"], 0.25)
         seen.append(card.throttle)
     assert sum(before != after for before, after in pairwise(seen)) >= 6
