@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,36 @@ def influx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     server.kill(signal.SIGTERM)
 
 
+GIVEN = os.environ.get("PEERWATCH_TEST_INFLUXDB", "")
+"""A server of somebody's own, http://server:8086, on which the store's contract is tried too; its token is taken from
+PEERWATCH_TOKEN, and of InfluxDB 2 its organisation from PEERWATCH_TEST_ORG. Databases or buckets of the tests' own
+(peerwatch_test_…) are made there and removed."""
+ORG = os.environ.get("PEERWATCH_TEST_ORG", "")
+
+
+@pytest.fixture
+def given() -> Iterator[Callable[[], Influx]]:
+    """A function that opens a fresh database or bucket of that server."""
+    stores: list[Influx] = []
+
+    def make() -> Influx:
+        name = f"peerwatch_test_{os.getpid()}_{next(NUMBER)}"
+        store = influx(f"{GIVEN}/{name}", org=ORG, keep_days=36500)
+        if store.server.dialect() == "v2" and ORG:
+            store.server._through_client().buckets_api().create_bucket(bucket_name=name, org=ORG)
+        stores.append(store)
+        return store
+
+    yield make
+    for store in stores:
+        name = store.server.address.database
+        if store.server.dialect() == "v2" and ORG:
+            buckets = store.server._through_client().buckets_api()
+            buckets.delete_bucket(buckets.find_bucket_by_name(name))
+        else:
+            store.server._pool.request("POST", f"{GIVEN}/query", fields={"q": f'DROP DATABASE "{name}"'})
+
+
 @pytest.fixture
 def database(influx_server: ServerProcess) -> Iterator[Callable[[], str]]:
     """A function that gives the address of a fresh database, whose rows may be of any time."""
@@ -55,15 +86,17 @@ def influx(place: str, **told: Any) -> Influx:
     return Influx(Server(address_of(place), InfluxConfig(**told)))
 
 
-@pytest.fixture(params=["embedded", "recording", "influx"])
+@pytest.fixture(params=["embedded", "recording", "influx", *(["given"] if GIVEN else [])])
 def fill(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
     """A function that gives back a fresh store, of each kind in turn, which holds these batches."""
     opened: list[Store] = []
     database = request.getfixturevalue("database") if request.param == "influx" else None
 
+    given = request.getfixturevalue("given") if request.param == "given" else None
+
     def make(batches: list[Batch]) -> Store:
-        if database is not None:
-            opened.append(influx(database()))
+        if database is not None or given is not None:
+            opened.append(given() if given is not None else influx(database()))
             opened[-1].write(batches)
             return opened[-1]
         place = tmp_path / f"{next(NUMBER)}"
