@@ -128,7 +128,11 @@ class Sender:
         # Agents that were started together must not post together.
         wait = self.post_seconds * random.random()
         while not self._stop.wait(wait):
-            wait = self.send()
+            try:
+                wait = self.send()
+            except Exception as error:  # a thread that is gone would be noticed by nobody until the disk is full
+                log.exception("the sender failed")
+                wait = self._failed(f"{type(error).__name__}: {error}", None)
         if not self.failures:
             self.send()
 

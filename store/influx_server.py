@@ -117,6 +117,8 @@ class Server:
         if answer.status == NO_ANSWER:
             return f"{self.address} does not answer: {answer.reason}; is the server up and the address right?"
         why = f"{answer.status}{answer.reason and ': ' + answer.reason}"
+        if "dbrp" in answer.reason.lower():
+            return f'{self.address} has no name for InfluxQL ({why}): set influxdb.reading = "flux", or map the bucket'
         if answer.status in (401, 403):
             return f"{self.address} refuses this token ({why}): influxdb.token_file must name one that is valid here"
         if answer.status == 404:

@@ -17,7 +17,7 @@ from store.contract import StoreError
 from store.influx import Influx
 from store.influx_config import InfluxConfig, address_of
 from store.influx_sender import BACK_OFF_S, Sender, Spooled, UnsentError, post
-from store.influx_server import Server
+from store.influx_server import Answer, Server
 from store.line_protocol import lines_of
 from store.sample import Batch, Sample
 from store.spool import Spool
@@ -266,7 +266,7 @@ AGENT = """
 import sys
 from store.influx_config import InfluxConfig, address_of
 from store.influx_sender import Spooled
-from store.influx_server import Server
+from store.influx_server import Answer, Server
 from store.line_protocol import lines_of
 from store.sample import Batch, Sample
 from store.spool import Spool
@@ -314,3 +314,41 @@ def test_sampling_never_waits(tmp_path: Path) -> None:
     assert sink.spool.ledger().waiting == 300
     listener.close()
     sink.close()
+
+
+def test_the_agents_side_loads_no_arrow(tmp_path: Path) -> None:
+    """An agent that writes to InfluxDB loads neither pyarrow, nor influxdb-client before it is needed."""
+    code = (
+        "import sys; from store.influx_config import InfluxConfig; from store.places import open_sink\n"
+        "from store.sample import Batch, Sample\n"
+        "s = open_sink('http://127.0.0.1:9/m', InfluxConfig(spool_folder=sys.argv[1], dialect='v1'))\n"
+        "s.write([Batch('m', 5, (Sample('host', {'processes_running': 1}),))]); s.close()\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('pyarrow', 'numpy', 'influxdb_client', 'msgpack')])"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", code, str(tmp_path / "spool")]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_fault_of_our_own_ends_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong in the sender, it is said, counted, and tried again."""
+    made = Rig(tmp_path, "v1")
+    monkeypatch.setattr("store.influx_sender.BACK_OFF_S", (0.01, 0.01))
+    faults = iter([ZeroDivisionError("ours"), ZeroDivisionError("again")])
+    write = made.server.write
+
+    def faulty(body: bytes) -> Answer:
+        fault = next(faults, None)
+        if fault is not None:
+            raise fault
+        return write(body)
+
+    monkeypatch.setattr(made.server, "write", faulty)
+    made.sender.post_seconds = 0.01
+    made.spool.put(LINES, 1)
+    made.sender.start()
+    wait_for(lambda: made.spool.ledger().waiting == 0)
+    assert made.script.kept == LINES
+    made.sender.stop()
+    made.close()
