@@ -173,9 +173,14 @@ nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | tim
 nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | share of looks that found an operation at work, be it only waiting for other ranks
 nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | share of looks that found a chunk handed to the network and not yet through
 nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | share of looks that found a chunk awaited from the network
-nccl | steps_posted_total | steps | counter | both | 10 | 0.1 | proxy steps posted
-nccl | steps_transmitted_total | steps | counter | both | 10 | 0.1 | proxy steps handed to the network
-nccl | steps_done_total | steps | counter | both | 10 | 0.1 | proxy steps done
+nccl | steps_posted_total | steps | counter | none | 0 | 0 | buffers offered to the GPU for chunks to send, since the agent first saw each connection
+nccl | steps_transmitted_total | steps | counter | none | 0 | 0 | chunks handed to the network, since then
+nccl | steps_done_total | steps | counter | both | 10 | 0.1 | chunks sent and through, since then
+nccl | steps_received_total | steps | counter | none | 0 | 0 | chunks that came from the network, since then
+nccl | waits_to_send_to | number | gauge | none | 0 | 0 | rank to which a chunk was handed to the network and is not through; of several the least advanced; -1: none
+nccl | waits_to_receive_from | number | gauge | none | 0 | 0 | rank from which a chunk is awaited; of several the least advanced; -1: none
+nccl | waits_for_gpu | 0 or 1 | gauge | none | 0 | 0 | whether a transfer is at work of which the GPU has offered nothing more to send
+nccl | still_seconds | seconds | gauge | none | 0 | 0 | for how long no transfer at work has moved; 0: none is at work, or they move
 nccl | lost_total | readings | counter | none | 0 | 0 | probe hits that could not be counted for this process
 cuda | pid | number | gauge | none | 0 | 0 | process, as the agent's PID namespace numbers it
 cuda | launches_total | calls | counter | both | 50 | 0.2 | kernels launched through libcudart
