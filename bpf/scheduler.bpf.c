@@ -94,7 +94,8 @@ static __always_inline void begin_block(u64 task, u32 place, struct waits *sum)
 	ADD(sum->since, begun.since);
 }
 
-static __always_inline void end_block(u64 task)
+/* End the wait that a thread is known to be in, with or without counting it. */
+static __always_inline void end_block(u64 task, bool count)
 {
 	u64 now = bpf_ktime_get_ns(), since;
 	u32 pid = PID_OF(task);
@@ -106,7 +107,8 @@ static __always_inline void end_block(u64 task)
 	since = begun->since;
 	sum = waits.lookup(&begun->place);
 	if (sum) {
-		ADD(sum->disk_ns, now - since);
+		if (count)
+			ADD(sum->disk_ns, now - since);
 		ADD(sum->blocked, -1);
 		ADD(sum->since, -since);
 	}
@@ -123,7 +125,7 @@ int tp_btf__sched_switch(u64 *ctx)
 #ifdef BIT_task_struct__in_iowait
 	/* A thread marks itself before it gives up the CPU, and takes the mark off when it has got one again. */
 	if (WAITS_FOR_DISK(next))
-		end_block(next);
+		end_block(next, true);
 #endif
 	id = caller();
 	place = place_of(id >> 32);
@@ -132,6 +134,10 @@ int tp_btf__sched_switch(u64 *ctx)
 		return 0;
 	count_delay(prev, sum);
 #ifdef BIT_task_struct__in_iowait
+	/* Now and then no program is run when a thread gets a CPU. Who lets go of one did not wait, since when nobody
+	 * knows. */
+	if (sum->blocked)
+		end_block(prev, false);
 	if (WAITS_FOR_DISK(prev))
 		begin_block(prev, *place, sum);
 #endif
