@@ -1,19 +1,54 @@
-"""Recordings of pretend fleets: one synchronous training task of any size, with a known fault or none.
+"""Recordings of pretend fleets: one synchronous training task of any size, with known faults or none.
 
-Readings follow from the model (simulated.py) with offsets per device, noise, checkpoints, lost rows and harmless
-disturbances (readings.py).
+Readings follow from the model (simulated.py) with what devices have of their own and noise (readings.py), a task's own
+phases and harmless disturbances (phases.py). Nothing here knows how faults are found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from emulator.readings import events_of, table_of, tasks_of
-from emulator.simulated import SECOND, START, TABLES, WAIT, Columns, Fleet, name_of
-from emulator.simulated_faults import FAULTS
+from emulator.phases import disturbances, phases
+from emulator.readings import Meter, events_of, tasks_of
+from emulator.simulated import SECOND, START, TABLES, Columns, Culprit, Fleet, name_of
+from emulator.simulated_faults import FAIL_SLOW, FAULTS
+
+_CELLS = 4_000_000  # readings of one metric that are made at a time
+_SIZES = (4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)
+MOST_MACHINES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be simulated; equal plans give equal recordings."""
+
+    machines: int = 64
+    gpus: int = 8
+    minutes: float = 30.0
+    step_s: float = 1.0
+    fault: str = "random"
+    """One of FAULTS, several of them joined by commas that strike together, `random`, or `none`."""
+    seed: int = 0
+    stages: int = 0
+    """Stages of the pipeline; 0 draws."""
+
+    def check(self) -> None:
+        """Raises ValueError, in one line, where this cannot be simulated."""
+        for kind in self.kinds():
+            if kind not in FAULTS and self.fault not in ("random", "none"):
+                raise ValueError(f"no fault is called {kind}; there are {', '.join(FAULTS)}, random and none")
+        if self.machines < 1 or self.gpus < 1 or not 1e9 > self.minutes * 60 >= 10 * self.step_s > 0:
+            raise ValueError("a fleet needs at least one machine with one GPU, and ten steps of time")
+        if self.machines > MOST_MACHINES or len(self.kinds()) > self.machines:
+            raise ValueError(f"a fleet has at most {MOST_MACHINES} machines, and no more faults than machines")
+
+    def kinds(self) -> list[str]:
+        """The faults asked for by name."""
+        return [kind.strip() for kind in self.fault.split(",")] if self.fault not in ("random", "none") else []
 
 
 def simulate(
@@ -25,58 +60,97 @@ def simulate(
     gpus: int = 8,
     tables: Collection[str] = TABLES,
 ) -> tuple[dict[str, Columns], dict[str, Any]]:
-    """Tables (name -> column -> array) and labels of one recording; equal arguments give equal recordings.
+    """Tables (name -> column -> array) and labels of one recording, all in memory. Raises ValueError."""
+    labels, found = pieces(Plan(machines, gpus, minutes, step_seconds, fault, seed), tables)
+    parts = list(found)
+    names = [name for name in TABLES if any(name in part for part in parts)]
+    whole: dict[str, Columns] = {}
+    for name in names:
+        mine = [part[name] for part in parts if name in part]
+        whole[name] = {column: np.concatenate([one[column] for one in mine]) for column in mine[0]}
+    return whole, labels
 
-    `fault` is one of FAULTS, "random" or "none". Size: about 0.5 kB a GPU and step. Raises ValueError.
+
+def pieces(plan: Plan, tables: Collection[str] = TABLES) -> tuple[dict[str, Any], Iterator[Mapping[str, Columns]]]:
+    """The labels, and the tables piece by piece in time, so that memory stays bounded. Raises ValueError."""
+    plan.check()
+    fleet, labels = _fleet(plan)
+    return labels, _read(fleet, tables)
+
+
+def many(count: int, seed: int = 0, minutes: tuple[float, float] = (10.0, 20.0)) -> list[tuple[str, Plan]]:
+    """Names and plans of a set to evaluate with: sizes, lengths and steps drawn, every kind of fault in turn.
+
+    One recording in seven is healthy, one in ten has two faults at once.
     """
-    _check(machines, minutes, step_seconds, fault, gpus)
-    rng = np.random.default_rng([seed, machines, gpus])
-    seconds = np.arange(int(minutes * 60 / step_seconds)) * step_seconds
-    fleet = Fleet(machines, gpus, step_seconds, rng, seconds)
-    kind = rng.choice(sorted(FAULTS)) if fault == "random" else fault
-    _prepare(fleet)
-    if kind != "none":
-        FAULTS[kind](fleet)
-    _checkpoint(fleet)
-    found = {name: table_of(fleet, name) for name in tables if name not in ("task", "event")}
+    rng = np.random.default_rng([seed, count])
+    kinds = list(rng.permutation(sorted(FAULTS)))
+    plans = []
+    for number in range(count):
+        fault = "none" if number % 7 == 6 else str(kinds[(number - number // 7) % len(kinds)])
+        if number % 10 == 3:
+            fault = ",".join(str(kind) for kind in rng.choice(FAIL_SLOW, 2, replace=False))
+        step = float(rng.choice([1.0, 1.0, 1.0, 2.0, 5.0]))
+        drawn = int(rng.choice(_SIZES)), int(rng.choice([2, 4, 8])), round(float(rng.uniform(*minutes)), 1)
+        plan = Plan(*drawn, step, fault, int(rng.integers(2**31)))
+        plans.append((f"{number:03d}-{fault.replace(',', '+')}", plan))
+    return plans
+
+
+def _read(fleet: Fleet, tables: Collection[str]) -> Iterator[Mapping[str, Columns]]:
+    meters = [Meter(fleet, name) for name in tables if name not in ("task", "event")]
+    steps = max(1, _CELLS // (fleet.machines * fleet.gpus))
+    first: dict[str, Columns] = {}
     if "task" in tables:
-        found["task"] = tasks_of(fleet)
+        first["task"] = tasks_of(fleet)
     if "event" in tables and fleet.events:
-        found["event"] = events_of(fleet)
-    return found, _labels(fleet, kind)
+        first["event"] = events_of(fleet)
+    if first:
+        yield first
+    for begin in range(0, len(fleet.seconds), steps):
+        end = min(begin + steps, len(fleet.seconds))
+        yield {meter.table: meter.read(begin, end) for meter in meters}
 
 
-def _check(machines: int, minutes: float, step_seconds: float, fault: str, gpus: int) -> None:
-    if fault not in (*FAULTS, "random", "none"):
-        raise ValueError(f"no fault is called {fault}; there are {', '.join(FAULTS)}, random and none")
-    if machines < 1 or gpus < 1 or not step_seconds > 0 or not 1e9 > minutes * 60 >= 10 * step_seconds:
-        raise ValueError("a fleet needs at least one machine with one GPU, and ten steps of time")
+def _fleet(plan: Plan) -> tuple[Fleet, dict[str, Any]]:
+    rng = np.random.default_rng([plan.seed, plan.machines, plan.gpus])
+    seconds = np.arange(int(plan.minutes * 60 / plan.step_s)) * plan.step_s
+    stages = plan.stages or _stages(plan.machines, rng)
+    fleet = Fleet(
+        *(plan.machines, plan.gpus, plan.step_s, plan.seed, rng, seconds),
+        stage=np.arange(plan.machines) * stages // plan.machines,
+        load=np.ones((len(seconds), stages)),
+        alive=np.ones(len(seconds)),
+        stuck=np.zeros(len(seconds), bool),
+    )
+    phases(fleet)
+    disturbances(fleet)
+    kinds = [str(rng.choice(sorted(FAULTS)))] if plan.fault == "random" else plan.kinds()
+    labels = {"task": "pretrain", "machines": plan.machines, "step_seconds": plan.step_s}
+    return fleet, labels | {"faults": _strike(fleet, kinds)}
 
 
-def _prepare(f: Fleet) -> None:
-    """A healthy task, and where and when the fault will be: in the second half of the first two thirds."""
+def _stages(machines: int, rng: np.random.Generator) -> int:
+    """Stages of at least four machines, or one."""
+    return int(rng.choice([n for n in (1, 2, 4, 8) if machines >= 4 * n]))
+
+
+def _strike(f: Fleet, kinds: list[str]) -> list[dict[str, Any]]:
+    """Let the faults happen, on different machines, the later ones within a minute of the first."""
+    whose = f.rng.choice(f.machines, len(kinds), replace=False)
     total = f.seconds[-1]
-    f.who, f.gpu = int(f.rng.integers(f.machines)), int(f.rng.integers(f.gpus))
-    begin = total * f.rng.uniform(1 / 3, 2 / 3)
-    f.on = (f.seconds >= begin) & (f.seconds < begin + max(total / 4, 10 * f.step_s))
-    f.pace = np.ones(len(f.seconds))
-    f.stuck = np.zeros(len(f.seconds), bool)
-    f.wait = np.full((len(f.seconds), f.machines, f.gpus), WAIT)
-    f.device = f"gpu:{f.gpu}"
-
-
-def _checkpoint(f: Fleet) -> None:
-    """Every ten minutes the task writes a checkpoint for half a minute; nobody computes or waits for anybody."""
-    saving = (f.seconds % 600 > 400) & (f.seconds % 600 < 430) & ~f.stuck
-    f.pace = np.where(saving, 0.0, f.pace)
-    f.wait[saving] = 0.01
-    f.bend("host.disk_write_bytes_total", (np.flatnonzero(saving),), "+", 8e8)
-    f.bend("host.cpu_iowait_ratio", (np.flatnonzero(saving),), "+", 0.1)
-
-
-def _labels(f: Fleet, kind: str) -> dict[str, Any]:
-    at = f.seconds[f.on]
-    first, last = (START + int(s * SECOND) for s in (at[0], at[-1] + f.step_s))
-    fault = {"machine": name_of(f.who), "device": f.device, "kind": str(kind), "start": first, "end": last}
-    faults = [] if kind == "none" else [fault]
-    return {"task": "pretrain", "machines": f.machines, "step_seconds": f.step_s, "faults": faults}
+    begin = total * f.rng.uniform(0.35, 0.55)
+    labels = []
+    for kind, who in zip(kinds, whose.tolist(), strict=True):
+        last = min(total * f.rng.uniform(0.3, 0.4), 900.0)
+        on = (f.seconds >= begin) & (f.seconds < begin + max(last, 10 * f.step_s))
+        gpu = int(f.rng.integers(f.gpus))
+        culprit = Culprit(f, who, gpu, on, float(f.rng.uniform(0.6, 1.4)), f"gpu:{gpu}")
+        FAULTS[kind](culprit)
+        start, end = (START + int(s * SECOND) for s in (f.seconds[on][0], f.seconds[on][-1] + f.step_s))
+        device = culprit.device
+        labels.append({"machine": name_of(who), "device": device, "kind": kind, "start": start, "end": end})
+        begin += f.rng.uniform(0, 60)
+    # What stands still writes no checkpoint.
+    f.saving = [(on & ~f.stuck, share) for on, share in f.saving if (on & ~f.stuck).any()]
+    return labels

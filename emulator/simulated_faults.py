@@ -1,145 +1,160 @@
-"""What each fault does to a pretend fleet, its effect on the others included (kinds: Minder, ByteRobust)."""
+"""What each fault does to a pretend fleet, its effect on the others included (kinds: Minder, ByteRobust, fail-slow)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from emulator.simulated import Fleet
+from emulator.simulated import Culprit
 
 
-def _slow_gpu(f: Fleet) -> None:
-    f.slow(1.5)
-    f.bend("gpu.sm_clock_hertz", f.one, "*", 0.65)
-    f.bend("gpu.power_watts", f.one, "*", 0.75)
-    f.bend("gpu.temperature_celsius", f.one, "+", 14)
-    f.bend("gpu.throttle_thermal_seconds_total", f.one, "+", 0.8)
+def _slow_gpu(c: Culprit) -> None:
+    c.slow(1.5, c.one)
+    c.bend("gpu.sm_clock_hertz", c.one, "*", 0.65)
+    c.bend("gpu.power_watts", c.one, "*", 0.75)
+    c.bend("gpu.temperature_celsius", c.one, "+", 14)
+    c.bend("gpu.throttle_thermal_seconds_total", c.one, "+", 0.6)
 
 
-def _slow_host(f: Fleet) -> None:
-    f.slow(1.4)
-    f.wait[f.on, f.who] = 0.02
-    f.bend("cuda.synchronize_seconds_total", f.all, "*", 0.4)
-    f.bend("host.cpu_utilization_ratio", f.all, "+", 0.4)
-    f.bend("host.cpu_pressure_ratio", f.all, "+", 0.5)
-    f.bend("host.processes_running", f.all, "+", 60)
-    f.device = None
+def _power_cap(c: Culprit) -> None:
+    c.slow(1.25, c.all)
+    c.bend("gpu.power_watts", c.all, "*", 0.7)
+    c.bend("gpu.sm_clock_hertz", c.all, "*", 0.8)
+    c.bend("gpu.throttle_power_seconds_total", c.all, "+", 0.6)
+    c.device = None
 
 
-def _gc_pauses(f: Fleet) -> None:
-    f.slow(1.25)
-    f.bend("cuda.synchronize_seconds_total", f.one, "*", 0.5)
-    f.bend("cuda.gc_seconds_total", f.one, "+", 0.2)
-    f.bend("cuda.gc_pauses_total", f.one, "+", 2)
+def _slow_host(c: Culprit) -> None:
+    c.slow(1.4, c.all, host=True)
+    c.bend("cuda.synchronize_seconds_total", c.all, "*", 0.4)
+    c.bend("host.cpu_utilization_ratio", c.all, "+", 0.4)
+    c.bend("host.cpu_pressure_ratio", c.all, "+", 0.5)
+    c.bend("host.processes_running", c.all, "+", 60)
+    c.device = None
 
 
-def _slow_link(f: Fleet) -> None:
-    f.pace = np.where(f.on, f.pace / 1.6, f.pace)
-    f.wait[f.on] = 0.5
-    f.bend("nccl.send_pending_ratio", f.one, "+", 0.6)
-    f.bend("rdma.transmit_wait_ticks_total", f.one, "+", 4e6)
-    f.device = f"rdma:mlx5_{f.gpu}/1"
+def _memory_pressure(c: Culprit) -> None:
+    c.slow(1.2, c.all, host=True)
+    c.bend("host.memory_utilization_ratio", c.all, "+", 0.4)
+    c.bend("host.memory_pressure_ratio", c.all, "+", 0.3)
+    c.bend("host.cpu_system_ratio", c.all, "+", 0.15)
+    c.device = None
 
 
-def _pcie_downgrade(f: Fleet) -> None:
-    f.slow(1.3)
-    f.wait[f.on, f.who] = 0.1
-    f.bend("rdma.pfc_transmit_frames_total", f.all, "+", 4000)
-    f.bend("rdma.cnp_sent_total", f.all, "+", 900)
-    f.bend("gpu.pcie_receive_bytes_total", f.all, "*", 0.6)
-    f.bend("gpu.pcie_width", f.one, "=", 8)
+def _gc_pauses(c: Culprit) -> None:
+    c.slow(1.25, c.one, host=True)
+    c.bend("cuda.synchronize_seconds_total", c.one, "*", 0.5)
+    c.bend("cuda.gc_seconds_total", c.one, "+", 0.2)
+    c.bend("cuda.gc_pauses_total", c.one, "+", 2)
 
 
-def _nic_dropout(f: Fleet) -> None:
-    f.stall(5)
-    f.bend("rdma.link_up", f.one, "=", 0)
-    f.bend("rdma.rate_bits_per_second", f.one, "=", 0)
-    f.bend("rdma.link_downed_total", (np.flatnonzero(f.on)[:1], f.who, f.gpu), "+", 1)
-    f.device = f"rdma:mlx5_{f.gpu}/1"
+def _slow_link(c: Culprit) -> None:
+    c.drag(1.6)
+    c.bend("nccl.send_pending_ratio", c.one, "+", 0.6)
+    c.bend("rdma.transmit_wait_ticks_total", c.one, "+", 4e6)
+    c.device = f"rdma:mlx5_{c.gpu}/1"
 
 
-def _ecc(f: Fleet) -> None:
-    f.bend("gpu.ecc_corrected_total", f.one, "+", 40)
-    f.bend("gpu.ecc_uncorrected_total", f.one, "+", 0.3)
-    _idle(f, 8)
+def _packet_loss(c: Culprit) -> None:
+    c.drag(1.25)
+    c.bend("nccl.send_pending_ratio", c.one, "+", 0.4)
+    c.bend("rdma.packet_sequence_errors_total", c.one, "+", 400)
+    c.device = f"rdma:mlx5_{c.gpu}/1"
 
 
-def _gpu_drop(f: Fleet) -> None:
-    f.gone.append(("gpu", f.one))
-    f.say("xid:79", "crit", "GPU has fallen off the bus")
-    f.stall(2)
+def _pcie_downgrade(c: Culprit) -> None:
+    c.slow(1.3, c.one)
+    c.bend("rdma.pfc_transmit_frames_total", c.one, "+", 4000)
+    c.bend("rdma.cnp_sent_total", c.one, "+", 900)
+    c.bend("gpu.pcie_receive_bytes_total", c.one, "*", 0.6)
+    c.fleet.bend("gpu.pcie_width", c.one, "=", 8)
 
 
-def _gpu_hang(f: Fleet) -> None:
-    _idle(f, 2)
+def _nic_dropout(c: Culprit) -> None:
+    c.stall(5)
+    c.bend("rdma.link_up", c.one, "=", 0)
+    c.bend("rdma.rate_bits_per_second", c.one, "=", 0)
+    c.device = f"rdma:mlx5_{c.gpu}/1"
 
 
-def _idle(f: Fleet, after_s: float) -> None:
+def _ecc(c: Culprit) -> None:
+    c.bend("gpu.ecc_corrected_total", c.one, "+", 40)
+    c.bend("gpu.ecc_uncorrected_total", c.one, "+", 0.3)
+    _idle(c, 8)
+
+
+def _gpu_drop(c: Culprit) -> None:
+    c.fleet.gone.append(("gpu", c.one))
+    c.say("kernel_log", "xid:79", "crit", "GPU has fallen off the bus")
+    c.stall(2)
+
+
+def _gpu_hang(c: Culprit) -> None:
+    _idle(c, 2)
+
+
+def _idle(c: Culprit, after_s: float) -> None:
     """The culprit GPU stops working and the others spin in a collective."""
-    f.stall(after_s)
-    stuck = (np.flatnonzero(f.stuck), f.who, f.gpu)
+    still = c.stall(after_s)
     for metric in ("sm_active_ratio", "tensor_active_ratio", "graphics_active_ratio", "duty_cycle_ratio"):
-        f.bend(f"gpu.{metric}", stuck, "=", 0.0)
-    f.bend("gpu.power_watts", stuck, "*", 0.6)
-    f.nccl = "behind"
+        c.fleet.bend(f"gpu.{metric}", still, "=", 0.0)
+    c.fleet.bend("gpu.power_watts", still, "*", 0.6)
+    c.fleet.hung.append((still, "behind"))
 
 
-def _nvlink(f: Fleet) -> None:
-    f.slow(1.25)
+def _nvlink(c: Culprit) -> None:
+    c.slow(1.25, c.one)
     for way in ("transmit", "receive"):
-        f.bend(f"gpu.nvlink_{way}_bytes_total", f.one, "*", 0.6)
-    f.bend("gpu.nvlink_errors_total", f.one, "+", 25)
+        c.bend(f"gpu.nvlink_{way}_bytes_total", c.one, "*", 0.6)
+    c.bend("gpu.nvlink_errors_total", c.one, "+", 25)
 
 
-def _cuda_error(f: Fleet) -> None:
-    _rank_exit(f)
-    f.say("xid:31", "warn", "MMU fault")
+def _cuda_error(c: Culprit) -> None:
+    c.say("kernel_log", "xid:31", "warn", "MMU fault")
+    _rank_exit(c)
 
 
-def _rank_exit(f: Fleet) -> None:
-    f.say("rank_exit", "crit", "a process left with live communicators")
-    f.stall(1)
-    f.gone += [("nccl", f.one), ("cuda", f.one)]
+def _rank_exit(c: Culprit) -> None:
+    c.say("nccl", "rank_exit", "crit", "a process left with live communicators")
+    c.stall(1)
+    c.fleet.gone += [("nccl", c.one), ("cuda", c.one)]
 
 
-def _rank_hang(f: Fleet) -> None:
-    f.stall(1)
-    f.wait[f.stuck, f.who, f.gpu] = 0.0
-    f.nccl = "behind"
+def _rank_hang(c: Culprit) -> None:
+    c.fleet.hung.append((c.stall(1), "behind"))
 
 
-def _wrong_collective(f: Fleet) -> None:
-    f.stall(1)
-    f.nccl = "differs"
+def _wrong_collective(c: Culprit) -> None:
+    c.fleet.hung.append((c.stall(1), "differs"))
 
 
-def _storage(f: Fleet) -> None:
-    f.slow(1.5)
-    f.wait[f.on, f.who] = 0.02
-    f.bend("cuda.synchronize_seconds_total", f.all, "*", 0.4)
-    f.bend("host.cpu_iowait_ratio", f.all, "+", 0.35)
-    f.bend("host.io_pressure_ratio", f.all, "+", 0.5)
-    f.device = None
+def _storage(c: Culprit) -> None:
+    c.slow(1.5, c.all, host=True)
+    c.bend("cuda.synchronize_seconds_total", c.all, "*", 0.4)
+    c.bend("host.cpu_iowait_ratio", c.all, "+", 0.35)
+    c.bend("host.io_pressure_ratio", c.all, "+", 0.5)
+    c.device = None
 
 
-def _unreachable(f: Fleet) -> None:
-    f.stall(1)
-    f.gone.append(("", f.all))
-    f.device = None
+def _unreachable(c: Culprit) -> None:
+    c.stall(1)
+    c.fleet.gone.append(("", c.all))
+    c.device = None
 
 
-def _optics(f: Fleet) -> None:
-    f.slow(1.1)
-    f.bend("rdma.symbol_errors_total", f.one, "+", 12)
-    f.bend("rdma.packet_sequence_errors_total", f.one, "+", 30)
-    f.device = f"rdma:mlx5_{f.gpu}/1"
+def _optics(c: Culprit) -> None:
+    c.drag(1.1)
+    c.bend("rdma.symbol_errors_total", c.one, "+", 12)
+    c.bend("rdma.packet_sequence_errors_total", c.one, "+", 30)
+    c.device = f"rdma:mlx5_{c.gpu}/1"
 
 
-FAULTS: dict[str, Callable[[Fleet], None]] = {
+FAULTS: dict[str, Callable[[Culprit], None]] = {
     "slow_gpu": _slow_gpu,
+    "power_cap": _power_cap,
     "slow_link": _slow_link,
+    "packet_loss": _packet_loss,
     "slow_host": _slow_host,
+    "memory_pressure": _memory_pressure,
     "rank_hang": _rank_hang,
     "rank_exit": _rank_exit,
     "wrong_collective": _wrong_collective,
@@ -155,3 +170,6 @@ FAULTS: dict[str, Callable[[Fleet], None]] = {
     "machine_unreachable": _unreachable,
     "optics_error": _optics,
 }
+FAIL_SLOW = ("slow_gpu", "power_cap", "slow_link", "packet_loss", "slow_host", "memory_pressure", "gc_pauses")
+FAIL_SLOW += ("pcie_downgrade", "nvlink_error", "storage_error", "optics_error")
+"""Faults that leave the task running; two of these may strike at once."""
