@@ -1,6 +1,8 @@
-"""Progress: ranks of one communicator call the same operations in the same order; when all stand still, who is missing?
+"""Progress: ranks of one communicator call the same operations in the same order; who holds up the others?
 
-The rank that is behind and itself waits for nobody is the root; ranks that wait are its victims.
+In this order: the rank that never entered (it is behind and itself waits for nobody); the one that called something
+else; where all have entered and nothing moves, the link or the GPU that the states of the chunks tell; where all moves,
+the rank that comes last or sends slowest each time.
 """
 
 from __future__ import annotations
@@ -13,45 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.chunks import NOBODY, Chunks, Root
 from detector.config import SECOND, Config
+from detector.lateness import LATE, SIGNALS, Crowd, Late, Lateness
+from detector.ranks import Ranks
 from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
-from detector.window import grown
 from detector.words import subject
 
 Ints = NDArray[np.int64]
-_STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
-_GAP_HALF_LIFE_S = 1800.0
-_FLOATS = ("operations", "rank", "ranks", "pending", "offset", "aligned", "gap", "moves")
-_SINCE_ATTACH = "attach"
-"""An agent that came late and could not learn what had gone before: its count compares with no other rank's."""
-_TIMES = ("seen", "moved", "calm")
-
-
-@dataclass(slots=True)
-class Series:
-    """The newest reading of each (machine, gpu, slot); arrays over series."""
-
-    number: dict[tuple[str, ...], int] = field(default_factory=dict)
-    floats: dict[str, NDArray[np.float64]] = field(default_factory=lambda: {n: np.zeros(0) for n in _FLOATS})
-    times: dict[str, Ints] = field(default_factory=lambda: {n: np.zeros(0, np.int64) for n in _TIMES})
-    comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
-    operation: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
-    period: float = SECOND
-    """Time between two rows of one series, ns."""
-
-    def admit(self, idents: tuple[tuple[str, ...], ...]) -> Ints:
-        """The series' numbers; new ones get room."""
-        places = np.array([self.number.setdefault(ident, len(self.number)) for ident in idents], np.int64)
-        size = (len(self.number),)
-        self.floats = {name: grown(a, size, 0.0) for name, a in self.floats.items()}
-        self.times = {name: grown(a, size, NEVER) for name, a in self.times.items()}
-        for name in ("comm", "operation"):
-            words = getattr(self, name)
-            if len(words) < size[0]:
-                setattr(self, name, np.append(words, np.full(2 * size[0] - len(words), "", object)))
-        return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +33,7 @@ class Standing:
 
     place: Ints
     comm: Ints
+    process: Ints
     lead: NDArray[np.float64]
     """Operations enqueued, usual differences in counting taken off."""
     pending: NDArray[np.bool_]
@@ -75,18 +49,28 @@ class Progress:
     """The method and its memory."""
 
     config: Config
-    series: Series = field(default_factory=Series)
+    series: Ranks = field(default_factory=Ranks)
+    lateness: Lateness = field(default_factory=Lateness)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in new `nccl` rows and name the ranks that hold up a communicator which stands still."""
-        new = rows.get("nccl")
+        """Take in new `nccl` rows and name the ranks that hold up a communicator."""
+        new, told = rows.get("nccl"), rows.get("source")
+        if told is not None:
+            self.series.note_losses(told)
         if new is not None and len(new.time) and "comm" in new.texts and "operations_total" in new.metrics:
-            self._feed(new)
+            self.series.feed(new)
         standing = self._standing(now)
-        if standing is None or not standing.stuck.any():
+        if standing is None:
             return []
         idents = list(self.series.number)
+        if not standing.stuck.any():
+            return self._late(now, standing, idents, tasks)
         found = [*self._never_entered(now, standing, idents), *self._wrong_collective(now, standing, idents)]
+        findings = self._hard(found, tasks)
+        held = {finding.verdict.task for finding in findings}
+        return findings + self._hard(self._held_up(now, standing, idents, tasks, held), tasks)
+
+    def _hard(self, found: list[Verdict], tasks: Tasks) -> list[Finding]:
         teams = [tasks.task_of(verdict.machine) for verdict in found]
         return [
             Finding(replace(verdict, task=task), True, 1.0)
@@ -94,48 +78,9 @@ class Progress:
             if task is not None
         ]
 
-    def _feed(self, rows: Rows) -> None:
-        state = self.series
-        places = state.admit(rows.idents)[rows.ident]
-        place, back = np.unique(places[::-1], return_index=True)
-        last = len(places) - 1 - back
-        newer = rows.time[last] > state.times["seen"][place]
-        place, last = place[newer], last[newer]
-        time, comm = rows.time[last], rows.text("comm")[last]
-        gap = time - state.times["seen"][place]
-        if (gap < 10**17).any():
-            state.period += 0.1 * (float(np.median(gap[gap < 10**17])) - state.period)
-        renewed = comm != state.comm[place]
-        for name in ("moves", "gap", "offset"):
-            state.floats[name][place[renewed]] = 0.0
-        operations = rows.number("operations_total")[last]
-        before = state.floats["operations"][place]
-        moved = renewed | ((operations != before) & ~np.isnan(operations))  # null says nothing, so not that it moved
-        operations = np.where(np.isnan(operations) & ~renewed, before, operations)
-        self._note_moves(place[moved], time[moved])
-        state.times["seen"][place] = time
-        state.comm[place], state.operation[place] = comm, rows.text("operation")[last]
-        for name, column in (("operations", operations), *((n, rows.number(n)[last]) for n in ("rank", "ranks"))):
-            state.floats[name][place] = column
-        state.floats["pending"][place] = np.nan_to_num(rows.number("pending")[last])
-        from_birth = rows.text("counted_from")[last] != _SINCE_ATTACH
-        state.floats["aligned"][place[renewed | from_birth]] = from_birth[renewed | from_birth]
-
-    def _note_moves(self, place: Ints, time: Ints) -> None:
-        floats, moved = self.series.floats, self.series.times["moved"]
-        # Time in which nobody waited for anybody, such as a checkpoint, is no gap.
-        since = np.maximum(moved[place], self.series.times["calm"][place])
-        gap = np.where(floats["moves"][place] >= _STARTUP_MOVES, (time - since) / SECOND, 0.0)
-        faded = floats["gap"][place] * 0.5 ** (gap / _GAP_HALF_LIFE_S)
-        floats["gap"][place] = np.maximum(faded, gap)
-        floats["moves"][place] += 1
-        moved[place] = time
-
     def _standing(self, now: int) -> Standing | None:
         state = self.series
-        count = len(state.number)
-        live = np.flatnonzero(now - state.times["seen"][:count] <= 3.5 * state.period + SECOND)
-        live = live[state.comm[live] != ""] if len(live) else live
+        live = state.live(now)
         if not len(live):
             return None
         _, comm = np.unique(state.comm[live].astype(str), return_inverse=True)
@@ -151,23 +96,14 @@ class Progress:
         still = now - moved
         state.times["calm"][live[~waiting[comm]]] = now
         stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
-        self._learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
+        state.learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
         lead = state.floats["operations"][live] + state.floats["offset"][live]
         lead[state.floats["aligned"][live] == 0] = np.nan
         idents = list(state.number)
         process = _codes([idents[place][:2] for place in live])
         waits = np.zeros(len(live), bool)
         np.logical_or.at(waits, process, pending)
-        return Standing(live, comm, lead, pending, stuck[comm], moved[comm], waits[process])
-
-    def _learn_offsets(self, live: Ints, comm: Ints, calm: NDArray[np.bool_]) -> None:
-        """Agents that came late count fewer operations; where nothing waits, the counts should agree."""
-        operations = self.series.floats["operations"][live]
-        most = np.zeros(len(calm))
-        np.maximum.at(most, comm, np.nan_to_num(operations))
-        at_rest = calm[comm]
-        self.series.floats["offset"][live[at_rest]] = (most[comm] - operations)[at_rest]
-        self.series.floats["aligned"][live[at_rest]] = 1.0
+        return Standing(live, comm, process, lead, pending, stuck[comm], moved[comm], waits[process])
 
     def _never_entered(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
         front = np.full(standing.comm.max() + 1, -np.inf)
@@ -190,14 +126,15 @@ class Progress:
         waiting, seconds = int((standing.pending & mine).sum()), (now - standing.still_since[at]) / SECOND
         machine, device = _who(idents[place])
         wanted = self.series.operation[standing.place[mine & standing.pending][0]]
+        doubt = self._doubt(standing, standing.comm[at], idents)
         message = (
             f"{self._rank(place, machine, device)} never entered {_named(wanted)}: "
             f"{lag:.0f} operation{'s' * (lag != 1)} behind, {waiting} rank{'s' * (waiting != 1)} "
-            f"waiting for it since {seconds:.0f} s"
+            f"waiting for it since {seconds:.0f} s{doubt}"
         )
         since = int(standing.still_since[at])
         # One rank that writes a checkpoint while the others wait at a barrier looks the same, for a while.
-        level: Level = "crit" if seconds >= self.config.sure_s else "warn"
+        level: Level = "crit" if seconds >= self.config.sure_s and not doubt else "warn"
         return Verdict(now, "", machine, device, "progress", "nccl.operations_total", lag, since, level, message)
 
     def _wrong_collective(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
@@ -233,6 +170,101 @@ class Progress:
         )
         since = int(standing.still_since[at])
         return Verdict(now, "", machine, device, "progress", "nccl.operation", 1.0, since, "crit", message)
+
+    def _held_up(
+        self, now: int, standing: Standing, idents: list[tuple[str, ...]], tasks: Tasks, done: set[str]
+    ) -> list[Verdict]:
+        """For each task in which all have entered and nothing moves: where the states of the chunks point."""
+        teams = np.array([tasks.task_of(idents[place][0]) or "" for place in standing.place])
+        out = []
+        for task in sorted(set(teams[standing.stuck].tolist()) - done - {""}):
+            mine = np.flatnonzero((teams == task) & standing.stuck)
+            place, floats = standing.place[mine], self.series.floats
+            chunks = Chunks(
+                standing.comm[mine],
+                standing.process[mine],
+                floats["rank"][place],
+                standing.pending[mine],
+                floats["sends_to"][place],
+                floats["receives_from"][place],
+            )
+            root = chunks.root()
+            if root is not None:
+                other = None if root.peer == NOBODY else mine[root.peer]
+                out.append(self._blocked(now, standing, (mine[root.at], other), root, idents))
+        return out
+
+    def _blocked(
+        self,
+        now: int,
+        standing: Standing,
+        ends: tuple[np.int64, np.int64 | None],
+        root: Root,
+        idents: list[tuple[str, ...]],
+    ) -> Verdict:
+        at, other = ends
+        place, since = standing.place[at], int(standing.still_since[at])
+        machine, device = _who(idents[place])
+        ranks = len(np.unique(standing.process[standing.pending]))
+        who, wanted = self._rank(place, machine, device), _named(self.series.operation[place])
+        if root.side == "gpu":
+            column, what = "waits_for_gpu", "has all the data it needs, but its GPU offers nothing to send on"
+        else:
+            column = "waits_to_send_to" if self.series.floats["sends_to"][place] >= 0 else "waits_to_receive_from"
+            way = "handed a chunk to" if column == "waits_to_send_to" else "did not take a chunk from"
+            end = (
+                "another rank"
+                if other is None
+                else self._rank(standing.place[other], *_who(idents[standing.place[other]]))
+            )
+            what = f"{way} {end} and it is not through: its link, or the other end's"
+        message = (
+            f"{who} entered {wanted} like all others and {what}; "
+            f"{ranks} ranks wait since {(now - since) / SECOND:.0f} s"
+        )
+        return Verdict(now, "", machine, device, "progress", f"nccl.{column}", 1.0, since, "crit", message)
+
+    def _late(self, now: int, standing: Standing, idents: list[tuple[str, ...]], tasks: Tasks) -> list[Finding]:
+        """Ranks that come last, or send slowest, each time; against those that they talk to."""
+        first = np.zeros(int(standing.process.max()) + 1, np.int64)
+        first[standing.process[::-1]] = standing.place[::-1]
+        machines = [idents[place][0] for place in first]
+        teams = [tasks.task_of(machine) for machine in machines]
+        names = {team: at for at, team in enumerate(sorted({team for team in teams if team is not None}))}
+        paired = _is_paired(self.series.operation[standing.place])
+        crowd = Crowd(
+            standing.place,
+            standing.comm,
+            standing.process,
+            _codes([(machine,) for machine in machines]),
+            np.array([names.get(team, -1) if team is not None else -1 for team in teams], np.int64),
+            np.bincount(standing.comm, paired)[standing.comm] > 0,
+        )
+        found = self.lateness.judge(now, self.series, crowd, idents)
+        return [self._standing_out(now, late, idents[first[late.process]], teams[late.process]) for late in found]
+
+    def _standing_out(self, now: int, late: Late, ident: tuple[str, ...], task: str | None) -> Finding:
+        machine, device = _who(ident)
+        share = f"worst of its task in {100 * late.share:.0f} % of the looks since then"
+        if late.signal == LATE:
+            metric, what = "nccl.active_ratio", "comes last to its collectives, the ranks that share them wait for it"
+        else:
+            metric, what = (
+                "nccl.send_pending_ratio",
+                "sends its chunks more slowly than the ranks that share its collectives",
+            )
+        message = f"{subject(machine, device)} {what}: {share}"
+        score = late.score / SIGNALS[late.signal][2]
+        level: Level = "crit" if late.weight >= 1.5 else "warn"
+        verdict = Verdict(now, task or "", machine, device, "progress", metric, score, late.since, level, message)
+        return Finding(verdict, False, late.weight)
+
+    def _doubt(self, standing: Standing, comm: np.int64, idents: list[tuple[str, ...]]) -> str:
+        """What was not seen of a communicator's calls, in words: absence proves less then."""
+        places = standing.place[standing.comm == comm]
+        machines = {idents[place][0] for place in places}
+        lost = float(self.series.floats["lost"][places].max()) + max(self.series.lost.get(m, 0.0) for m in machines)
+        return f"; {lost:.0f} calls were lost to the probes, so this is less sure" if lost else ""
 
     def _rank(self, place: np.int64, machine: str, device: str | None) -> str:
         """Who is meant, with its rank where that is known: `m03 gpu:0 (rank 24)`."""

@@ -1,0 +1,177 @@
+"""Lateness: each rank beside those it talks to, communicator by communicator; who comes last, or sends slowest?
+
+Ranks that wait for a late one are found at work longer than it, in the communicators that they share with it; those of
+its victims that others wait for in turn are themselves seen to wait. So what is missing is added up over all the
+communicators of a process, and only the root keeps a sum. Times need no common clock: shares of looks are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import SECOND
+from detector.ranks import Ranks
+from detector.window import grown
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+LATE, SENDING = 0, 1
+SIGNALS = (("active", -1.0, 0.12), ("sending", 1.0, 0.2))
+"""What is read, which way is bad, and the least sum over a process's communicators that counts, in shares of time."""
+_SMOOTH_S = 3.0
+_WARM = 15  # readings that make a norm
+_NORM_S = 300.0
+_STEP = 1.5  # the strongest second counts that many weak ones
+_ENOUGH = 8.0  # seconds at twice the bound that convict
+_APART = 1.5  # times as much as on any other machine of the task
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """The live series; arrays over them, and over their processes."""
+
+    live: Ints
+    comm: Ints
+    process: Ints
+    machine: Ints
+    """Of each process."""
+    task: Ints
+    """Of each process; -1: none."""
+    paired: NDArray[np.bool_]
+    """Whether the communicator carries sends and receives, where one side waits by nature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """One process that stands out: a place among the processes of the crowd."""
+
+    process: int
+    signal: int
+    score: float
+    weight: float
+    share: float
+    """Of the looks since it began, those that found it worst of its task."""
+    since: int
+
+
+@dataclass(slots=True)
+class Lateness:
+    """The memory of the comparison: by series what is usual, by process what speaks against it."""
+
+    comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
+    smooth: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    norm: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    age: Floats = field(default_factory=lambda: np.zeros(0))
+    evidence: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    """[signal, process], seconds."""
+    since: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    looks: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    firsts: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    convicted: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    judged_at: int = 0
+    _number: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def judge(self, now: int, ranks: Ranks, crowd: Crowd, idents: list[tuple[str, ...]]) -> list[Late]:
+        """Who stands out at `now` (Unix ns); `idents` are the series' of `ranks`, judged once a period of theirs."""
+        seconds = (now - self.judged_at) / SECOND if self.judged_at else 1.0
+        seats = self._seats([idents[place][:2] for place in crowd.live], crowd)
+        if seconds >= 0.95 * ranks.period / SECOND:
+            self.judged_at = now
+            seconds = min(seconds, 2 * ranks.period / SECOND)
+            excess = self._excess(ranks, crowd, seconds, seats)
+            score = np.zeros((2, len(crowd.machine)))
+            for signal in range(2):
+                score[signal] = np.bincount(crowd.process, excess[signal], len(crowd.machine))
+            self._add_up(now, score, crowd, seats, seconds)
+        found = [
+            (int(signal), int(process), seats[process]) for signal, process in np.argwhere(self.convicted[:, seats] > 0)
+        ]
+        return [
+            Late(
+                process,
+                signal,
+                float(self.evidence[signal, seat] / _ENOUGH * SIGNALS[signal][2]),
+                float(self.evidence[signal, seat] / _ENOUGH),
+                float(self.firsts[signal, seat] / max(self.looks[signal, seat], 1.0)),
+                int(self.since[signal, seat]),
+            )
+            for signal, process, seat in found
+            if crowd.task[process] >= 0
+        ]
+
+    def _seats(self, who: list[tuple[str, ...]], crowd: Crowd) -> Ints:
+        """The lasting numbers of the crowd's processes."""
+        first = np.zeros(len(crowd.machine), np.int64)
+        first[crowd.process[::-1]] = np.arange(len(who))[::-1]
+        seats = np.array([self._number.setdefault(who[at], len(self._number)) for at in first], np.int64)
+        for name in ("evidence", "since", "looks", "firsts", "convicted"):
+            setattr(self, name, grown(getattr(self, name), (2, len(self._number)), 0.0))
+        return seats
+
+    def _excess(self, ranks: Ranks, crowd: Crowd, seconds: float, seats: Ints) -> Floats:
+        """[signal, series]: by how much more than usual each differs from the others of its communicator."""
+        size = len(ranks.number)
+        self.smooth, self.norm = (grown(a, (2, size), 0.0) for a in (self.smooth, self.norm))
+        self.age = grown(self.age, (size,), 0.0)
+        if len(self.comm) < size:
+            self.comm = np.append(self.comm, np.full(2 * size - len(self.comm), "", object))
+        live = crowd.live
+        self.age[live[self.comm[live] != ranks.comm[live]]] = 0.0
+        self.comm[live] = ranks.comm[live]
+        fresh, warm = self.age[live] == 0, self.age[live] >= _WARM
+        self.age[live] += 1
+        calm = self.evidence[:, seats].max(0)[crowd.process] <= 0
+        pace = np.where(warm, np.where(calm, seconds / _NORM_S, seconds / _NORM_S / 10), 1 / self.age[live])
+        blend = 1 - np.exp(-seconds / _SMOOTH_S)
+        out = np.zeros((2, len(live)))
+        for signal, (name, sign, _) in enumerate(SIGNALS):
+            differs = sign * _beside_others(ranks.floats[name][live], crowd.comm)
+            before = np.where(fresh, differs, self.smooth[signal, live])
+            self.smooth[signal, live] = smooth = before + blend * (differs - before)
+            norm = np.where(fresh, differs, self.norm[signal, live])
+            self.norm[signal, live] = norm + pace * (differs - norm)
+            out[signal] = np.where(warm & ~crowd.paired, smooth - norm, 0.0)
+        return out
+
+    def _add_up(self, now: int, score: Floats, crowd: Crowd, seats: Ints, seconds: float) -> None:
+        for signal, (_, _, bound) in enumerate(SIGNALS):
+            worst, apart = _worst(score[signal], crowd)
+            against = np.where(apart, np.clip(score[signal] / bound - 1, -1.0, _STEP), -1.0)
+            before = self.evidence[signal, seats]
+            begins = (before <= 0) & (against > 0)
+            self.since[signal, seats[begins]] = now
+            for name in ("looks", "firsts"):
+                getattr(self, name)[signal, seats[begins]] = 0.0
+            self.looks[signal, seats] += 1
+            self.firsts[signal, seats] += worst
+            after = np.clip(before + against * seconds, 0.0, 3 * _ENOUGH)
+            self.evidence[signal, seats] = after
+            held = self.convicted[signal, seats] > 0
+            self.convicted[signal, seats] = (after >= _ENOUGH) | (held & (after > 0))
+
+
+def _beside_others(values: Floats, comm: Ints) -> Floats:
+    """Each value less the mean of the others of its communicator; 0 where there are none or it is unknown."""
+    known = ~np.isnan(values)
+    total = np.bincount(comm, np.where(known, values, 0.0))[comm]
+    count = np.bincount(comm, known)[comm]
+    others = (total - np.nan_to_num(values)) / np.maximum(count - 1, 1)
+    return np.where(known & (count > 1), values - others, 0.0)
+
+
+def _worst(score: Floats, crowd: Crowd) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """[process]: whether it is the worst of its task, and whether it is so by far compared with other machines."""
+    tasks = int(crowd.task.max(initial=-1)) + 1
+    task = np.where(crowd.task < 0, tasks, crowd.task)
+    most = np.full(tasks + 1, -np.inf)
+    np.maximum.at(most, task, score)
+    worst = score >= most[task]
+    place = np.full(tasks + 1, -1, np.int64)
+    place[task[worst]] = crowd.machine[worst]
+    elsewhere = np.where(crowd.machine == place[task], -np.inf, score)
+    second = np.full(tasks + 1, -np.inf)
+    np.maximum.at(second, task, elsewhere)
+    return worst, worst & (score > _APART * np.maximum(second[task], 0.0))

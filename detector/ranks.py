@@ -1,0 +1,122 @@
+"""Ranks: the newest reading of each communicator of each process, and the rhythm in which it moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import SECOND
+from detector.rows import NEVER, Rows
+from detector.window import grown
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+UNKNOWN = -2.0
+"""Where a waiting rank's peer cannot be read; -1: it waits for none."""
+_STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
+_GAP_HALF_LIFE_S = 1800.0
+_SINCE_ATTACH = "attach"
+"""An agent that came late and could not learn what had gone before: its count compares with no other rank's."""
+_READ = {"active": "active_ratio", "sending": "send_pending_ratio", "receiving": "receive_pending_ratio"}
+_STATES = {"sends_to": "waits_to_send_to", "receives_from": "waits_to_receive_from", "gpu": "waits_for_gpu"}
+_FLOATS = ("operations", "rank", "ranks", "pending", "offset", "aligned", "gap", "moves", "lost", *_READ, *_STATES)
+_TIMES = ("seen", "moved", "calm")
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The newest reading of each (machine, gpu, slot); arrays over series."""
+
+    number: dict[tuple[str, ...], int] = field(default_factory=dict)
+    floats: dict[str, Floats] = field(default_factory=lambda: {n: np.zeros(0) for n in _FLOATS})
+    times: dict[str, Ints] = field(default_factory=lambda: {n: np.zeros(0, np.int64) for n in _TIMES})
+    comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
+    operation: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
+    period: float = SECOND
+    """Time between two rows of one series, ns."""
+    lost: dict[str, float] = field(default_factory=dict)
+    """Machine -> probe hits that its kernel side could not keep at all."""
+
+    def note_losses(self, rows: Rows) -> None:
+        """Take in what the agents' sources say of themselves."""
+        total = rows.number("lost_total")
+        for at in np.flatnonzero(total > 0):
+            machine = rows.idents[rows.ident[at]][0]
+            self.lost[machine] = max(float(total[at]), self.lost.get(machine, 0.0))
+
+    def feed(self, rows: Rows) -> None:
+        """Take in new `nccl` rows; of several of one series the newest counts."""
+        places = self._admit(rows.idents)[rows.ident]
+        place, back = np.unique(places[::-1], return_index=True)
+        last = len(places) - 1 - back
+        newer = rows.time[last] > self.times["seen"][place]
+        place, last = place[newer], last[newer]
+        time, comm = rows.time[last], rows.text("comm")[last]
+        self._learn_period(time - self.times["seen"][place])
+        renewed = comm != self.comm[place]
+        for name in ("moves", "gap", "offset"):
+            self.floats[name][place[renewed]] = 0.0
+        operations = rows.number("operations_total")[last]
+        before = self.floats["operations"][place]
+        moved = renewed | ((operations != before) & ~np.isnan(operations))  # null says nothing, so not that it moved
+        operations = np.where(np.isnan(operations) & ~renewed, before, operations)
+        self._note_moves(place[moved], time[moved])
+        self.times["seen"][place] = time
+        self.comm[place], self.operation[place] = comm, rows.text("operation")[last]
+        self.floats["operations"][place] = operations
+        self._note_states(place, rows, last)
+        from_birth = rows.text("counted_from")[last] != _SINCE_ATTACH
+        self.floats["aligned"][place[renewed | from_birth]] = from_birth[renewed | from_birth]
+
+    def _note_states(self, place: Ints, rows: Rows, last: Ints) -> None:
+        for name in ("rank", "ranks"):
+            self.floats[name][place] = rows.number(name)[last]
+        for name, column in _READ.items():
+            self.floats[name][place] = rows.number(column)[last]
+        for name, column in _STATES.items():
+            self.floats[name][place] = np.nan_to_num(rows.number(column)[last], nan=UNKNOWN)
+        for name, column in (("pending", "pending"), ("lost", "lost_total")):
+            self.floats[name][place] = np.nan_to_num(rows.number(column)[last])
+
+    def _admit(self, idents: tuple[tuple[str, ...], ...]) -> Ints:
+        """The series' numbers; new ones get room."""
+        places = np.array([self.number.setdefault(ident, len(self.number)) for ident in idents], np.int64)
+        size = (len(self.number),)
+        self.floats = {name: grown(a, size, 0.0) for name, a in self.floats.items()}
+        self.times = {name: grown(a, size, NEVER) for name, a in self.times.items()}
+        for name in ("comm", "operation"):
+            words = getattr(self, name)
+            if len(words) < size[0]:
+                setattr(self, name, np.append(words, np.full(2 * size[0] - len(words), "", object)))
+        return places
+
+    def _learn_period(self, gap: Ints) -> None:
+        if (gap < 10**17).any():
+            self.period += 0.1 * (float(np.median(gap[gap < 10**17])) - self.period)
+
+    def _note_moves(self, place: Ints, time: Ints) -> None:
+        floats, moved = self.floats, self.times["moved"]
+        # Time in which nobody waited for anybody, such as a checkpoint, is no gap.
+        since = np.maximum(moved[place], self.times["calm"][place])
+        gap = np.where(floats["moves"][place] >= _STARTUP_MOVES, (time - since) / SECOND, 0.0)
+        faded = floats["gap"][place] * 0.5 ** (gap / _GAP_HALF_LIFE_S)
+        floats["gap"][place] = np.maximum(faded, gap)
+        floats["moves"][place] += 1
+        moved[place] = time
+
+    def live(self, now: int) -> Ints:
+        """The series of known communicators that were read not long before `now` (Unix ns)."""
+        count = len(self.number)
+        live = np.flatnonzero(now - self.times["seen"][:count] <= 3.5 * self.period + SECOND)
+        return live[self.comm[live] != ""] if len(live) else live
+
+    def learn_offsets(self, live: Ints, comm: Ints, calm: NDArray[np.bool_]) -> None:
+        """Agents that came late count fewer operations; where nothing waits, the counts should agree."""
+        operations = self.floats["operations"][live]
+        most = np.zeros(len(calm))
+        np.maximum.at(most, comm, np.nan_to_num(operations))
+        at_rest = calm[comm]
+        self.floats["offset"][live[at_rest]] = (most[comm] - operations)[at_rest]
+        self.floats["aligned"][live[at_rest]] = 1.0
