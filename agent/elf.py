@@ -42,10 +42,30 @@ STRUCTURES: dict[str, tuple[str, ...]] = {
     "ncclComm": ("rank", "nRanks", "commHash", "cudaDev", "opCount", "proxyState"),
     "ncclProxyState": ("progressState",),
     "ncclProxyProgressState": ("active",),
-    "ncclProxyArgs": ("subs", "nsubs", "next"),
-    "ncclProxySubArgs": ("posted", "received", "transmitted", "done"),
+    "ncclProxyArgs": ("subs", "nsubs", "state", "next"),
+    "ncclProxyConnection": ("send",),
+    "ncclProxySubArgs": ("connection", "peer", "nsteps", "base", "posted", "received", "transmitted", "done"),
 }
-OPTIONAL: dict[str, tuple[str, ...]] = {"ncclComm": ("startMagic", "endMagic")}
+"""What has to be known before anything is read."""
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "ncclComm": (
+        "startMagic",
+        "endMagic",
+        "busId",
+        "node",
+        "nNodes",
+        "localRank",
+        "collOpCount",
+        "asyncResult",
+        "abortFlag",
+        "workFifoProduced",
+        "workFifoConsumed",
+    ),
+    "ncclProxyArgs": ("opCount",),
+    "ncclProxySubArgs": ("channelId", "nbytes"),
+    "ncclProxyOp": ("peer",),  # only where it is there does ncclProxySubArgs.peer name the peer, and not a root
+}
+"""What some versions lack."""
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
@@ -154,28 +174,30 @@ def find_layout(elf: Any) -> dict[str, dict[str, int]] | None:
         path = os.path.basename(name.value.decode(errors="replace")) if name else ""
         units.append((_LIKELY_UNITS.index(path) if path in _LIKELY_UNITS else len(_LIKELY_UNITS), unit))
     layout: dict[str, dict[str, int]] = {}
+    wanted = {*STRUCTURES, *OPTIONAL}
     for _, unit in sorted(units, key=lambda pair: pair[0]):
         for die in unit.get_top_DIE().iter_children():
             _learn(die, layout)
-        if all(name in layout for name in STRUCTURES):
-            return layout
-    return None
+        if wanted <= layout.keys():
+            break
+    return layout if STRUCTURES.keys() <= layout.keys() else None
 
 
 def _learn(die: Any, layout: dict[str, dict[str, int]]) -> None:
     if die.tag != "DW_TAG_structure_type" or "DW_AT_declaration" in die.attributes:
         return
     name = die.attributes["DW_AT_name"].value.decode(errors="replace") if "DW_AT_name" in die.attributes else ""
-    if name not in STRUCTURES or name in layout:
+    if name not in {*STRUCTURES, *OPTIONAL} or name in layout:
         return
     members = {"sizeof": int(die.attributes["DW_AT_byte_size"].value)}
-    wanted = STRUCTURES[name] + OPTIONAL.get(name, ())
+    needed = STRUCTURES.get(name, ())
+    wanted = needed + OPTIONAL.get(name, ())
     for member in die.iter_children():
         label = member.attributes.get("DW_AT_name")
         place = member.attributes.get("DW_AT_data_member_location")
         if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
             members[label.value.decode()] = int(place.value)
-    if all(member in members for member in STRUCTURES[name]) and _is_plausible(members):
+    if all(member in members for member in needed) and _is_plausible(members):
         layout[name] = members
 
 

@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 
 from agent.libraries import Layout
 from agent.memory import Memory
@@ -17,23 +17,53 @@ Key = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Target:
-    place: tuple[int, int]
-    """Process and address of the proxy's list: communicators may share one."""
-    proxy: Proxy
+class _Counts:
+    """How many looks found what, since the first."""
+
     looks: int = 0
     active: int = 0
     sending: int = 0
     receiving: int = 0
 
 
+@dataclass(slots=True)
+class _Place:
+    """One proxy's list, which communicators may share."""
+
+    proxy: Proxy
+    counts: _Counts = field(default_factory=_Counts)
+    last: Transfers = field(default_factory=Transfers)
+    moved: float = 0.0
+    """When something at work was last seen to have moved, or nothing was at work; monotonic seconds."""
+    looked: float = 0.0
+
+
+@dataclass(slots=True)
+class _Target:
+    place: tuple[int, int]
+    """Process and address of the proxy's list."""
+    told: bool
+    """Whether the library says which rank a transfer is for."""
+    before: _Counts = field(default_factory=_Counts)
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited."""
+    """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited; and the last look.
+
+    What several communicators share is nobody's own: then ranks and steps are None.
+    """
 
     active: float
     sending: float
     receiving: float
+    send_to: int | None
+    receive_from: int | None
+    unoffered: bool
+    still: float
+    """Seconds for which nothing at work has moved."""
+    steps: tuple[int, int, int, int] | None
+    """Posted, transmitted, done by sending, and received."""
 
 
 class Looks:
@@ -41,6 +71,7 @@ class Looks:
 
     def __init__(self, hertz: float) -> None:
         self._targets: dict[Key, _Target] = {}
+        self._places: dict[tuple[int, int], _Place] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, args=(1 / hertz,), name="looks", daemon=True)
@@ -49,25 +80,47 @@ class Looks:
     def watch(self, key: Key, memory: Memory, layout: Layout) -> None:
         """Look at this communicator from now on, if its proxy can be found."""
         head = memory.active_list(key[1], layout)
-        if head is not None:
-            with self._lock:
-                self._targets[key] = _Target((key[0], head), Proxy(memory, head, layout))
+        if head is None:
+            return
+        place = key[0], head
+        try:
+            proxy = Proxy(memory, head, layout)
+        except (KeyError, struct.error):  # members that overlap: another's word, and an absurd one
+            return
+        with self._lock:
+            self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
+            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()))
 
     def forget(self, gone: Callable[[Key], bool]) -> None:
         """Look no more at the communicators of which this is true."""
         with self._lock:
             self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
+            wanted = {target.place for target in self._targets.values()}
+            self._places = {place: known for place, known in self._places.items() if place in wanted}
 
     def take(self, key: Key) -> Shares | None:
         """What the looks since the last call found; None: no look worked."""
         with self._lock:
             target = self._targets.get(key)
-            if target is None or not target.looks:
+            if target is None:
                 return None
-            found = (target.active, target.sending, target.receiving)
-            shares = Shares(*(count / target.looks for count in found))
-            target.looks = target.active = target.sending = target.receiving = 0
-            return shares
+            place, before = self._places[target.place], target.before
+            looks = place.counts.looks - before.looks
+            if not looks:
+                return None
+            target.before = now = _Counts(*astuple(place.counts))
+            alone = sum(one.place == target.place for one in self._targets.values()) == 1
+            known, steps = alone and target.told, place.proxy.steps
+            return Shares(
+                (now.active - before.active) / looks,
+                (now.sending - before.sending) / looks,
+                (now.receiving - before.receiving) / looks,
+                place.last.send_to if known else None,
+                place.last.receive_from if known else None,
+                place.last.unoffered,
+                place.looked - place.moved,
+                (steps.posted, steps.transmitted, steps.done, steps.received) if alone else None,
+            )
 
     def close(self) -> None:
         """End the thread."""
@@ -78,20 +131,23 @@ class Looks:
         while not self._closed:
             time.sleep(period)  # half the price of a wait for an event, and this happens many times a second
             with self._lock:
-                found: dict[tuple[int, int], Transfers | None] = {}
-                for target in self._targets.values():
-                    if target.place not in found:
-                        found[target.place] = _look(target.proxy)
-                    one = found[target.place]
-                    if one is not None:
-                        target.looks += 1
-                        target.active += one.active
-                        target.sending += one.sending
-                        target.receiving += one.receiving
+                now = time.monotonic()
+                for place in self._places.values():
+                    _look(place, now)
 
 
-def _look(proxy: Proxy) -> Transfers | None:
+def _look(place: _Place, now: float) -> None:
     try:
-        return proxy.look()
+        seen = place.proxy.look()
     except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
-        return None
+        return
+    if seen is None:
+        return
+    counts = place.counts
+    counts.looks += 1
+    counts.active += seen.active
+    counts.sending += seen.sending
+    counts.receiving += seen.receiving
+    place.last, place.looked = seen, now
+    if place.proxy.moved or not seen.active:
+        place.moved = now

@@ -3,106 +3,201 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from agent.libraries import Layout
 from agent.memory import Gather, Memory
 
-_WORD, _HALF = struct.Struct("<Q"), struct.Struct("<I")
+NOBODY = -1
+_WORD = struct.Struct("<Q")
 _ARGUMENTS, _SUBS = 64, 128
 _GUESSED_BYTES = 1 << 16
+_PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
+_LEAP = 1 << 40
+"""No connection moves so many steps between two looks: a value that says so is torn."""
+_NODE = {"nsubs": "i", "state": "i", "next": "Q"}
+_SUB = {
+    "connection": "Q",
+    "peer": "i",
+    "nsteps": "i",
+    "base": "Q",
+    "posted": "Q",
+    "received": "Q",
+    "transmitted": "Q",
+    "done": "Q",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
     """What a look at a proxy found."""
 
-    active: bool
+    active: bool = False
     """An operation is at work, be it only waiting for the other ranks."""
-    sending: bool
+    sending: bool = False
     """A chunk was handed to the network and is not yet through."""
-    receiving: bool
+    receiving: bool = False
     """A chunk is awaited from the network."""
+    send_to: int = NOBODY
+    """To which rank; of several the least advanced."""
+    receive_from: int = NOBODY
+    """From which rank; of several the least advanced."""
+    unoffered: bool = False
+    """A transfer is not at its end, and the network has nothing to do for it: the GPU has to offer more."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Steps that the connections seen at work have come since each was first seen."""
+
+    posted: int = 0
+    transmitted: int = 0
+    done: int = 0
+    received: int = 0
+
+
+class _Fields:
+    """Members of a structure in a given order, unpacked at once from where the first of them lies."""
+
+    def __init__(self, places: Mapping[str, int], kinds: Mapping[str, str]) -> None:
+        order = sorted(kinds, key=lambda name: places[name])
+        self.begin = places[order[0]]
+        form, at = "<", self.begin
+        for name in order:
+            form += f"{places[name] - at}x{kinds[name]}"
+            at = places[name] + struct.calcsize("<" + kinds[name])
+        packed = struct.Struct(form)
+        self.size, self._unpack = packed.size, packed.unpack_from
+        self._sorted = itemgetter(*(order.index(name) for name in kinds))
+
+    def read(self, data: bytes, at: int) -> tuple[int, ...]:
+        """The members of the structure whose first wanted member lies at `at`."""
+        found: tuple[int, ...] = self._sorted(self._unpack(data, at))
+        return found
 
 
 class Proxy:
     """The list of transfers at work; its nodes come from a pool, so the next look finds them where the last one did.
 
-    Structures: ncclProxyArgs and ncclProxySubArgs (NCCL, src/include/proxy.h).
+    Structures: ncclProxyArgs, ncclProxySubArgs and ncclProxyConnection (NCCL, src/include/proxy.h). A connection counts
+    its steps from `base` on, where the operation before it ended. Raises struct.error for an absurd layout.
     """
 
     def __init__(self, memory: Memory, active_list: int, layout: Layout) -> None:
         self._memory, self._head = memory, active_list
-        node, self._sub = layout["ncclProxyArgs"], layout["ncclProxySubArgs"]
-        self._subs, self._begin = node["subs"], min(node["nsubs"], node["next"])
-        # They lie together behind the subs: one read brings both.
-        self._span = max(node["nsubs"] + 4, node["next"] + 8) - self._begin
-        self._count_at, self._next_at = node["nsubs"] - self._begin, node["next"] - self._begin
+        self._node, self._sub = _Fields(layout["ncclProxyArgs"], _NODE), _Fields(layout["ncclProxySubArgs"], _SUB)
+        self._subs, self._stride = layout["ncclProxyArgs"]["subs"], layout["ncclProxySubArgs"]["sizeof"]
+        self._send_at = layout["ncclProxyConnection"]["send"]
+        self._sides: dict[int, bool | None] = {}
+        self._last: dict[int, tuple[int, int, int]] = {}
         self._path: list[tuple[int, int]] = []  # address and number of subs of each node
         self._gather: Gather | None = None
+        self._seen, self._transfers = b"", Transfers()
+        self.steps = Steps()
+        self.moved = True
+        """Whether the last look found anything other than the look before it did."""
 
     def look(self) -> Transfers | None:
-        """What it is at now; None where it cannot be read. Raises ValueError or struct.error for an absurd layout."""
-        data = self._gather.read() if self._gather else None
-        found = self._follow(data) if data is not None else None
-        return found or self._walk()
+        """What it is at now; None where it cannot be read."""
+        view = self._gather.read() if self._gather else None
+        data = bytes(view) if view is not None else None
+        if data is None or not self._is_followed(data):
+            data = self._walk()
+        if data is None:
+            return None
+        self.moved = data != self._seen
+        if self.moved:
+            self._seen, self._transfers = data, self._judge(data)
+        return self._transfers
 
-    def _follow(self, data: memoryview) -> Transfers | None:
-        """What the nodes of the last look hold now; None where they are the list no more."""
-        (head,) = _WORD.unpack_from(data)
-        address, at, sending, receiving = head, _WORD.size, False, False
+    def _is_followed(self, data: bytes) -> bool:
+        """Whether the nodes of the last look are the list still; what lies behind its end is another matter."""
+        (address,) = _WORD.unpack_from(data)
+        at = _WORD.size
         for known, count in self._path:
             if not address:
                 break
-            if address != known or _HALF.unpack_from(data, at + self._count_at)[0] != count:
-                return None
-            one = self._judge(data, at + self._span, count)
-            sending, receiving = sending or one[0], receiving or one[1]
-            (address,) = _WORD.unpack_from(data, at + self._next_at)
-            at += self._span + count * self._sub["sizeof"]
-        return None if address else Transfers(bool(head), sending, receiving)
+            subs, _, following = self._node.read(data, at)
+            if address != known or subs != count:
+                return False
+            at, address = at + self._node.size + count * self._stride, following
+        return not address
 
-    def _walk(self) -> Transfers | None:
+    def _walk(self) -> bytes | None:
         """Read node by node, and remember them for the next look."""
-        head = address = self._memory.word(self._head)
+        head = self._memory.read(self._head, _WORD.size)
         if head is None:
             return None
-        path, sending, receiving = list[tuple[int, int]](), False, False
+        pieces, path, address = [head], list[tuple[int, int]](), int.from_bytes(head, "little")
         while address and len(path) < _ARGUMENTS:
-            data = self._memory.read(address + self._begin, self._span)
-            if data is None:
+            node = self._memory.read(address + self._node.begin, self._node.size)
+            if node is None:
                 return None
-            (count,) = _HALF.unpack_from(data, self._count_at)
-            subs = self._memory.read(address + self._subs, count * self._sub["sizeof"]) if count <= _SUBS else None
+            count, _, following = self._node.read(node, 0)
+            subs = self._memory.read(address + self._subs, count * self._stride) if 0 <= count <= _SUBS else None
             if subs is None:
                 return None
-            one = self._judge(memoryview(subs), 0, count)
-            sending, receiving = sending or one[0], receiving or one[1]
+            pieces += [node, subs]
             path.append((address, count))
-            (address,) = _WORD.unpack_from(data, self._next_at)
+            address = following
         if path:
             self._remember(path)
-        return Transfers(bool(head), sending, receiving)
+        return b"".join(pieces)
 
-    def _judge(self, data: memoryview, at: int, count: int) -> tuple[bool, bool]:
-        """Whether any of the sub-operations is sending, and receiving."""
-        size, word = self._sub["sizeof"], _WORD.unpack_from
-        sending = receiving = False
-        # One or two of them as a rule: arrays would cost more than they save.
-        for start in range(at, at + count * size, size):
-            (received,) = word(data, start + self._sub["received"])
-            # Only receiving counts `received`; there `transmitted` means handed to the GPU.
-            if received:
-                receiving = receiving or received < word(data, start + self._sub["posted"])[0]
-            elif not sending:
-                sending = word(data, start + self._sub["transmitted"]) > word(data, start + self._sub["done"])
-        return sending, receiving
+    def _judge(self, data: bytes) -> Transfers:
+        """What the nodes hold; `_path` tells where in the data they lie."""
+        (address,) = _WORD.unpack_from(data)
+        at, sends, receipts, unoffered = _WORD.size, list[tuple[int, int]](), list[tuple[int, int]](), False
+        active = bool(address)
+        for _, count in self._path:
+            if not address:
+                break
+            _, state, address = self._node.read(data, at)
+            at += self._node.size
+            for start in range(at, at + count * self._stride, self._stride) if state == _PROGRESS else ():
+                sub = self._sub.read(data, start + self._sub.begin)
+                on_its_way, waits = self._count(sub)
+                unoffered |= waits
+                if on_its_way and self._sides[sub[0]]:
+                    sends.append((sub[-1], sub[1]))
+                elif on_its_way:
+                    receipts.append((sub[5], sub[1]))
+            at += count * self._stride
+        send_to = min(sends)[1] if sends else NOBODY
+        receive_from = min(receipts)[1] if receipts else NOBODY
+        idle = not sends and not receipts
+        return Transfers(active, bool(sends), bool(receipts), send_to, receive_from, unoffered and idle)
+
+    def _count(self, sub: tuple[int, ...]) -> tuple[bool, bool]:
+        """Add up what a connection has moved; whether the network has work for it, and whether the GPU has."""
+        connection, _, steps, base, posted, received, transmitted, done = sub
+        if connection not in self._sides:
+            word = self._memory.word(connection + self._send_at, 4)
+            self._sides[connection] = None if word is None else bool(word)
+        sending = self._sides[connection]
+        if sending is None:
+            return False, False
+        now = (base + posted, base + transmitted, base + done) if sending else (base + received, 0, 0)
+        before = self._last.get(connection, now)
+        if all(old <= new < old + _LEAP for old, new in zip(before, now, strict=True)):
+            self._last[connection] = now
+            grown = [new - old for old, new in zip(before, now, strict=True)]
+            if sending:
+                self.steps.posted += grown[0]
+                self.steps.transmitted += grown[1]
+                self.steps.done += grown[2]
+            else:
+                self.steps.received += grown[0]
+        if sending:
+            return transmitted > done, transmitted == done < steps
+        return posted > received, posted == received and done < steps
 
     def _remember(self, path: list[tuple[int, int]]) -> None:
-        size = self._sub["sizeof"]
         ranges = [(self._head, _WORD.size)]
         for address, count in path:
-            ranges += [(address + self._begin, self._span), (address + self._subs, count * size)]
+            ranges += [(address + self._node.begin, self._node.size), (address + self._subs, count * self._stride)]
         self._path = path
         small = sum(length for _, length in ranges) <= _GUESSED_BYTES
         self._gather = Gather(self._memory.pid, ranges) if small else None

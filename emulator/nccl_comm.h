@@ -29,8 +29,26 @@ typedef enum {
 
 enum ncclProxyOpState { ncclProxyOpNone, ncclProxyOpReady, ncclProxyOpProgress };
 
+struct ncclProxyConnection {
+	int send, transport, shared;
+	int tpLocalRank, sameProcess;
+	uint64_t step; /* in the real one behind transportResources: where the next operation begins */
+};
+
+struct ncclProxyOp {
+	struct ncclProxyConnection *connection;
+	ssize_t nbytes;
+	uint64_t opCount;
+	int root;
+	int nsteps;
+	uint8_t dtype;
+	uint8_t coll;
+	uint8_t pattern;
+	int peer;
+};
+
 struct ncclProxySubArgs {
-	void *connection;
+	struct ncclProxyConnection *connection;
 	int channelId;
 	int nsteps;
 	ssize_t nbytes;
@@ -116,6 +134,7 @@ struct ncclComm {
 	uint64_t children;	    /* communicators shrunk from this one */
 	uint64_t sends[FABRIC_RANKS], receives[FABRIC_RANKS];
 	struct ncclProxyState proxy;
+	struct ncclProxyConnection connections[2][FABRIC_RANKS]; /* from each rank, to each rank */
 	uint32_t abortWord;
 	uint64_t endMagic;
 };

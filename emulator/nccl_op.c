@@ -6,9 +6,9 @@
 
 enum { PATTERN_RING, PATTERN_SEND = 13, PATTERN_RECV = 14 }; /* ncclPattern_t */
 
-static struct ncclProxyArgs *take_args(struct nccl_op *op, int pattern, int peer)
+static struct ncclProxyArgs *take_args(struct ncclComm *comm, const struct ncclProxyOp *op)
 {
-	struct ncclProxyProgressState *state = &op->comm->proxy.progressState;
+	struct ncclProxyProgressState *state = &comm->proxy.progressState;
 	struct ncclProxyArgs *args = state->pool ? state->pool : malloc(sizeof(*args));
 
 	if (!args)
@@ -19,19 +19,37 @@ static struct ncclProxyArgs *take_args(struct nccl_op *op, int pattern, int peer
 				       .opCount = op->opCount,
 				       .sliceSteps = 1,
 				       .chunkSteps = 1,
-				       .dtype = (uint8_t)op->datatype,
-				       .pattern = (uint8_t)pattern,
-				       .coll = (uint8_t)op->func,
+				       .dtype = op->dtype,
+				       .pattern = op->pattern,
+				       .coll = op->coll,
 				       .state = ncclProxyOpProgress};
-	args->subs[0] = (struct ncclProxySubArgs){.nsteps = op->steps,
-						  .nbytes = (ssize_t)(op->bytes / op->steps),
-						  .peer = peer,
-						  .base = op->comm->sent,
-						  .posted = (uint64_t)op->steps,
-						  .end = (uint64_t)op->steps};
+	args->subs[0] = (struct ncclProxySubArgs){.connection = op->connection,
+						  .nsteps = op->nsteps,
+						  .nbytes = op->nbytes,
+						  .peer = op->peer,
+						  .base = op->connection->step,
+						  .posted = (uint64_t)op->nsteps,
+						  .end = (uint64_t)op->nsteps};
+	op->connection->step += (uint64_t)op->nsteps;
 	args->next = state->active;
 	__atomic_store_n(&state->active, args, __ATOMIC_RELEASE);
 	return args;
+}
+
+static struct ncclProxyArgs *append(struct nccl_op *op, int send, int pattern, int peer)
+{
+	struct ncclProxyConnection *connection = &op->comm->connections[send][peer];
+	struct ncclProxyOp proxy = {.connection = connection,
+				    .nbytes = (ssize_t)(op->bytes / op->steps),
+				    .opCount = op->opCount,
+				    .nsteps = op->steps,
+				    .dtype = (uint8_t)op->datatype,
+				    .coll = (uint8_t)op->func,
+				    .pattern = (uint8_t)pattern,
+				    .peer = peer};
+
+	connection->send = send;
+	return take_args(op->comm, &proxy);
 }
 
 void op_activate(struct nccl_op *op)
@@ -39,12 +57,12 @@ void op_activate(struct nccl_op *op)
 	int rank = op->comm->rank, ranks = op->comm->nRanks;
 
 	if (op->func == ncclFuncSend)
-		op->send = take_args(op, PATTERN_SEND, op->peer);
+		op->send = append(op, 1, PATTERN_SEND, op->peer);
 	else if (op->func == ncclFuncRecv)
-		op->recv = take_args(op, PATTERN_RECV, op->peer);
+		op->recv = append(op, 0, PATTERN_RECV, op->peer);
 	else {
-		op->recv = take_args(op, PATTERN_RING, (rank + ranks - 1) % ranks);
-		op->send = take_args(op, PATTERN_RING, (rank + 1) % ranks);
+		op->recv = append(op, 0, PATTERN_RING, (rank + ranks - 1) % ranks);
+		op->send = append(op, 1, PATTERN_RING, (rank + 1) % ranks);
 	}
 }
 

@@ -12,6 +12,7 @@ from agent.baseline import Baseline
 from agent.communicators import Communicator, Communicators
 from agent.context import Context
 from agent.inspector import Inspector
+from agent.looks import Shares
 from agent.pool import Pool
 from agent.processes import Process
 from agent.training import Trainee
@@ -101,7 +102,6 @@ class Nccl:
         since, queries = int(entry["blocked_since"]), int(entry["queries"])
         waiting = max(clock - since, 0) if since else 0
         asked, followed.queries = queries - followed.queries, queries
-        shares = self._inspector.shares(pid, comm)
         return {
             "gpu": followed.gpu,
             "slot": str(followed.slot),
@@ -118,10 +118,7 @@ class Nccl:
             "pending": float(asked > 0) if queries else None,
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
             "host_blocked_seconds_total": (int(entry["blocked_ns"]) + waiting) / 1e9,
-            "active_ratio": shares.active if shares else None,
-            "send_pending_ratio": shares.sending if shares else None,
-            "receive_pending_ratio": shares.receiving if shares else None,
-        }
+        } | _of_transfers(self._inspector.shares(pid, comm), known.ranks)
 
     def _follow(self, index: int, trainee: Trainee) -> Followed:
         """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
@@ -174,6 +171,24 @@ def _of_process(process: Any) -> dict[str, Value]:
         return {}
     starts, lost = int(process["group_starts"]), int(process["lost"])
     return {"groups_total": starts, "groups_open": float(starts - int(process["group_ends"])), "lost_total": lost}
+
+
+def _of_transfers(shares: Shares | None, ranks: int | None) -> dict[str, Value]:
+    if shares is None:
+        return {}
+    values: dict[str, Value] = {
+        "active_ratio": shares.active,
+        "send_pending_ratio": shares.sending,
+        "receive_pending_ratio": shares.receiving,
+        "waits_for_gpu": float(shares.unoffered),
+        "still_seconds": shares.still,
+    }
+    for name, rank in (("waits_to_send_to", shares.send_to), ("waits_to_receive_from", shares.receive_from)):
+        values[name] = float(rank) if rank is not None and -1 <= rank < (ranks or 0) else None
+    if shares.steps:
+        names = ("posted", "transmitted", "done", "received")
+        values |= {f"steps_{name}_total": count for name, count in zip(names, shares.steps, strict=True)}
+    return values
 
 
 def _operation(entry: Any) -> str | None:

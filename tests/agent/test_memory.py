@@ -19,8 +19,12 @@ LAYOUT = {
     },
     "ncclProxyState": {"sizeof": 64, "progressState": 24},
     "ncclProxyProgressState": {"sizeof": 32, "active": 8},
-    "ncclProxyArgs": {"sizeof": 200, "subs": 0, "nsubs": 160, "state": 164, "next": 168},
-    "ncclProxySubArgs": {"sizeof": 40, "posted": 0, "received": 8, "transmitted": 16, "done": 24},
+    "ncclProxyArgs": {"sizeof": 240, "subs": 0, "nsubs": 224, "state": 228, "next": 232},
+    "ncclProxyConnection": {"sizeof": 32, "send": 4},
+    "ncclProxySubArgs": {
+        "sizeof": 56, "peer": 0, "nsteps": 4, "connection": 8, "base": 16, "posted": 24, "received": 32,
+        "transmitted": 40, "done": 48,
+    },
 }  # fmt: skip
 
 
@@ -70,39 +74,81 @@ def test_unmapped_addresses(memory: Memory) -> None:
         assert memory.identity(address, LAYOUT) is None
 
 
-def arguments(
-    subs: list[tuple[int, int, int, int]], following: int = 0, count: int | None = None
-) -> ctypes.Array[ctypes.c_char]:
-    """A node of the proxy's list: (posted, received, transmitted, done) of each sub-operation."""
-    data = block(count=(160, 4, len(subs) if count is None else count), next=(168, 8, following))
+SENDING, RECEIVING = block(send=(4, 4, 1)), block()
+Sub = tuple[int, int, int, int]
+
+
+def arguments(subs: list[Sub], following: int = 0, count: int | None = None) -> ctypes.Array[ctypes.c_char]:
+    """A node of the proxy's list: (posted, received, transmitted, done) of each sub-operation.
+
+    What counts as received is of a receiving connection. Peers are numbered from 31, steps are 9, bases 70.
+    """
+    state = (228, 4, 2)
+    data = block(count=(224, 4, len(subs) if count is None else count), state=state, next=(232, 8, following))
     for place, counters in enumerate(subs):
-        data[40 * place : 40 * place + 32] = np.array(counters, np.uint64).tobytes()
+        connection = ctypes.addressof(RECEIVING if counters[1] else SENDING)
+        words = [31 + place | 9 << 32, connection, 70, *counters]
+        data[56 * place : 56 * place + 56] = np.array(words, np.uint64).tobytes()
     return data
 
 
 @pytest.mark.parametrize(
     ("subs", "seen"),
     [
-        ([(4, 0, 3, 3)], Transfers(active=True, sending=False, receiving=False)),
-        ([(4, 0, 3, 1)], Transfers(active=True, sending=True, receiving=False)),
-        ([(5, 2, 0, 0)], Transfers(active=True, sending=False, receiving=True)),
-        ([(4, 0, 2, 2), (6, 3, 3, 1), (4, 0, 4, 3)], Transfers(active=True, sending=True, receiving=True)),
-        ([], Transfers(active=True, sending=False, receiving=False)),
+        ([(4, 0, 3, 3)], Transfers(active=True, unoffered=True)),
+        ([(9, 0, 9, 9)], Transfers(active=True)),
+        ([(4, 0, 3, 1)], Transfers(active=True, sending=True, send_to=31)),
+        ([(5, 2, 0, 0)], Transfers(active=True, receiving=True, receive_from=31)),
+        ([(5, 5, 4, 4)], Transfers(active=True, unoffered=True)),
+        (
+            [(4, 0, 2, 2), (6, 3, 3, 1), (4, 0, 4, 3), (4, 0, 4, 1)],
+            Transfers(active=True, sending=True, receiving=True, send_to=34, receive_from=32),
+        ),
+        ([], Transfers(active=True)),
     ],
 )
-def test_transfers(memory: Memory, subs: list[tuple[int, int, int, int]], seen: Transfers) -> None:
-    """Handed to the network and not through is sending; posted and not received is receiving."""
+def test_transfers(memory: Memory, subs: list[Sub], seen: Transfers) -> None:
+    """Handed to the network and not through is sending; posted and not received is receiving; else the GPU's turn."""
     node = arguments(subs)
     head = block(next=(0, 8, ctypes.addressof(node)))
     assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == seen
 
 
+def test_counters_of_the_operation_before_do_not_count(memory: Memory) -> None:
+    """An operation that has not begun still shows the counters of the one that had its place before."""
+    node = arguments([(4, 0, 3, 1)])
+    node[228:232] = (1).to_bytes(4, "little")
+    head = block(next=(0, 8, ctypes.addressof(node)))
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True)
+
+
+def test_steps_add_up_over_operations(memory: Memory) -> None:
+    """Steps of a connection are counted on when its next operation begins, also those nobody saw; torn ones are not."""
+    node = arguments([(4, 0, 3, 1), (5, 2, 0, 0)])
+    head = block(next=(0, 8, ctypes.addressof(node)))
+    proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
+
+    def after(*counters: tuple[int, int]) -> tuple[int, int, int, int]:
+        for offset, value in counters:
+            node[offset : offset + 8] = value.to_bytes(8, "little")
+        proxy.look()
+        return proxy.steps.posted, proxy.steps.transmitted, proxy.steps.done, proxy.steps.received
+
+    assert after() == (0, 0, 0, 0)
+    assert after((24, 7), (40, 5), (48, 3), (56 + 32, 5)) == (3, 2, 2, 3)
+    assert proxy.moved
+    assert after() == (3, 2, 2, 3)
+    assert not proxy.moved
+    assert after((16, 79), (24, 2), (40, 1), (48, 0)) == (7, 7, 8, 3)
+    assert after((16, 1 << 60)) == (7, 7, 8, 3)
+    assert after((16, 79), (40, 2)) == (7, 8, 8, 3)
+    assert after((16, 3)) == (7, 8, 8, 3)
+
+
 def test_nothing_at_work(memory: Memory) -> None:
     """An empty list is no activity."""
     empty = block()
-    assert Proxy(memory, ctypes.addressof(empty), LAYOUT).look() == Transfers(
-        active=False, sending=False, receiving=False
-    )
+    assert Proxy(memory, ctypes.addressof(empty), LAYOUT).look() == Transfers()
 
 
 def test_transfers_follow_the_list(memory: Memory) -> None:
@@ -110,7 +156,7 @@ def test_transfers_follow_the_list(memory: Memory) -> None:
     last = arguments([(4, 0, 3, 1)])
     first = arguments([(4, 0, 3, 3)], ctypes.addressof(last))
     head = block(next=(0, 8, ctypes.addressof(first)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, sending=True, receiving=False)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, sending=True, send_to=31)
 
 
 def test_the_next_look_sees_what_has_changed(memory: Memory) -> None:
@@ -125,15 +171,15 @@ def test_the_next_look_sees_what_has_changed(memory: Memory) -> None:
         return seen.active, seen.sending, seen.receiving
 
     assert look() == (True, False, False)
-    first[16:24] = (5).to_bytes(8, "little")
+    first[40:48] = (5).to_bytes(8, "little")
     assert look() == (True, True, False)
-    first[16:24] = (2).to_bytes(8, "little")
-    first[168:176] = ctypes.addressof(last).to_bytes(8, "little")
+    first[40:48] = (2).to_bytes(8, "little")
+    first[232:240] = ctypes.addressof(last).to_bytes(8, "little")
     assert look() == (True, False, False)
-    last[:32] = np.array((7, 6, 1, 1), np.uint64).tobytes()
+    last[:56] = arguments([(7, 6, 1, 1)])[:56]
     assert look() == (True, False, True)
-    first[160:164] = (2).to_bytes(4, "little")
-    first[40:72] = np.array((9, 0, 8, 3), np.uint64).tobytes()
+    first[224:228] = (2).to_bytes(4, "little")
+    first[56:112] = arguments([(9, 0, 8, 3)])[:56]
     assert look() == (True, True, True)
     head[:8] = ctypes.addressof(last).to_bytes(8, "little")
     assert look() == (True, False, True)
@@ -149,11 +195,9 @@ def test_torn_lists(memory: Memory) -> None:
     head = block(next=(0, 8, ctypes.addressof(absurd)))
     assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() is None
     tail = arguments([(4, 0, 3, 3)])
-    tail[168:176] = ctypes.addressof(tail).to_bytes(8, "little")
+    tail[232:240] = ctypes.addressof(tail).to_bytes(8, "little")
     head = block(next=(0, 8, ctypes.addressof(tail)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(
-        active=True, sending=False, receiving=False
-    )
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, unoffered=True)
 
 
 def test_the_list_is_found_from_the_communicator(memory: Memory) -> None:
