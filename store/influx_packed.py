@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from store.contract import StoreError
 
 Column = NDArray[Any] | None
-"""Numbers; None where all are missing."""
+"""Numbers as they stand in the answer, in its byte order; None where all are missing."""
 
 _NIL, _FALSE, _TRUE = 0xC0, 0xC2, 0xC3
 # Number formats of a fixed width, by their first byte.
@@ -138,10 +138,7 @@ class Packed:
         if count < _LEAST_ROWS:
             return None
         raw = raw[:count]
-        columns = [
-            np.ndarray(count, kind, raw, at, (layout.size,)).astype(np.dtype(kind).newbyteorder("=")) if kind else None
-            for at, kind in layout.cells
-        ]
+        columns = [np.ndarray(count, kind, raw, at, (layout.size,)) if kind else None for at, kind in layout.cells]
         self._at += count * layout.size
         return Block(count, columns=columns)
 

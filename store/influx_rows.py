@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from store import arrow
 from store.columns import WIDTH
 from store.contract import StoreError
-from store.influx_packed import Packed, flat
+from store.influx_packed import Block, Packed, flat
 from store.line_protocol import NTH, ROW, column_of, untag
 
 _AT_ONCE = 1 << 15
@@ -72,8 +73,9 @@ class Collector:
         self._fields: list[str] = []
         self._chunks: dict[str, list[pa.Array]] = {}
         self._rows: list[list[Any]] = []
-        self._loose = 0
-        """Rows in chunks that are so small that they would leave holes all over the memory."""
+        self._kinds: list[np.dtype[Any] | None] = []
+        self._open: list[NDArray[Any] | None] = []
+        self._filled = 0
         self._tags: list[dict[str, str]] = []
         self._counts: list[int] = []
 
@@ -88,20 +90,17 @@ class Collector:
             self._counts.append(block.count)
             if block.columns:
                 self._settle()
-                for name, column in zip(self._fields, block.columns, strict=True):
-                    cells = pa.nulls(block.count) if column is None else pa.array(column)
-                    self._chunks.setdefault(name, []).append(cells)
-                self._loose += block.count
+                self._fill(block)
             else:
+                self._close()
                 self._rows += block.rows
             if len(self._rows) >= _AT_ONCE:
                 self._settle()
-            if self._loose >= _AT_ONCE:
-                self._tidy()
 
     def table_of(self) -> pa.Table:
         """All rows taken, in order of time, in the store's types."""
         self._settle()
+        self._close()
         if not self._counts:
             return arrow.empty(self.table)
         times = self._joined("time").to_numpy()
@@ -121,14 +120,25 @@ class Collector:
             self._chunks.setdefault(field, []).append(_array(cells, arrow.TYPES[kind] if kind else None))
         self._rows = []
 
-    def _tidy(self) -> None:
-        """One chunk out of the last small ones of each column."""
-        for chunks in self._chunks.values():
-            at, rows = len(chunks), 0
-            while at and rows < self._loose and chunks[at - 1].type == chunks[-1].type:
-                at, rows = at - 1, rows + len(chunks[at - 1])
-            chunks[at:] = [pa.concat_arrays(chunks[at:])]
-        self._loose = 0
+    def _fill(self, block: Block) -> None:
+        """Copy the columns of a block behind those of the blocks before, once and in this machine's byte order."""
+        kinds = [None if column is None else _native(column.dtype) for column in block.columns]
+        if kinds != self._kinds or self._filled + block.count > _AT_ONCE:
+            self._close()
+            self._kinds, self._open = kinds, [None if kind is None else _room(kind) for kind in kinds]
+        until = self._filled + block.count
+        for place, column in zip(self._open, block.columns, strict=True):
+            if place is not None and column is not None:
+                place[self._filled : until] = column
+        self._filled = until
+
+    def _close(self) -> None:
+        """End the columns that are being filled: they become chunks."""
+        if self._filled:
+            for name, place in zip(self._fields, self._open, strict=True):
+                cells = pa.nulls(self._filled) if place is None else pa.array(_trimmed(place, self._filled))
+                self._chunks.setdefault(name, []).append(cells)
+        self._filled, self._kinds = 0, []
 
     def _joined(self, field: str) -> pa.Array:
         """All of one column, in the widest of the types that its chunks have."""
@@ -149,6 +159,21 @@ class Collector:
             for key in keys
             if key != NTH
         }
+
+
+def _room(kind: np.dtype[Any]) -> NDArray[Any]:
+    """An array to be filled; Arrow gives its memory back to the system sooner than malloc does."""
+    return np.frombuffer(pa.allocate_buffer(_AT_ONCE * kind.itemsize), kind)
+
+
+def _trimmed(place: NDArray[Any], filled: int) -> NDArray[Any]:
+    """What is filled of an array; little is copied, so that the rest need not be kept."""
+    return place[:filled] if filled > len(place) / 2 else place[:filled].copy()
+
+
+def _native(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of this machine that holds these numbers; whole numbers of any width are int64, if they fit."""
+    return np.dtype(np.int64) if kind.kind in "iu" and kind != np.dtype(">u8") else kind.newbyteorder("=")
 
 
 def _array(cells: tuple[Any, ...], kind: pa.DataType | None) -> pa.Array:

@@ -88,7 +88,7 @@ class Server:
                 if found.status != 200:
                     said = found.headers.get("X-Influxdb-Error") or _said(found.read(1 << 16))
                     raise StoreError(self.explain(Answer(found.status, _line(said))))
-                yield found.headers.get("Content-Type", ""), found.stream(_PIECE_BYTES)
+                yield found.headers.get("Content-Type", ""), iter(lambda: found.read(_PIECE_BYTES), b"")
             finally:
                 # What was not read to its end would be taken for the beginning of the next answer.
                 found.close()
