@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulator.load import NOTHING, Load
 
@@ -54,6 +54,8 @@ class Card:
 
     def advance(self, load: Load, fault: str, amount: float, seconds: float) -> None:
         """Let time pass under a load and a fault."""
+        if fault == "background_compute":
+            load = replace(load, compute=max(load.compute, 1 - load.collective - load.copy))
         self.load, self.lost = load, fault in LOST
         if self.lost:
             return

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define FABRIC_MAGIC 0x50574642u
-#define FABRIC_VERSION 2u
+#define FABRIC_VERSION 3u
 #define FABRIC_RANKS 64
 #define FABRIC_GROUPS 256
 #define FABRIC_BYTES (32ul << 20) /* sparse: a page costs memory only once it is touched */
@@ -37,8 +37,9 @@ struct fabric_rank {
 	uint32_t link_down, lost;
 	uint64_t iterations; /* what the rank says of itself */
 	double iteration_seconds, compute_seconds, collective_seconds, wire_bytes;
-	_Atomic uint32_t word; /* futex: bumped when something this rank may wait for has changed */
-	uint8_t pad[28];
+	_Atomic uint32_t word;	 /* futex: bumped when something this rank may wait for has changed */
+	uint32_t proxy_sleep_ms; /* faults: how long the proxy thread sleeps, now and then */
+	uint8_t pad[24];
 };
 
 _Static_assert(sizeof(struct fabric_head) == 192, "mirrored in fabric.py");

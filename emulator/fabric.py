@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-MAGIC, VERSION, RANKS, BYTES = 0x50574642, 2, 64, 32 << 20
+MAGIC, VERSION, RANKS, BYTES = 0x50574642, 3, 64, 32 << 20
 BANDWIDTH = 1e10
 
 
@@ -49,6 +49,7 @@ class RankBlock(ctypes.Structure):
     compute_seconds: float
     collective_seconds: float
     wire_bytes: float
+    proxy_sleep_ms: int
     _fields_ = (
         ("compute_scale", ctypes.c_double),
         ("link_scale", ctypes.c_double),
@@ -65,7 +66,8 @@ class RankBlock(ctypes.Structure):
         ("collective_seconds", ctypes.c_double),
         ("wire_bytes", ctypes.c_double),
         ("word", ctypes.c_uint32),
-        ("pad", ctypes.c_ubyte * 28),
+        ("proxy_sleep_ms", ctypes.c_uint32),
+        ("pad", ctypes.c_ubyte * 24),
     )
 
 

@@ -31,11 +31,15 @@ AMOUNTS: Final = {
     "xid_79": 0.0,
     "memory_pressure": 0.12,  # L
     "slow_disk": 0.15,  # L
+    "nic_down": 0.0,
+    "background_compute": 1.6,  # C: another program's kernels share the GPU
+    "background_traffic": 8.0,  # T: another program's traffic shares the port
+    "nccl_delay": 1.0,  # seconds that NCCL's proxy thread sleeps, at random, every other second or so
 }
 KINDS: Final = tuple(AMOUNTS)
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
-SLOWER_KERNELS: Final = ("slow_gpu", "power_cap")
-SLOWER_LINK: Final = ("slow_link", "nic_downgrade")
+SLOWER_KERNELS: Final = ("slow_gpu", "power_cap", "background_compute")
+SLOWER_LINK: Final = ("slow_link", "nic_downgrade", "background_traffic")
 SLOWER_COPIES: Final = ("pcie_downgrade",)
 LATE: Final = ("slow_host", "memory_pressure", "slow_disk")
 # after these a task can't go on: healing starts its ranks anew
@@ -52,6 +56,7 @@ def order(fabric: Fabric, rank: int, kind: str, amount: float | None = None) -> 
         raise FaultError(f"unknown fault {kind!r}: choose one of {', '.join(KINDS)}")
     size = AMOUNTS[kind] if amount is None else amount
     compute, link, copy = (size if kind in kinds else 1.0 for kinds in (SLOWER_KERNELS, SLOWER_LINK, SLOWER_COPIES))
+    fabric.ranks[rank].proxy_sleep_ms = int(1000 * size) if kind == "nccl_delay" else 0
     fabric.order(rank, NUMBERS[kind], size, (compute, link, copy))
 
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
@@ -55,6 +56,18 @@ static double advance_all(void)
 	return next;
 }
 
+/* A fault: the thread sleeps amid its transfers, at random, every other second or so. */
+static void oversleep(void)
+{
+	static double next;
+	uint32_t milliseconds = fabric_control()->proxy_sleep_ms;
+
+	if (!milliseconds || !moving || fabric_now() < next)
+		return;
+	usleep(1000 * milliseconds);
+	next = fabric_now() + 1.0 + 30.0 * (fabric_jitter() - 0.983);
+}
+
 static void *progress(void *unused)
 {
 	(void)unused;
@@ -63,6 +76,8 @@ static void *progress(void *unused)
 
 		take_arrivals();
 		double next = advance_all();
+
+		oversleep();
 		double left = next - fabric_now();
 
 		/* the limit is only a belt beside the braces: every change comes with a wake-up */

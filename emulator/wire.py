@@ -9,6 +9,7 @@ from emulator.load import Load
 from emulator.ports import Ports
 
 RATE, PACKET_BYTES, UP_S = 4e11, 4096, 4.0
+BACKGROUND = 4e10  # bytes a second of another program
 
 
 @dataclass(slots=True)
@@ -35,7 +36,8 @@ class Wire:
 
     def _carry(self, load: Load, fault: str, seconds: float) -> None:
         """A ring receives as much as it sends; where the rate is low, what is to be sent waits for credit."""
-        self._owed += load.wire * seconds * (not self.down)
+        others = BACKGROUND if fault == "background_traffic" else 0.0
+        self._owed += (load.wire + others) * seconds * (not self.down)
         packets = int(self._owed / PACKET_BYTES)
         if packets:
             self._owed -= packets * PACKET_BYTES
@@ -55,7 +57,7 @@ class Wire:
         """Down for the fault's amount of seconds, up for some, and so on."""
         at = self._flapping_s % (amount + UP_S)
         self._flapping_s = self._flapping_s + seconds if fault == "link_flap" else 0.0
-        down = fault == "link_flap" and at < amount
+        down = fault == "nic_down" or (fault == "link_flap" and at < amount)
         if down != self.down:
             self.down = down
             self.ports.set(self.name, state="DOWN" if down else "ACTIVE")

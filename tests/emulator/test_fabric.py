@@ -30,15 +30,16 @@ def test_order_reaches_one_rank_only(fabric: Fabric, kind: str) -> None:
     order(fabric, 3, kind)
     block, other = fabric.ranks[3], fabric.ranks[2]
     assert (KINDS[block.fault], block.amount, block.epoch) == (kind, AMOUNTS[kind], 1)
-    assert block.compute_scale == {"slow_gpu": 1.6, "power_cap": 1.6}.get(kind, 1.0)
-    assert block.link_scale == {"slow_link": 10.0, "nic_downgrade": 4.0}.get(kind, 1.0)
+    assert block.compute_scale == {"slow_gpu": 1.6, "power_cap": 1.6, "background_compute": 1.6}.get(kind, 1.0)
+    assert block.link_scale == {"slow_link": 10.0, "nic_downgrade": 4.0, "background_traffic": 8.0}.get(kind, 1.0)
+    assert block.proxy_sleep_ms == (1000 if kind == "nccl_delay" else 0)
     assert block.copy_scale == (8.0 if kind == "pcie_downgrade" else 1.0)
     assert (other.fault, other.epoch, other.compute_scale) == (0, 0, 1.0)
 
 
 def test_unknown_fault_is_refused(fabric: Fabric) -> None:
     """A kind that does not exist is one line that lists those that do; nothing is ordered."""
-    with pytest.raises(FaultError, match=r"^unknown fault 'slow_cpu': choose one of none, slow_gpu, .*slow_disk$"):
+    with pytest.raises(FaultError, match=r"^unknown fault 'slow_cpu': choose one of none, slow_gpu, .*nccl_delay$"):
         order(fabric, 1, "slow_cpu")
     assert fabric.ranks[1].epoch == 0
 
