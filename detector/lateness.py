@@ -19,7 +19,7 @@ from detector.window import grown
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LATE, SENDING = 0, 1
-SIGNALS = (("active", -1.0, 0.12), ("sending", 1.0, 0.2))
+SIGNALS = (("active", -1.0, 0.16), ("sending", 1.0, 0.2))
 """What is read, which way is bad, and the least sum over a process's communicators that counts, in shares of time."""
 _SMOOTH_S = 3.0
 _WARM = 15  # readings that make a norm
@@ -40,8 +40,8 @@ class Crowd:
     """Of each process."""
     task: Ints
     """Of each process; -1: none."""
-    paired: NDArray[np.bool_]
-    """Whether the communicator carries sends and receives, where one side waits by nature."""
+    running: NDArray[np.bool_]
+    """Of each process: whether its task moves. While it stands, everybody but one waits, which proves no habit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,35 +118,36 @@ class Lateness:
         self.age = grown(self.age, (size,), 0.0)
         if len(self.comm) < size:
             self.comm = np.append(self.comm, np.full(2 * size - len(self.comm), "", object))
-        live = crowd.live
+        out = np.zeros((2, len(crowd.live)))
+        runs = crowd.running[crowd.process]
+        live, comm, process = crowd.live[runs], crowd.comm[runs], crowd.process[runs]
         self.age[live[self.comm[live] != ranks.comm[live]]] = 0.0
         self.comm[live] = ranks.comm[live]
         fresh, warm = self.age[live] == 0, self.age[live] >= _WARM
         self.age[live] += 1
-        calm = self.evidence[:, seats].max(0)[crowd.process] <= 0
+        calm = self.evidence[:, seats].max(0)[process] <= 0
         pace = np.where(warm, np.where(calm, seconds / _NORM_S, seconds / _NORM_S / 10), 1 / self.age[live])
         blend = 1 - np.exp(-seconds / _SMOOTH_S)
-        out = np.zeros((2, len(live)))
         for signal, (name, sign, _) in enumerate(SIGNALS):
-            differs = sign * _beside_others(ranks.floats[name][live], crowd.comm)
+            differs = sign * _beside_others(ranks.floats[name][live], comm)
             before = np.where(fresh, differs, self.smooth[signal, live])
             self.smooth[signal, live] = smooth = before + blend * (differs - before)
             norm = np.where(fresh, differs, self.norm[signal, live])
             self.norm[signal, live] = norm + pace * (differs - norm)
-            out[signal] = np.where(warm & ~crowd.paired, smooth - norm, 0.0)
+            out[signal, runs] = np.where(warm, smooth - norm, 0.0)
         return out
 
     def _add_up(self, now: int, score: Floats, crowd: Crowd, seats: Ints, seconds: float) -> None:
         for signal, (_, _, bound) in enumerate(SIGNALS):
             worst, apart = _worst(score[signal], crowd)
-            against = np.where(apart, np.clip(score[signal] / bound - 1, -1.0, _STEP), -1.0)
+            against = np.where(apart, np.clip(score[signal] / bound - 1, -1.0, _STEP), -1.0) * crowd.running
             before = self.evidence[signal, seats]
             begins = (before <= 0) & (against > 0)
             self.since[signal, seats[begins]] = now
             for name in ("looks", "firsts"):
                 getattr(self, name)[signal, seats[begins]] = 0.0
-            self.looks[signal, seats] += 1
-            self.firsts[signal, seats] += worst
+            self.looks[signal, seats] += crowd.running
+            self.firsts[signal, seats] += worst & crowd.running
             after = np.clip(before + against * seconds, 0.0, 3 * _ENOUGH)
             self.evidence[signal, seats] = after
             held = self.convicted[signal, seats] > 0

@@ -25,6 +25,7 @@ from detector.verdict import Finding, Level, Verdict
 from detector.words import subject
 
 Ints = NDArray[np.int64]
+_HALT_S, _HALT_GAPS = 1.0, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Standing:
     pending: NDArray[np.bool_]
     stuck: NDArray[np.bool_]
     """Whether its communicator has moved nothing for too long while some rank waits."""
+    halted: NDArray[np.bool_]
+    """Whether its communicator has moved nothing for a while, too short to speak of."""
     still_since: Ints
     waits: NDArray[np.bool_]
     """Whether its process waits in any communicator."""
@@ -63,12 +66,13 @@ class Progress:
         if standing is None:
             return []
         idents = list(self.series.number)
+        late = self._late(now, standing, idents, tasks)
         if not standing.stuck.any():
-            return self._late(now, standing, idents, tasks)
+            return late
         found = [*self._never_entered(now, standing, idents), *self._wrong_collective(now, standing, idents)]
         findings = self._hard(found, tasks)
         held = {finding.verdict.task for finding in findings}
-        return findings + self._hard(self._held_up(now, standing, idents, tasks, held), tasks)
+        return findings + self._hard(self._held_up(now, standing, idents, tasks, held), tasks) + late
 
     def _hard(self, found: list[Verdict], tasks: Tasks) -> list[Finding]:
         teams = [tasks.task_of(verdict.machine) for verdict in found]
@@ -96,6 +100,7 @@ class Progress:
         still = now - moved
         state.times["calm"][live[~waiting[comm]]] = now
         stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
+        halted = waiting & (still > (_HALT_S + _HALT_GAPS * gap) * SECOND + state.period)
         state.learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
         lead = state.floats["operations"][live] + state.floats["offset"][live]
         lead[state.floats["aligned"][live] == 0] = np.nan
@@ -103,7 +108,7 @@ class Progress:
         process = _codes([idents[place][:2] for place in live])
         waits = np.zeros(len(live), bool)
         np.logical_or.at(waits, process, pending)
-        return Standing(live, comm, process, lead, pending, stuck[comm], moved[comm], waits[process])
+        return Standing(live, comm, process, lead, pending, stuck[comm], halted[comm], moved[comm], waits[process])
 
     def _never_entered(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
         front = np.full(standing.comm.max() + 1, -np.inf)
@@ -231,14 +236,16 @@ class Progress:
         machines = [idents[place][0] for place in first]
         teams = [tasks.task_of(machine) for machine in machines]
         names = {team: at for at, team in enumerate(sorted({team for team in teams if team is not None}))}
-        paired = _is_paired(self.series.operation[standing.place])
+        halted = np.zeros(len(names) + 1, bool)
+        team = np.array([names.get(team, -1) if team is not None else -1 for team in teams], np.int64)
+        np.logical_or.at(halted, team[standing.process], standing.halted)
         crowd = Crowd(
             standing.place,
             standing.comm,
             standing.process,
             _codes([(machine,) for machine in machines]),
-            np.array([names.get(team, -1) if team is not None else -1 for team in teams], np.int64),
-            np.bincount(standing.comm, paired)[standing.comm] > 0,
+            team,
+            ~halted[team],
         )
         found = self.lateness.judge(now, self.series, crowd, idents)
         return [self._standing_out(now, late, idents[first[late.process]], teams[late.process]) for late in found]
