@@ -13,7 +13,7 @@ PYTHON := /usr/bin/python3
 VENV := $(CURDIR)/.venv
 PACKAGES := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
 # Real servers that the tests start on loopback. They are unpacked, not installed: no service of theirs is begun.
-TEST_PACKAGES := influxdb victoria-metrics
+TEST_PACKAGES := influxdb nats-server victoria-metrics
 PREFIX := /opt/peerwatch
 UNITS := /etc/systemd/system
 CONFIG := /etc/peerwatch

@@ -30,7 +30,7 @@ def agent(
     settings = read_settings(config)
     told = msgspec.structs.replace(settings.agent, root=root) if root else settings.agent
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    sink = open_sink(store or settings.store, settings.influxdb)
+    sink = open_sink(store or settings.store, settings.influxdb, settings.nats)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -12,6 +12,7 @@ from agent.config import AgentConfig
 from detector.config import Config as DetectorConfig
 from store.contract import Store
 from store.influx_config import InfluxConfig, is_address
+from store.nats_config import NatsConfig
 from store.places import open_store
 
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
@@ -26,8 +27,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that a configuration file can say; every key has a default."""
 
     store: str = STORE
-    """Where readings are kept: the path of a .db file, or an InfluxDB address."""
+    """Where readings are kept: the path of a .db file, or an InfluxDB address; for agents also a NATS stream."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
+    nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
     agent: AgentConfig = msgspec.field(default_factory=AgentConfig)
     detector: DetectorConfig = msgspec.field(default_factory=DetectorConfig)
 

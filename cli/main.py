@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, copy, demo, detector, doctor, export, orders, replay, report, simulate, status, up
+from cli import agent, copy, demo, detector, doctor, export, orders, replay, report, simulate, status, up, writer
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -80,6 +80,7 @@ app.command()(copy.copy)
 app.add_typer(report.app, name="report")
 app.command()(agent.agent)
 app.command()(detector.detector)
+app.command()(writer.writer)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The agent's way to InfluxDB: readings go to the spool on disk, a thread of its own carries them to the server."""
+"""The agent's way to a server: readings go to the spool on disk, a thread of its own carries them to the server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from store.contract import StoreError
-from store.influx_server import Answer, Server
+from store.influx_server import Answer
 from store.line_protocol import lines_of, pack, unpack
 from store.sample import Batch, Sample
 from store.spool import Post, Spool
@@ -28,6 +29,35 @@ FAREWELL_S = 3.0
 """How long the end of the agent may wait for a last post; the rest waits on disk."""
 
 Refused = list[tuple[bytes, str]]
+
+
+class Timed(Protocol):
+    """What is configured of a server, as far as it is needed here."""
+
+    @property
+    def post_seconds(self) -> float:
+        """How often readings are sent."""
+
+
+class Server(Protocol):
+    """What takes packed lines: an InfluxDB server, or a stream on the way to one."""
+
+    @property
+    def address(self) -> object:
+        """Where it is, as text."""
+
+    @property
+    def config(self) -> Timed:
+        """How it is spoken to."""
+
+    def write(self, body: bytes) -> Answer:
+        """Send packed lines. Never raises for what server or network do."""
+
+    def explain(self, answer: Answer) -> str:
+        """An answer in one line that names cause and mend."""
+
+    def close(self) -> None:
+        """Let go of the connections."""
 
 
 class UnsentError(OSError):
@@ -138,7 +168,7 @@ class Sender:
 
 
 class Spooled:
-    """The agent's side of InfluxDB: takes batches as fast as the disk does, whatever server and network do."""
+    """The agent's side of a server: takes batches as fast as the disk does, whatever server and network do."""
 
     def __init__(self, server: Server, spool: Spool, clock: Callable[[], int] = time.time_ns) -> None:
         self.server, self.spool, self._clock = server, spool, clock

@@ -1,4 +1,4 @@
-"""Where readings are kept, by what a person writes: a .db file, an InfluxDB address, or the folder of a recording."""
+"""Where readings are kept, by what a person writes: a .db file, an address, or the folder of a recording."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from store.contract import Store, StoreError
 from store.embedded import Embedded
 from store.influx_config import InfluxConfig, address_of, is_address
+from store.nats_config import NatsConfig, is_stream, stream_of
 from store.recording import Recording
 
 if TYPE_CHECKING:
     from store.influx_sender import Spooled
     from store.influx_server import Server
+    from store.nats_stream import Stream
 
 
 def open_store(place: str, create: bool = False, told: InfluxConfig | None = None) -> Store:
@@ -27,6 +29,8 @@ def open_store(place: str, create: bool = False, told: InfluxConfig | None = Non
         from store.influx_flux import InfluxByFlux
 
         return (InfluxByFlux if told and told.reading == "flux" else Influx)(_server(place, told))
+    if is_stream(place):
+        raise StoreError(f"{place} is on the way to a store: name the store that `peerwatch writer` fills from it")
     path = Path(place).expanduser()
     if os.path.isdir(path):  # unlike Path.is_dir() also false, not an error, behind a folder that may not be entered
         return Recording(path)
@@ -37,15 +41,26 @@ def open_store(place: str, create: bool = False, told: InfluxConfig | None = Non
     )
 
 
-def open_sink(place: str, told: InfluxConfig | None = None) -> Embedded | Spooled:
-    """What an agent writes to: an embedded store, or the spool on the way to InfluxDB. Raises StoreError."""
-    if not is_address(place):
+def open_sink(place: str, told: InfluxConfig | None = None, stream: NatsConfig | None = None) -> Embedded | Spooled:
+    """What an agent writes to: an embedded store, or the spool on the way to InfluxDB or NATS. Raises StoreError."""
+    if not is_address(place) and not is_stream(place):
         return Embedded(Path(place).expanduser())
     from store.influx_sender import Spooled
     from store.spool import Spool
 
     told = told or InfluxConfig()
-    return Spooled(_server(place, told), Spool(told.spool_folder, told.spool_bytes, told.spool_seconds))
+    server = open_stream(place, stream) if is_stream(place) else _server(place, told)
+    return Spooled(server, Spool(told.spool_folder, told.spool_bytes, told.spool_seconds))
+
+
+def open_stream(place: str, told: NatsConfig | None = None) -> Stream:
+    """The stream at `nats://server:4222/stream`. Raises StoreError where it cannot be named or nats-py is missing."""
+    address = stream_of(place)
+    try:
+        from store.nats_stream import Stream
+    except ImportError as error:
+        raise StoreError(f"{place} needs nats-py, which is not here: pip install 'peerwatch[nats]'") from error
+    return Stream(address, told or NatsConfig())
 
 
 def _server(place: str, told: InfluxConfig | None) -> Server:

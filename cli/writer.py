@@ -1,0 +1,78 @@
+"""`peerwatch writer`: from a NATS stream to a store, for fleets that one server's front door cannot take."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.config import open_place, read_settings
+from store.contract import StoreError
+from store.nats_config import is_stream
+
+if TYPE_CHECKING:
+    from store.stream_writer import Writer
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 1.0
+TELL_S = 60.0
+LONGEST_REST_S = 30.0
+
+
+def writer(
+    target: Annotated[str, typer.Option("--to", help="Where to write: a .db file, or an InfluxDB address.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="The stream, nats://SERVER:4222/STREAM; else the configuration's.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Writers of one name share the work; each name is given everything.")
+    ] = "writer",
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+) -> None:
+    """Write what agents publish to a NATS stream into a store, until told to stop (SIGTERM or Ctrl-C)."""
+    settings = read_settings(config)
+    place = source or settings.store
+    if not is_stream(place):
+        raise StoreError(f"{place} is no stream: name one with --from nats://SERVER:4222/STREAM")
+    from store.places import open_stream
+    from store.stream_writer import Writer
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with closing(open_stream(place, settings.nats)) as stream, closing(open_place(target, True, settings)) as store:
+        run(Writer(stream, store, name), stop)
+
+
+def run(carrier: Writer, stop: threading.Event) -> None:
+    """Carry until told to stop; a stream or a store that fails for a while is waited for."""
+    told, failures = time.monotonic(), 0
+    log.info("%s: writing what comes", carrier.stream.address)
+    while not stop.is_set():
+        try:
+            carrier.step(WAIT_S)
+            failures = 0
+            if time.monotonic() - told >= TELL_S:
+                told = time.monotonic()
+                waiting = carrier.stream.standing(carrier.name).waiting
+                log.info(
+                    "%d messages written, %d wait, %d lines refused, %d messages lost",
+                    carrier.written,
+                    waiting,
+                    carrier.refused,
+                    carrier.lost,
+                )
+        except StoreError as error:
+            if failures == 0:
+                log.error("readings wait in the stream: %s", error)
+            failures += 1
+            stop.wait(min(LONGEST_REST_S, 2.0 ** min(failures, 10) / 2) * random.uniform(0.5, 1.0))

@@ -1,0 +1,98 @@
+"""What a person says of a NATS stream between agents and writers: its address in one line, and the table `[nats]`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from store.contract import StoreError
+
+TOKEN_VARIABLE = "PEERWATCH_NATS_TOKEN"  # noqa: S105 - a name, no secret
+CREDENTIAL = "nats-token"
+_FORM = "write nats://SERVER:4222/STREAM"
+_STREAM = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to speak with the servers, and what a stream that Peerwatch begins keeps.
+
+    Raises ValueError for a value that cannot be meant.
+    """
+
+    token_file: str = ""
+    """File whose first line is the token, or user:password."""
+    ca_file: str = ""
+    """Certificates by which a tls server is known; empty: the system's."""
+    post_seconds: float = 1.0
+    """How often readings are published; jitter of a quarter is added."""
+    timeout_seconds: float = 10.0
+    """How long the server may take to answer."""
+    keep_seconds: float = 86400.0
+    """How long the stream keeps readings, written on or not."""
+    keep_bytes: int = 10_000_000_000
+    """How much the stream keeps; beyond that the oldest go."""
+    replicas: int = 1
+    """On how many servers of a NATS cluster the stream is kept."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, naming the key."""
+        for key, low, high in (
+            ("post_seconds", 0.1, 3600.0),
+            ("timeout_seconds", 0.1, 3600.0),
+            ("keep_seconds", 1.0, 1e9),
+            ("keep_bytes", 100_000, 1 << 50),
+            ("replicas", 1, 5),
+        ):
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"nats.{key} is {getattr(self, key)}: it must lie between {low:g} and {high:g}")
+
+    def token(self) -> str:
+        """The token: from its file, else from systemd's credential, else from the environment; empty if none is given.
+
+        Raises StoreError where the file that was named cannot be read.
+        """
+        credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / CREDENTIAL
+        file = self.token_file or (str(credential) if os.path.isfile(credential) else "")
+        if not file:
+            return os.environ.get(TOKEN_VARIABLE, "").strip()
+        try:
+            return next(iter(Path(file).read_text().splitlines()), "").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise StoreError(f"nats.token_file {file} cannot be read: {why}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAddress:
+    """Where a stream is: the servers of one NATS cluster, and its name."""
+
+    servers: tuple[str, ...]
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{','.join(self.servers)}/{self.stream}"
+
+
+def is_stream(place: str) -> bool:
+    """Whether an address names a stream."""
+    return place.startswith(("nats://", "tls://"))
+
+
+def stream_of(place: str) -> StreamAddress:
+    """`nats://server:4222/stream` in its parts; further servers follow the first after commas.
+
+    Raises StoreError, which never repeats a password.
+    """
+    scheme, _, rest = place.partition("://")
+    hosts, _, stream = rest.partition("/")
+    if "@" in rest:
+        raise StoreError(f"the address of a stream holds no token: it belongs in the file of nats.token_file; {_FORM}")
+    if not all(hosts.split(",")):
+        raise StoreError(f"{place} names no server: {_FORM}")
+    if not _STREAM.fullmatch(stream):
+        raise StoreError(f"{place} names no stream (letters, digits, _ and -): {_FORM}")
+    return StreamAddress(tuple(f"{scheme}://{host}" for host in hosts.split(",")), stream)
