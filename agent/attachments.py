@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.files import identity
-from agent.libraries import Answer, Layout, Libraries
+from agent.layouts import Layout
+from agent.libraries import Answer, Libraries
 from agent.processes import MappedFile, Process, Processes
 from bpf.uprobe import Point, attach, detach
 

@@ -22,6 +22,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from agent.files import identity
+from agent.layouts import OPTIONAL, STRUCTURES, Kept, Layout, is_plausible, is_whole, shipped, wanted_of
 from agent.tracepoints import BASE, NOTES, NOTES_BYTES, parse_notes
 
 SYMBOL = np.dtype(
@@ -36,36 +37,6 @@ MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
 DATA_BYTES = 384 << 20
 """Of memory: what the debug information of a library may unfold to."""
-STRUCTURE_BYTES = 8 << 20
-
-STRUCTURES: dict[str, tuple[str, ...]] = {
-    "ncclComm": ("rank", "nRanks", "commHash", "cudaDev", "opCount", "proxyState"),
-    "ncclProxyState": ("progressState",),
-    "ncclProxyProgressState": ("active",),
-    "ncclProxyArgs": ("subs", "nsubs", "state", "next"),
-    "ncclProxyConnection": ("send",),
-    "ncclProxySubArgs": ("connection", "peer", "nsteps", "base", "posted", "received", "transmitted", "done"),
-}
-"""What has to be known before anything is read."""
-OPTIONAL: dict[str, tuple[str, ...]] = {
-    "ncclComm": (
-        "startMagic",
-        "endMagic",
-        "busId",
-        "node",
-        "nNodes",
-        "localRank",
-        "collOpCount",
-        "asyncResult",
-        "abortFlag",
-        "workFifoProduced",
-        "workFifoConsumed",
-    ),
-    "ncclProxyArgs": ("opCount",),
-    "ncclProxySubArgs": ("channelId", "nbytes"),
-    "ncclProxyOp": ("peer",),  # only where it is there does ncclProxySubArgs.peer name the peer, and not a root
-}
-"""What some versions lack."""
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
@@ -163,7 +134,7 @@ def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, An
     return {"functions": functions | places, "semaphores": semaphores, "variables": known}
 
 
-def find_layout(elf: Any) -> dict[str, dict[str, int]] | None:
+def find_layout(elf: Any) -> Layout | None:
     """Byte offsets of the members that are read from outside, and sizes; None where not all are there."""
     if not elf.has_dwarf_info():
         return None
@@ -173,38 +144,56 @@ def find_layout(elf: Any) -> dict[str, dict[str, int]] | None:
         name = unit.get_top_DIE().attributes.get("DW_AT_name")
         path = os.path.basename(name.value.decode(errors="replace")) if name else ""
         units.append((_LIKELY_UNITS.index(path) if path in _LIKELY_UNITS else len(_LIKELY_UNITS), unit))
-    layout: dict[str, dict[str, int]] = {}
+    layout: Layout = {}
     wanted = {*STRUCTURES, *OPTIONAL}
     for _, unit in sorted(units, key=lambda pair: pair[0]):
         for die in unit.get_top_DIE().iter_children():
             _learn(die, layout)
         if wanted <= layout.keys():
             break
-    return layout if STRUCTURES.keys() <= layout.keys() else None
+    return layout if is_whole(layout) else None
 
 
-def _learn(die: Any, layout: dict[str, dict[str, int]]) -> None:
+def _learn(die: Any, layout: Layout) -> None:
     if die.tag != "DW_TAG_structure_type" or "DW_AT_declaration" in die.attributes:
         return
     name = die.attributes["DW_AT_name"].value.decode(errors="replace") if "DW_AT_name" in die.attributes else ""
-    if name not in {*STRUCTURES, *OPTIONAL} or name in layout:
+    wanted = wanted_of(name)
+    if not wanted or name in layout:
         return
     members = {"sizeof": int(die.attributes["DW_AT_byte_size"].value)}
-    needed = STRUCTURES.get(name, ())
-    wanted = needed + OPTIONAL.get(name, ())
     for member in die.iter_children():
         label = member.attributes.get("DW_AT_name")
         place = member.attributes.get("DW_AT_data_member_location")
         if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
             members[label.value.decode()] = int(place.value)
-    if all(member in members for member in needed) and _is_plausible(members):
+    if is_plausible(name, members):
         layout[name] = members
 
 
-def _is_plausible(members: dict[str, int]) -> bool:
-    """Every member lies within its structure, eight bytes wide, and the structure has a size that NCCL's could have."""
-    size = members["sizeof"]
-    return 8 <= size <= STRUCTURE_BYTES and all(0 <= at <= size - 8 for name, at in members.items() if name != "sizeof")
+def find_build_id(elf: Any) -> str:
+    """The build id in hex digits; empty where the linker left none."""
+    section = elf.get_section_by_name(".note.gnu.build-id")
+    if section is None or section["sh_size"] > _PAGE:
+        return ""
+    notes = [note["n_desc"] for note in section.iter_notes() if note["n_type"] == "NT_GNU_BUILD_ID"]
+    return notes[0] if notes and re.fullmatch(r"[0-9a-f]{16,128}", notes[0]) else ""
+
+
+def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
+    """The layout as shipped or kept for this build, else from debug information: then it is kept.
+
+    Any user may give a file any build id: only what root owns shares its layout with files of the same build.
+    """
+    build = find_build_id(elf)
+    known = shipped(build)
+    if known is not None or not build:
+        return known or find_layout(elf)
+    key = build if status.st_uid == 0 else f"{build} {name}"
+    known = Kept().find(key)
+    if known is None and (known := find_layout(elf)):
+        Kept().keep(key, known)
+    return known
 
 
 def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
@@ -228,7 +217,7 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
             more = layout_for in found["functions"]
             yield answer | found | {"done": not more}
             if more:
-                yield {"layout": find_layout(elf), "done": True}
+                yield {"layout": layout_of(elf, status, answer["identity"]), "done": True}
 
 
 def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
@@ -252,8 +241,27 @@ def answers(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
         yield {"error": f"not a readable library ({type(error).__name__}: {error})"[:200], "done": True}
 
 
+def table(paths: list[str]) -> dict[str, dict[str, Any]]:
+    """What agent/layouts.json holds of these libraries: by build id what they call themselves, and the layout."""
+    found = {}
+    for path in paths:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            elf = ELFFile(file)
+            version = re.search(rb"NCCL version ([0-9][ -~]{1,60})", data)
+            layout = find_layout(elf)
+            if layout:
+                found[find_build_id(elf)] = {"version": version[1].decode() if version else "", "layout": layout}
+    return found
+
+
 def main() -> None:
-    """Answer one request from standard input, one JSON line an answer, file by file, within bounds."""
+    """Answer one request from standard input, one JSON line an answer, file by file, within bounds.
+
+    With libraries as arguments: print the table of their layouts instead.
+    """
+    if sys.argv[1:]:
+        print(json.dumps(table(sys.argv[1:]), indent=1))
+        return
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.attachments import Attachments
-from agent.libraries import Layout
+from agent.layouts import Layout
 from agent.looks import Looks, Shares
 from agent.memory import Identity, Memory
 from agent.processes import Process

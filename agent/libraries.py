@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Layout = dict[str, dict[str, int]]
-"""Byte offsets of structure members by structure and member name; `sizeof` is the structure's size."""
+from agent.layouts import Layout
 
 _LINE_BYTES = 1 << 20
 

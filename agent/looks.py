@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 
-from agent.libraries import Layout
+from agent.layouts import Layout
 from agent.memory import Memory
 from agent.proxy import Proxy, Transfers
 

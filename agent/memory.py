@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.libraries import Layout
+from agent.layouts import Layout
 
 _RANKS = 1 << 20
 _DEVICES = 64

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
-from agent.libraries import Layout
+from agent.layouts import Layout
 from agent.memory import Gather, Memory
 
 NOBODY = -1

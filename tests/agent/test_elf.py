@@ -17,6 +17,12 @@ from emulator.build import Libraries as Built
 WANTED = ["ncclAllReduce", "pncclAllReduce", "ncclCommInitRank", "ncclBcast", "ncclNoSuchThing"]
 
 
+@pytest.fixture(autouse=True)
+def no_memory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known from an earlier look."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def ask(path: Path, layout_for: str = "ncclCommInitRank") -> list[dict[str, object]]:
     """The answers about one file."""
     return list(answers([str(path)], WANTED, layout_for))
