@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from agent.config import AgentConfig
+from detector.alerts import AlertsConfig
 from detector.config import Config as DetectorConfig
 from store.contract import Store
 from store.influx_config import InfluxConfig, is_address
@@ -31,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
     agent: AgentConfig = msgspec.field(default_factory=AgentConfig)
+    alerts: AlertsConfig = msgspec.field(default_factory=AlertsConfig)
     detector: DetectorConfig = msgspec.field(default_factory=DetectorConfig)
 
 

@@ -22,13 +22,14 @@ def detector(
 ) -> None:
     """Compare the machines and keep verdicts in the store until told to stop (SIGTERM or Ctrl-C)."""
     from cli import watch  # numpy and the detector, which the agent's process must not load
+    from cli.sinks import open_desk
 
     settings = read_settings(config)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    where = store or settings.store
-    with closing(open_place(where, True, settings)) as place:
+    where, told = store or settings.store, settings.influxdb
+    with closing(open_place(where, True, settings)) as place, closing(open_desk(settings.alerts, where, told)) as desk:
         log.info("judging what comes into %s", where)
-        watch.run(place, settings.detector, stop)
+        watch.run(place, settings.detector, desk, stop)

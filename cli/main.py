@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, copy, demo, detector, doctor, export, orders, replay, report, simulate, status, up, writer
+from cli import agent, alerts, copy, demo, detector, doctor, export, orders, replay, report, simulate, status, up, writer
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -77,6 +77,7 @@ app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.command()(export.export)
 app.command()(copy.copy)
+app.add_typer(alerts.app, name="alerts")
 app.add_typer(report.app, name="report")
 app.command()(agent.agent)
 app.command()(detector.detector)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from detector.alerts import deliver
 from detector.config import SECOND, Config
+from detector.desk import Desk
 from detector.pipeline import Detector, read_rows, tick_of
 from detector.rows import NEVER, rows_of
-from detector.verdict import Level, Verdict
+from detector.verdict import RANK, Level, Verdict
 from store.contract import Store, StoreError
 from store.sample import Batch, Sample, Value
 
@@ -22,13 +22,15 @@ LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
 
-def run(store: Store, config: Config, stop: threading.Event) -> None:
+def run(store: Store, config: Config, desk: Desk, stop: threading.Event) -> None:
     """Judge until told to stop; a store that cannot be read or written for a while is waited for."""
     lag = round(config.lag_s * SECOND)
     runner = Runner(store, config, time.time_ns() - lag)
+    desk.begin(runner.history)
     while not stop.is_set():
         try:
-            deliver(runner.catch_up(time.time_ns() - lag, stop))
+            verdicts = runner.catch_up(time.time_ns() - lag, stop)
+            desk.hear(verdicts, runner.machines(), time.time_ns())
         except StoreError as error:
             log.error("the store cannot be used, trying again: %s", error)
         stop.wait(runner.tick / SECOND)
@@ -46,6 +48,8 @@ class Runner:
         said = store.read("verdict").to_pylist()
         self.said = said[-1]["time"] if said else 0
         self.unsaid: list[Verdict] = []
+        self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
+        """What was said before, in order of time."""
         events = store.read("event", 0, self.at)
         last = {(row["task"], row["machine"]): row for row in said}
         still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
@@ -65,6 +69,11 @@ class Runner:
                 self.at = after = end
         return self._say()
 
+    def machines(self) -> frozenset[str]:
+        """All machines that work for a task and are not in maintenance."""
+        tasks = self.detector.state.tasks
+        return frozenset(machine for machine in tasks.seen if tasks.task_of(machine) is not None)
+
     def _say(self) -> list[Verdict]:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])
         said, self.unsaid = self.unsaid, []
@@ -77,7 +86,7 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
         str(row.get(name) or "") for name in ("task", "machine", "kind", "metric", "message")
     )
     since, score = int(row.get("since") or row["time"]), float(row.get("score") or 0)
-    level: Level = "crit" if row.get("level") == "crit" else "warn"
+    level: Level = row["level"] if row.get("level") in RANK else "warn"
     return Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
 
 

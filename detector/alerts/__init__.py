@@ -1,22 +1,52 @@
-"""Where verdicts go: one file a sink, each with `send(verdict)`."""
+"""Where alerts go: one file a sink; here is the list of them, and their settings."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-from detector.alerts import log
-from detector.verdict import Verdict
+import msgspec
 
-SINKS: tuple[Callable[[Verdict], None], ...] = (log.send,)
-_log = logging.getLogger(__name__)
+from detector.alert import Sink
+from detector.alerts.command import Command, CommandConfig
+from detector.alerts.influxdb import Influxdb, InfluxdbConfig
+from detector.alerts.log import Log
+from detector.alerts.webhook import Webhook, WebhookConfig
+from store.statuses import Statuses
 
 
-def deliver(verdicts: Iterable[Verdict], sinks: Sequence[Callable[[Verdict], None]] = SINKS) -> None:
-    """Hand each verdict to each sink; one that fails is named and keeps nothing from the others."""
-    for verdict in verdicts:
-        for send in sinks:
-            try:
-                send(verdict)
-            except Exception:
-                _log.exception("a sink (%s) failed on the verdict about %s", send.__module__, verdict.machine)
+class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the table `[alerts]`. Raises ValueError for a value that cannot be meant."""
+
+    sinks: tuple[str, ...] = ("log",)
+    """Where alerts go: log, influxdb, webhook, command."""
+    state_folder: str = ""
+    """Where it is kept what each sink was told; empty: beside the store's file, or /var/lib/peerwatch/alerts."""
+    influxdb: InfluxdbConfig = msgspec.field(default_factory=InfluxdbConfig)
+    webhook: WebhookConfig = msgspec.field(default_factory=WebhookConfig)
+    command: CommandConfig = msgspec.field(default_factory=CommandConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse a sink that nobody knows."""
+        for word in self.sinks:
+            if word not in SINKS:
+                raise ValueError(f"alerts.sinks names {word!r}: known are {', '.join(SINKS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What sinks are given: a clock (Unix ns), a folder of their own, and a way to open statuses at an address."""
+
+    clock: Callable[[], int]
+    folder: Path
+    statuses: Callable[[str], Statuses]
+
+
+SINKS: dict[str, Callable[[AlertsConfig, Room], Sink]] = {
+    "log": lambda config, room: Log(),
+    "influxdb": lambda config, room: Influxdb(config.influxdb, room.statuses(config.influxdb.store), room.clock),
+    "webhook": lambda config, room: Webhook(config.webhook, room.clock),
+    "command": lambda config, room: Command(config.command, room.folder / "command-runs.json", room.clock),
+}
+"""Every sink by its name, and how it is opened; raises ValueError or OSError for settings that cannot be meant."""

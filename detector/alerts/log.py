@@ -1,16 +1,25 @@
-"""The simplest sink: one line a verdict in the program's log."""
+"""The simplest sink: one line an alert in the program's log."""
 
 from __future__ import annotations
 
 import logging
 
-from detector.verdict import Level, Verdict
+from detector.alert import Alert, Sink
+from detector.verdict import Level
 
 _LEVELS: dict[Level, int] = {"ok": logging.INFO, "warn": logging.WARNING, "crit": logging.ERROR}
 _log = logging.getLogger("peerwatch.verdict")
 
 
-def send(verdict: Verdict) -> None:
-    """Write the verdict as one line; the machine's words cannot break it into two."""
-    message = " ".join(verdict.message.split())
-    _log.log(_LEVELS[verdict.level], "%s [%s, task %s] %s", verdict.level, verdict.kind, verdict.task, message)
+class Log(Sink):
+    """Writes to the log of the detector."""
+
+    def send(self, alert: Alert) -> str:
+        """Write the alert as one line; the machine's words cannot break it into two."""
+        verdict = alert.verdict
+        message = " ".join(verdict.message.split())
+        if alert.end is not None:
+            message += f", after {(alert.end - alert.start) / 1e9:.0f} s"
+        head = f"{verdict.level} [{verdict.kind}, task {verdict.task}, incident {alert.incident}]"
+        _log.log(_LEVELS[verdict.level], "%s %s", head, message)
+        return "written to the log"
