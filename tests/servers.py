@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import shutil
 import signal
 import socket
@@ -46,8 +48,9 @@ def free_port() -> int:
 
 def find(program: str, package: str) -> str:
     """The program, unpacked by `make test` or installed; skips where it is not there."""
-    unpacked = Path(sys.prefix) / "servers" / package / "usr/bin" / program
-    found = str(unpacked) if unpacked.exists() else shutil.which(program)
+    places = [Path(sys.prefix) / "servers" / package / room / program for room in ("usr/bin", "usr/sbin")]
+    unpacked = next((str(place) for place in places if place.exists()), None)
+    found = unpacked or shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if found is None:
         pytest.skip(f"{program} is not here: make test fetches it, or apt-get install {package}")
     return found
@@ -60,6 +63,7 @@ class ServerProcess:
         self.command, self.port = command, port
         self.url = f"http://127.0.0.1:{port}"
         self.process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.kill)  # a test that fails leaves none behind
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -107,3 +111,30 @@ def victoria(folder: Path) -> ServerProcess:
     port = free_port()
     words = [f"-storageDataPath={folder / 'vm'}", f"-httpListenAddr=127.0.0.1:{port}", "-retentionPeriod=1200"]
     return ServerProcess([program, *words, "-search.latencyOffset=0s"], port)
+
+
+class NatsProcess(ServerProcess):
+    """nats-server: it speaks no HTTP on its port, but greets whoever connects."""
+
+    def start(self) -> None:
+        """Start it and wait until it greets and its streams can be asked for."""
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as caller:
+                    if caller.recv(4096).startswith(b"INFO"):
+                        return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+
+
+def nats(folder: Path, *words: str) -> NatsProcess:
+    """Debian's nats-server with JetStream, not yet started; skips where it is not installed."""
+    port = free_port()
+    command = [find("nats-server", "nats-server"), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder / "js")]
+    server = NatsProcess([*command, *words], port)
+    server.url = f"nats://127.0.0.1:{port}"
+    return server
