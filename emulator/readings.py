@@ -1,7 +1,7 @@
 """From a pretend fleet to tables, piece by piece in time: healthy levels, what devices have of their own, and noise.
 
-Devices differ by offsets that drift; noise has heavy tails; racks breathe with their air; counters, clocks and lost rows
-are those of real machines.
+Devices differ by offsets that drift; noise has heavy tails; racks breathe with their air; counters, clocks and lost
+rows are those of real machines.
 """
 
 from __future__ import annotations
