@@ -19,8 +19,10 @@ from detector.window import grown
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LATE, SENDING = 0, 1
-SIGNALS = (("active", -1.0, 0.16), ("sending", 1.0, 0.2))
-"""What is read, which way is bad, and the least sum over a process's communicators that counts, in shares of time."""
+SIGNALS = (("active", -1.0), ("sending", 1.0))
+"""What is read, and which way is bad."""
+BOUND = 0.16
+"""The least sum over a process's communicators that counts, in shares of time."""
 _SMOOTH_S = 3.0
 _WARM = 15  # readings that make a norm
 _NORM_S = 300.0
@@ -50,8 +52,11 @@ class Late:
 
     process: int
     signal: int
+    """What most of it is: it comes late, or it sends slowly."""
     score: float
+    """In multiples of the least sum that counts."""
     weight: float
+    """Evidence in multiples of what convicts."""
     share: float
     """Of the looks since it began, those that found it worst of its task."""
     since: int
@@ -65,12 +70,14 @@ class Lateness:
     smooth: Floats = field(default_factory=lambda: np.zeros((2, 0)))
     norm: Floats = field(default_factory=lambda: np.zeros((2, 0)))
     age: Floats = field(default_factory=lambda: np.zeros(0))
-    evidence: Floats = field(default_factory=lambda: np.zeros((2, 0)))
-    """[signal, process], seconds."""
-    since: Floats = field(default_factory=lambda: np.zeros((2, 0)))
-    looks: Floats = field(default_factory=lambda: np.zeros((2, 0)))
-    firsts: Floats = field(default_factory=lambda: np.zeros((2, 0)))
-    convicted: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    total: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    """[signal, process]: the newest sums."""
+    evidence: Floats = field(default_factory=lambda: np.zeros(0))
+    """[process], seconds."""
+    since: Floats = field(default_factory=lambda: np.zeros(0))
+    looks: Floats = field(default_factory=lambda: np.zeros(0))
+    firsts: Floats = field(default_factory=lambda: np.zeros(0))
+    convicted: Floats = field(default_factory=lambda: np.zeros(0))
     judged_at: int = 0
     _number: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -82,25 +89,17 @@ class Lateness:
             self.judged_at = now
             seconds = min(seconds, 2 * ranks.period / SECOND)
             excess = self._excess(ranks, crowd, seconds, seats)
-            score = np.zeros((2, len(crowd.machine)))
             for signal in range(2):
-                score[signal] = np.bincount(crowd.process, excess[signal], len(crowd.machine))
-            self._add_up(now, score, crowd, seats, seconds)
-        found = [
-            (int(signal), int(process), seats[process]) for signal, process in np.argwhere(self.convicted[:, seats] > 0)
-        ]
-        return [
-            Late(
-                process,
-                signal,
-                float(self.evidence[signal, seat] / _ENOUGH * SIGNALS[signal][2]),
-                float(self.evidence[signal, seat] / _ENOUGH),
-                float(self.firsts[signal, seat] / max(self.looks[signal, seat], 1.0)),
-                int(self.since[signal, seat]),
-            )
-            for signal, process, seat in found
-            if crowd.task[process] >= 0
-        ]
+                self.total[signal, seats] = np.bincount(crowd.process, excess[signal], len(crowd.machine))
+            self._add_up(now, self.total[:, seats].sum(0), crowd, seats, seconds)
+        found = np.flatnonzero((self.convicted[seats] > 0) & (crowd.task >= 0))
+        return [self._late(int(process), seats[process]) for process in found]
+
+    def _late(self, process: int, seat: np.int64) -> Late:
+        parts = self.total[:, seat]
+        share = self.firsts[seat] / max(self.looks[seat], 1.0)
+        score, weight = float(parts.sum()) / BOUND, float(self.evidence[seat]) / _ENOUGH
+        return Late(process, int(parts.argmax()), score, weight, float(share), int(self.since[seat]))
 
     def _seats(self, who: list[tuple[str, ...]], crowd: Crowd) -> Ints:
         """The lasting numbers of the crowd's processes."""
@@ -108,7 +107,8 @@ class Lateness:
         first[crowd.process[::-1]] = np.arange(len(who))[::-1]
         seats = np.array([self._number.setdefault(who[at], len(self._number)) for at in first], np.int64)
         for name in ("evidence", "since", "looks", "firsts", "convicted"):
-            setattr(self, name, grown(getattr(self, name), (2, len(self._number)), 0.0))
+            setattr(self, name, grown(getattr(self, name), (len(self._number),), 0.0))
+        self.total = grown(self.total, (2, len(self._number)), 0.0)
         return seats
 
     def _excess(self, ranks: Ranks, crowd: Crowd, seconds: float, seats: Ints) -> Floats:
@@ -125,10 +125,10 @@ class Lateness:
         self.comm[live] = ranks.comm[live]
         fresh, warm = self.age[live] == 0, self.age[live] >= _WARM
         self.age[live] += 1
-        calm = self.evidence[:, seats].max(0)[process] <= 0
+        calm = self.evidence[seats][process] <= 0
         pace = np.where(warm, np.where(calm, seconds / _NORM_S, seconds / _NORM_S / 10), 1 / self.age[live])
         blend = 1 - np.exp(-seconds / _SMOOTH_S)
-        for signal, (name, sign, _) in enumerate(SIGNALS):
+        for signal, (name, sign) in enumerate(SIGNALS):
             differs = sign * _beside_others(ranks.floats[name][live], comm)
             before = np.where(fresh, differs, self.smooth[signal, live])
             self.smooth[signal, live] = smooth = before + blend * (differs - before)
@@ -138,20 +138,17 @@ class Lateness:
         return out
 
     def _add_up(self, now: int, score: Floats, crowd: Crowd, seats: Ints, seconds: float) -> None:
-        for signal, (_, _, bound) in enumerate(SIGNALS):
-            worst, apart = _worst(score[signal], crowd)
-            against = np.where(apart, np.clip(score[signal] / bound - 1, -1.0, _STEP), -1.0) * crowd.running
-            before = self.evidence[signal, seats]
-            begins = (before <= 0) & (against > 0)
-            self.since[signal, seats[begins]] = now
-            for name in ("looks", "firsts"):
-                getattr(self, name)[signal, seats[begins]] = 0.0
-            self.looks[signal, seats] += crowd.running
-            self.firsts[signal, seats] += worst & crowd.running
-            after = np.clip(before + against * seconds, 0.0, 3 * _ENOUGH)
-            self.evidence[signal, seats] = after
-            held = self.convicted[signal, seats] > 0
-            self.convicted[signal, seats] = (after >= _ENOUGH) | (held & (after > 0))
+        worst, apart = _worst(score, crowd)
+        against = np.where(apart, np.clip(score / BOUND - 1, -1.0, _STEP), -1.0) * crowd.running
+        before = self.evidence[seats]
+        begins = seats[(before <= 0) & (against > 0)]
+        self.since[begins] = now
+        self.looks[begins] = self.firsts[begins] = 0.0
+        self.looks[seats] += crowd.running
+        self.firsts[seats] += worst & crowd.running
+        self.evidence[seats] = after = np.clip(before + against * seconds, 0.0, 3 * _ENOUGH)
+        held = self.convicted[seats] > 0
+        self.convicted[seats] = (after >= _ENOUGH) | (held & (after > 0))
 
 
 def _beside_others(values: Floats, comm: Ints) -> Floats:

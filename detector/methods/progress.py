@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detector.chunks import NOBODY, Chunks, Root
 from detector.config import SECOND, Config
-from detector.lateness import LATE, SIGNALS, Crowd, Late, Lateness
+from detector.lateness import LATE, Crowd, Late, Lateness
 from detector.ranks import Ranks
 from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
@@ -154,7 +154,7 @@ class Progress:
             if len(set(names[mine])) < 2 or _is_paired(names[mine]).any() or "" in names[mine]:
                 continue
             # Two ranks alone cannot outvote each other: communicators of the same size vote with them.
-            voters = mine if len(mine) > 2 else np.flatnonzero(ranks == ranks[mine[0]])
+            voters = mine if len(mine) > 2 else np.flatnonzero((ranks == ranks[mine[0]]) & ~_is_paired(names))
             (usual, most), *others = Counter(names[voters].tolist()).most_common()
             odd = [at for at in mine if names[at] != usual]
             if most > sum(count for _, count in others) and 3 * len(odd) <= len(voters):
@@ -261,9 +261,8 @@ class Progress:
                 "sends its chunks more slowly than the ranks that share its collectives",
             )
         message = f"{subject(machine, device)} {what}: {share}"
-        score = late.score / SIGNALS[late.signal][2]
         level: Level = "crit" if late.weight >= 1.5 else "warn"
-        verdict = Verdict(now, task or "", machine, device, "progress", metric, score, late.since, level, message)
+        verdict = Verdict(now, task or "", machine, device, "progress", metric, late.score, late.since, level, message)
         return Finding(verdict, False, late.weight)
 
     def _doubt(self, standing: Standing, comm: np.int64, idents: list[tuple[str, ...]]) -> str:
