@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,24 +14,89 @@ from detector.window import grown
 from store.catalogue import METRICS
 
 Array = NDArray[np.floating[Any]]
-Members = NDArray[np.int64] | slice
-"""Columns of one peer group; a slice where that is everybody, which spares copies."""
+Either = NDArray[Any]
+"""Numbers or truth values."""
+Ints = NDArray[np.int64]
 _CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.92 of its variance
 _DRIFT_CALLS = 40.0
 FARTHEST = 99.0
 """Any deviation of a metric that never moves is this many bounds away."""
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 def middle(values: Array) -> Array:
     """Median along the last axis, NaN left out (NaN where nothing is known); [metric, entity] -> [metric]."""
-    ordered = np.sort(values, axis=-1)  # NaN goes to the end
-    count = (~np.isnan(values)).sum(-1)
-    last = np.maximum(count - 1, 0)
-    low = np.take_along_axis(ordered, (last // 2)[..., None], -1)[..., 0]
-    high = np.take_along_axis(ordered, ((last + 1) // 2)[..., None], -1)[..., 0]
-    result: Array = (low + high) / 2
-    return result
+    flat = values.reshape(-1, values.shape[-1])
+    gaps = np.isnan(flat)
+    if not gaps.any():
+        return _halfway(flat).reshape(values.shape[:-1])
+    result = np.full(len(flat), np.nan, values.dtype)
+    missing = gaps.sum(-1)
+    whole, some = np.flatnonzero(missing == 0), np.flatnonzero((missing > 0) & (missing < flat.shape[-1]))
+    if len(whole):
+        result[whole] = _halfway(flat[whole])
+    if len(some):
+        ordered = np.sort(flat[some], axis=-1)  # NaN goes to the end
+        last = flat.shape[-1] - missing[some] - 1
+        each = np.arange(len(some))
+        result[some] = (ordered[each, last // 2] + ordered[each, (last + 1) // 2]) / 2
+    return result.reshape(values.shape[:-1])
+
+
+def _halfway(values: Array) -> Array:
+    """Median along the last axis where all is known."""
+    half, odd = divmod(values.shape[-1], 2)
+    parted = np.partition(values, half, -1)
+    upper: Array = parted[:, half]
+    return upper if odd else (upper + parted[:, :half].max(-1)) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Who is compared with whom; what belongs to groups is [metric, group], with a last column for who has no peers."""
+
+    of: Ints
+    """[entity]: its group, or -1."""
+    sizes: tuple[tuple[Ints, Ints], ...]
+    """By size: the groups of that size [n], and their members [n, size]."""
+    count: int
+    everybody: bool
+    """Whether all are in one group, which spares copies."""
+
+    def middle(self, values: Either) -> Either:
+        """Median of each group."""
+        return self._over(values, middle)
+
+    def total(self, values: Either) -> Either:
+        """Sum of each group."""
+        return self._over(values, lambda members: members.sum(-1))
+
+    def _over(self, values: Either, reduce: Callable[[Either], Either]) -> Either:
+        out = np.full((len(values), self.count + 1), np.nan, values.dtype if values.dtype != bool else float)
+        if self.everybody:
+            out[:, 0] = reduce(values)
+        else:
+            for groups, members in self.sizes:
+                out[:, groups] = reduce(values[:, members])
+        return out
+
+    def each(self, by_group: Either) -> Either:
+        """[metric, entity] (or what spreads to that): every entity's share of what is said of its group."""
+        return by_group[:, :1] if self.everybody else by_group[:, self.of]
+
+
+def groups_of(of: Ints) -> Groups:
+    """Groups out of each entity's group number, -1 where it has none."""
+    count = int(of.max(initial=-1)) + 1
+    order = np.argsort(of, kind="stable")[np.count_nonzero(of < 0) :]
+    size = np.bincount(of[order], minlength=count)
+    first = np.cumsum(size) - size
+    sizes = []
+    for each in np.unique(size[size > 0]).tolist():
+        groups = np.flatnonzero(size == each)
+        sizes.append((groups, order[first[groups][:, None] + np.arange(each)]))
+    return Groups(of, tuple(sizes), count, count == 1 and len(order) == len(of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,159 +122,182 @@ def bounds_of(table: str, metrics: list[str], config: Config) -> Bounds:
     )
 
 
+def _zeros() -> NDArray[np.float64]:
+    return np.zeros((0, 0))
+
+
+def _singles() -> NDArray[np.float32]:
+    return np.zeros((0, 0), np.float32)
+
+
 @dataclass(slots=True)
 class Norm:
     """What is usual for each entity, arrays [metric, entity], learned while it is not under suspicion."""
 
-    offset: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    offset: NDArray[np.float32] = field(default_factory=_singles)
     """Usual distance from the peers: roles and bad sensors differ by a constant, and that is no fault."""
-    power: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    power: Array = field(default_factory=_zeros)
     """Mean square of what is left."""
-    level: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    swing: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    level: Array = field(default_factory=_zeros)
+    swing: Array = field(default_factory=_zeros)
     """Mean square distance of the reading from its own level: how much it moves anyway."""
-    past: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    past: Array = field(default_factory=_zeros)
     """What was left a few steps ago ..."""
-    drift: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    drift: Array = field(default_factory=_zeros)
     """... and the mean square of how far that has gone since."""
-    count: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    count: NDArray[np.float32] = field(default_factory=_singles)
+    """Steps that this was learned from."""
+    reach: NDArray[np.float32] = field(default_factory=_singles)
+    """The least distance that counts ..."""
+    bound: NDArray[np.float32] = field(default_factory=_singles)
+    """... and the same where it is judged, NaN where the norm is young or the peers are few or strangers."""
 
     def fit(self, shape: tuple[int, ...]) -> None:
         """Make room for [metric, entity]."""
-        for name in ("offset", "power", "level", "swing", "past", "drift", "count"):
+        for name in ("offset", "power", "level", "swing", "past", "drift", "count", "reach"):
             setattr(self, name, grown(getattr(self, name), shape, 0.0))
+        self.bound = grown(self.bound, shape, np.nan)
 
-    def forget(self, entities: NDArray[np.int64]) -> None:
+    def forget(self, entities: Ints) -> None:
         """Begin anew for some entities, as when they change their task."""
-        self.count[:, entities] = 0
+        for array in (self.count, self.offset, self.power, self.level, self.swing):
+            array[:, entities] = 0
+        self.bound[:, entities] = np.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """One group of peers at one step; [metric, member]."""
+    """All entities at one step; [metric, entity]."""
 
-    strength: Array
-    """Signed distance in multiples of the least that counts; NaN where unknown or the norm is young."""
-    residual: Array
-    """Distance from where the peers say this member should be, in the metric's unit."""
-    bound: Array
+    strength: NDArray[np.float32]
+    """Signed distance in multiples of the least that counts; NaN where unknown or not judged."""
+    residual: NDArray[np.float32]
+    """Distance from where the peers say this one should be, in the metric's unit."""
     center: Array
-    """[metric, 1]: where the peers are, the usual offsets taken off."""
+    """[metric, group]: where the peers are, the usual offsets taken off."""
 
 
-def compare(values: Array, members: Members, norm: Norm, bounds: Bounds, config: Config) -> Distance:
-    """Distances of a peer group's members from its median: `values` is [metric, entity], denoised."""
-    rows = slice(len(bounds.floor))
-    mine = values[rows][:, members]
-    count = norm.count[rows][:, members]
-    expected = norm.offset[rows][:, members] * (count > 0)
-    center = middle(mine - expected)[:, None]
-    residual = mine - expected - center
-    now = _NORMAL * middle(np.abs(residual))[:, None]
-    own = np.sqrt(norm.power[rows][:, members])
-    # A metric that jumps at times on some machine will do so on the others: the mean keeps what the median forgets.
-    usual = np.sqrt((own**2).sum(1) / np.maximum((count > 0).sum(1), 1))[:, None]
-    noise = np.fmax(np.fmax(own, now), usual)
-    # A norm learned from few steps knows its own noise badly.
-    noise = noise * (1 + config.warm_steps / 2 / np.maximum(count, 1))
-    bound = np.fmax(config.sigmas * noise, _floors(np.abs(center[:, 0]), norm.swing[rows][:, members], bounds, config))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        strength = np.clip(np.where(residual == 0, 0.0, residual / bound), -FARTHEST, FARTHEST)
-    peers = (~np.isnan(mine)).sum(1) >= config.fewest_peers
-    strength[~peers] = np.nan
-    strength[count < config.warm_steps] = np.nan
-    if bounds.unknown.any():
-        strength[bounds.unknown & ~has_peers(norm, rows, members, config)] = np.nan
-    return Distance(strength, residual, bound, center)
+def compare(values: NDArray[np.float32], groups: Groups, norm: Norm) -> Distance:
+    """Distance of each entity from the median of its group: `values` is [metric, entity], denoised."""
+    cell = tuple(slice(size) for size in values.shape)
+    residual = values - norm.offset[cell]
+    center = groups.middle(residual)
+    residual -= groups.each(center)
+    with np.errstate(over="ignore", invalid="ignore"):
+        strength = residual / norm.bound[cell]
+    np.clip(strength, -FARTHEST, FARTHEST, out=strength)
+    return Distance(strength, residual, center)
 
 
-def has_peers(norm: Norm, rows: slice, members: Members, config: Config) -> NDArray[np.bool_]:
-    """[metric]: whether the others foretell a member's reading; unknown until enough was seen.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The metrics whose norm is looked after at this step: each has its turn, as norms change slowly."""
 
-    Where what is left after the peers wanders as far as the reading itself, and wanders slowly (noise does not), the
-    entities have nothing to do with each other; where most metrics say so, none is believed.
-    """
-    count = norm.count[rows, members]
-    seen = middle(count) >= config.peer_steps
-    power, swing = middle(norm.power[rows, members]), middle(norm.swing[rows, members])
-    tiny = np.finfo(np.float64).tiny
-    with np.errstate(over="ignore"):
-        explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
-        persists = 1 - middle(norm.drift[rows, members] / np.maximum(2 * norm.power[rows, members], tiny))
-    moves = power > tiny
-    alone: NDArray[np.bool_] = moves & (explained < config.explained_least) & (persists > config.persists_least)
-    strangers = 2 * (alone & seen).sum() > (moves & seen).sum()
-    judged: NDArray[np.bool_] = seen & ~alone & ~strangers
-    return judged
+    rows: slice
+    weight: int
+    """Steps from one turn to the next."""
 
 
-def _floors(level: Array, swing: Array, bounds: Bounds, config: Config) -> Array:
-    """[metric, 1]: the least difference worth a word; `level` [metric] is the size of the readings."""
-    floor: Array = np.fmax(bounds.floor, bounds.relative * level)
-    unknown = np.flatnonzero(bounds.unknown)
-    floor[unknown] = np.fmax(floor[unknown], config.unknown_spread * np.sqrt(middle(swing[unknown])))
-    return floor[:, None]
-
-
-def unsettle(norm: Norm, values: Array, members: Members, bounds: Bounds, config: Config) -> None:
+def unsettle(norm: Norm, values: Array, groups: Groups, part: Part, bounds: Bounds, config: Config) -> None:
     """While a task is young, begin anew with every metric whose peers have all gone to a level not seen before.
 
     What was learned while the task loaded says nothing of how it runs; later, a common jump may be a fault's effect.
     """
-    rows = slice(len(bounds.floor))
-    steps = norm.count[rows, members]
-    settled = 2 * (steps >= config.settle_steps).sum(-1) > steps.shape[-1]
-    if settled.all():
-        return
-    count = middle(steps)
+    cell = (part.rows, slice(values.shape[1]))
+    count = groups.middle(norm.count[cell])
     young = (count >= config.warm_steps / 2) & (count < config.settle_steps)
     if not young.any():
         return
-    level, sway = middle(norm.level[rows, members]), np.sqrt(middle(norm.swing[rows, members]))
-    now = middle(values[rows][:, members])
-    jump = np.abs(now - level) > np.fmax(config.sigmas * sway, np.fmax(bounds.floor, 0.5 * np.abs(level)))
-    anew = np.flatnonzero(young & jump)
-    if len(anew):
-        spot = norm.count[anew]
-        spot[:, members] = 0
-        norm.count[anew] = spot
+    level, sway = groups.middle(norm.level[cell]), np.sqrt(groups.middle(norm.swing[cell]))
+    now, floor = groups.middle(values[part.rows]), bounds.floor[part.rows, None]
+    with np.errstate(invalid="ignore"):
+        jump = np.abs(now - level) > np.fmax(config.sigmas * sway, np.fmax(floor, 0.5 * np.abs(level)))
+    anew = np.broadcast_to(groups.each(young & jump), norm.count[cell].shape)
+    if anew.any():
+        for array in (norm.count, norm.offset, norm.power, norm.level, norm.swing):
+            array[cell][anew] = 0
 
 
-def learn(norm: Norm, values: Array, members: Members, distance: Distance, pace: Array, config: Config) -> None:
-    """Move the norm towards what was just seen; `pace` [metric, member] is 1, or less under suspicion."""
-    rows = slice(len(values))
-    cell = (rows, members)
-    mine = values[rows][:, members]
-    count = norm.count[cell]
-    known = ~np.isnan(mine) & ~np.isnan(distance.residual)
-    rate = np.where(known, pace / (count + 1), 0.0)
+def learn(norm: Norm, values: Array, distance: Distance, part: Part, suspect: Array, config: Config) -> None:
+    """Move the norm towards what was just seen; `suspect` [metric, entity] marks what is to move it little."""
+    cell = (part.rows, slice(values.shape[1]))
+    mine, left, count = values[part.rows], distance.residual[part.rows], norm.count[cell]
+    known = ~np.isnan(left)
+    rate = np.where(known, np.where(suspect, 0.1 * part.weight, part.weight) / (count + part.weight), 0.0)
+    warm, begun = count >= config.warm_steps, count > 0
     # Noise is what is usual, not what checkpoints and bursts do at times (continuity sees to those): values beyond two
     # standard deviations count as two. What never moved has no deviation to be held to.
     sigma = np.sqrt(norm.power[cell])
-    far = np.where((sigma > 0) & (count >= config.warm_steps), 2 * sigma, np.inf)
-    left = np.where(known, np.clip(distance.residual, -far, far), 0.0)
-    norm.offset[cell] = np.where(count > 0, norm.offset[cell], 0.0) + rate * left
-    square = np.where(count > 1, left, 0.0) ** 2 * np.where(np.isinf(far), 1.0, _CLIPPED_NORMAL)
-    norm.power[cell] = np.where(count > 0, norm.power[cell] * (1 - rate) + rate * square, 0.0)
-    level = np.where(count > 0, norm.level[cell], 0.0)
+    held = (sigma > 0) & warm
+    far = np.where(held, 2 * sigma, np.inf)
+    left = np.where(known, np.clip(left, -far, far), 0.0)
+    norm.offset[cell] += (rate * left).astype(np.float32)
+    square = np.where(count > part.weight, left, 0.0) ** 2 * np.where(held, _CLIPPED_NORMAL, 1.0)
+    norm.power[cell] = np.where(begun, norm.power[cell] + rate * (square - norm.power[cell]), 0.0)
     sway = np.sqrt(norm.swing[cell])
-    most = np.where((sway > 0) & (count >= config.warm_steps), 2 * sway, np.inf)
-    away = np.where(known, np.clip(mine - level, -most, most), 0.0)
-    norm.level[cell] = level + rate * away
-    norm.swing[cell] = np.where(count > 0, norm.swing[cell] * (1 - rate) + rate * away**2, 0.0)
-    norm.count[cell] = count + known
+    most = np.where((sway > 0) & warm, 2 * sway, np.inf)
+    away = np.where(known, np.clip(mine - norm.level[cell], -most, most), 0.0)
+    norm.level[cell] += rate * away
+    norm.swing[cell] = np.where(begun, norm.swing[cell] + rate * (away**2 - norm.swing[cell]), 0.0)
+    norm.count[cell] = np.minimum(count + part.weight * known, config.memory_steps)
 
 
-def learn_drift(norm: Norm, members: Members, distance: Distance, depth: int) -> None:
-    """Note how far each residual has gone since the last call: call it every `depth` steps, the smoothing's length."""
-    cell = (slice(len(distance.bound)), members)
-    far = np.where(distance.bound > 0, 2 * distance.bound, np.inf)
-    left = np.clip(np.nan_to_num(distance.residual), -far, far)
-    rate = 1 / (np.minimum(norm.count[cell] / depth, _DRIFT_CALLS) + 1)
+def learn_drift(norm: Norm, distance: Distance, part: Part) -> None:
+    """Note how far each residual has gone since the last turn, which is to be the smoothing's length ago."""
+    cell = (part.rows, slice(distance.residual.shape[1]))
+    reach = norm.reach[cell].astype(np.float64)
+    far = np.where(reach > 0, 2 * reach, np.inf)
+    left = np.clip(np.nan_to_num(distance.residual[part.rows]), -far, far)
+    rate = 1 / (np.minimum(norm.count[cell] / part.weight, _DRIFT_CALLS) + 1)
     norm.drift[cell] += rate * ((left - norm.past[cell]) ** 2 - norm.drift[cell])
     norm.past[cell] = left
 
 
-def cap_memory(norm: Norm, steps: int) -> None:
-    """Keep the memory exponential: a count that stops growing makes the mean forget."""
-    np.minimum(norm.count, steps, out=norm.count)
+def rule(
+    norm: Norm,
+    distance: Distance,
+    groups: Groups,
+    part: Part,
+    bounds: Bounds,
+    believed: NDArray[np.bool_],
+    config: Config,
+) -> None:
+    """Set the least distances that count; `believed` [metric, group] is whether there are peers to a metric."""
+    cell = (part.rows, slice(distance.residual.shape[1]))
+    count, power, left = norm.count[cell], norm.power[cell], distance.residual[part.rows]
+    # A metric that jumps at times on some machine will do so on the others: the mean keeps what the median forgets.
+    usual = np.sqrt(groups.total(power) / np.maximum(groups.total(count > 0), 1))
+    common = np.fmax(usual, _NORMAL * groups.middle(np.abs(left)))
+    # A norm learned from few steps knows its own noise badly.
+    noise = np.fmax(np.sqrt(power), groups.each(common)) * (1 + config.warm_steps / 2 / np.maximum(count, 1))
+    floor = np.fmax(
+        bounds.floor[part.rows, None], bounds.relative[part.rows, None] * np.abs(distance.center[part.rows])
+    )
+    unknown = np.flatnonzero(bounds.unknown[part.rows])
+    if len(unknown):
+        sway = np.sqrt(groups.middle(norm.swing[cell][unknown]))
+        floor[unknown] = np.fmax(floor[unknown], config.unknown_spread * sway)
+    reach = np.maximum(np.fmax(config.sigmas * noise, groups.each(floor)), _TINY)
+    enough = groups.total(~np.isnan(left)) >= config.fewest_peers
+    norm.reach[cell] = reach
+    norm.bound[cell] = np.where((count >= config.warm_steps) & groups.each(enough & believed[part.rows]), reach, np.nan)
+
+
+def has_peers(norm: Norm, shape: tuple[int, ...], groups: Groups, config: Config) -> NDArray[np.bool_]:
+    """[metric, group]: whether the others foretell a member's reading; unknown until enough was seen.
+
+    Where what is left after the peers wanders as far as the reading itself, and wanders slowly (noise does not), the
+    entities have nothing to do with each other; where most metrics say so, none is believed.
+    """
+    cell = tuple(slice(size) for size in shape)
+    seen = groups.middle(norm.count[cell]) >= config.peer_steps
+    power, swing = groups.middle(norm.power[cell]), groups.middle(norm.swing[cell])
+    tiny = np.finfo(np.float64).tiny
+    with np.errstate(over="ignore", invalid="ignore"):
+        explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
+        persists = 1 - groups.middle(norm.drift[cell] / np.maximum(2 * norm.power[cell], tiny))
+        moves = power > tiny
+        alone = moves & (explained < config.explained_least) & (persists > config.persists_least)
+    strangers = 2 * (alone & seen).sum(0) > (moves & seen).sum(0)
+    judged: NDArray[np.bool_] = seen & ~alone & ~strangers
+    return judged

@@ -49,13 +49,27 @@ class Embedding:
 
 def _trimmed_mean(ring: Array, least: int) -> Array:
     """Mean over the first axis without its largest and smallest value, from three known values on."""
-    known = ~np.isnan(ring)
-    count = known.sum(0, dtype=np.float32)
-    filled = np.where(known, ring, np.float32(0))
-    total = filled.sum(0)
-    trim = count >= 3
+    depth = len(ring)
+    mean: Array = ring.sum(0)
+    highest, lowest = np.fmax.reduce(ring, 0), np.fmin.reduce(ring, 0)
+    # Most cells know all their steps or none, and need no counting.
+    gaps = np.isnan(mean) & ~np.isnan(highest)
+    if depth >= 3:
+        mean -= highest
+        mean -= lowest
+        depth -= 2
+    mean /= depth
+    if gaps.any():
+        mean[gaps] = _with_gaps(ring[:, gaps], least)
+    return mean
+
+
+def _with_gaps(ring: Array, least: int) -> Array:
+    """The same where some steps are unknown; NaN where fewer than `least` are known."""
+    count = (~np.isnan(ring)).sum(0, dtype=np.float32)
+    total = np.nansum(ring, 0)
+    ends = np.fmax.reduce(ring, 0) + np.fmin.reduce(ring, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ends = np.where(known, ring, -np.inf).max(0) + np.where(known, ring, np.inf).min(0)
-        mean: Array = np.where(trim, (total - ends) / (count - 2), total / count)
+        mean: Array = np.where(count >= 3, (total - ends) / (count - 2), total / count)
     mean[count < least] = np.nan
     return mean

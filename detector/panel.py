@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.continuity import Streaks
-from detector.dissimilarity import Norm, middle
+from detector.continuity import Cells, Streaks, nothing
+from detector.dissimilarity import Groups, Norm, groups_of, middle
 from detector.embedding import Embedding
 from detector.rows import NEVER
 from detector.verdict import Finding
@@ -33,17 +33,28 @@ class Panel:
     norm: Norm = field(default_factory=Norm)
     streaks: Streaks = field(default_factory=Streaks)
     tasks: list[str] = field(default_factory=list)
-    group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Each entity's task, an index into `tasks`."""
+    team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Each entity's task, an index into `tasks`, or -1."""
+    groups: Groups = field(default_factory=lambda: groups_of(np.zeros(0, np.int64)))
+    """Who is compared with whom."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's machine as a number."""
     judged_at: int = NEVER
     seated: tuple[int, int] = (-1, -1)
     """For which version of the tasks, and how many entities, `group` holds."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    strength: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
-    weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, 0, 0)))
-    """[direction, metric, entity]: evidence in multiples of what convicts."""
+    strength: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    believed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
+    """[metric, group]: whether there are peers to a metric."""
+    cells: Cells = field(default_factory=nothing)
+    """What speaks against somebody since the last step ..."""
+    weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """... and how much, in multiples of what convicts."""
+
+    @property
+    def group(self) -> Ints:
+        """Each entity's peer group."""
+        return self.groups.of
 
 
 def reason(panel: Panel, cell: tuple[int, int, int]) -> str:

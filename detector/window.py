@@ -18,13 +18,13 @@ _UNITS = ("_total", "_ratio", "_seconds", "_per_second")
 """Ends of names that drivers do not give to their counters."""
 
 
-def grown(array: NDArray[Any], shape: tuple[int, ...], fill: float) -> NDArray[Any]:
-    """The array, or a larger copy of it padded with `fill`; the last axis at least doubles, so growth is amortised."""
+def grown(array: NDArray[Any], shape: tuple[int, ...], fill: float, axis: int = -1) -> NDArray[Any]:
+    """The array, or a larger copy of it padded with `fill`; that axis at least doubles, so growth is amortised."""
     if all(have >= want for have, want in zip(array.shape, shape, strict=True)):
         return array
     room = [max(have, want) for have, want in zip(array.shape, shape, strict=True)]
-    if array.shape[-1] < shape[-1]:
-        room[-1] = max(shape[-1], 2 * array.shape[-1])
+    if array.shape[axis] < shape[axis]:
+        room[axis] = max(shape[axis], 2 * array.shape[axis])
     larger = np.full(room, fill, array.dtype)
     larger[tuple(slice(size) for size in array.shape)] = array
     return larger
@@ -46,7 +46,7 @@ def is_judged(table: str, metric: str) -> bool:
 
 @dataclass(slots=True)
 class Window:
-    """The newest reading of every metric of every entity of one table; arrays are [metric, entity].
+    """The newest reading of every metric of every series of one table; arrays are [series, metric], as rows come.
 
     An `nccl` row is one communicator of a process; its slots are folded into one entity, the GPU: counters and shares
     of time add up, since a rank is at one communicator after the other; of other gauges the largest counts.
@@ -58,10 +58,13 @@ class Window:
     step_ns: int = 0
     """Time between two rows of one series, learned from the rows; 0 while unknown."""
     raw: Floats = field(default_factory=lambda: np.full((0, 0), np.nan))
+    """The newest known value of each counter ..."""
     raw_time: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    value: Floats = field(default_factory=lambda: np.full((0, 0), np.nan))
-    value_time: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """... and its time."""
+    value: NDArray[np.float32] = field(default_factory=lambda: np.full((0, 0), np.nan, np.float32))
+    """What the newest row says, a counter as its rate; an unknown one leaves nothing to hold on to."""
     row_time: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """When each series' newest row was read."""
     owner: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Which entity each series belongs to."""
     steps_seen: list[float] = field(default_factory=list)
@@ -73,27 +76,33 @@ class Window:
     def feed(self, rows: Rows) -> None:
         """Take in rows; those not newer than their series' last row are dropped (they came twice or out of order)."""
         columns = [place for place, metric in enumerate(rows.metrics) if is_judged(self.table, metric)]
-        self._admit(rows, [rows.metrics[place] for place in columns])
-        target = np.array([self.metrics.index(rows.metrics[place]) for place in columns], np.int64)
+        names = [rows.metrics[place] for place in columns]
+        self._admit(rows, names)
+        counter = np.array([is_counter(self.table, name) for name in names], bool)
+        place, target = np.array(columns, np.int64), np.array([self.metrics.index(name) for name in names], np.int64)
         series = self._places[rows.ident]
         for turn in _turns(series):
             late = rows.time[turn] > self.row_time[series[turn]]
-            take = turn[late]
+            take = turn if late.all() else turn[late]
             self._learn_step(rows.time[take] - self.row_time[series[take]])
-            self._take(series[take], rows.time[take], rows.values[take][:, columns].T, target)
+            taken = rows.values if len(take) == len(rows.values) else rows.values[take]
+            new = np.full((len(take), len(self.metrics)), np.nan, np.float32)
+            new[:, target[~counter]] = taken[:, place[~counter]]
+            new[:, target[counter]] = self._rates(
+                series[take], rows.time[take], taken[:, place[counter]], target[counter]
+            )
+            self.value[series[take], : len(self.metrics)] = new
+            self.row_time[series[take]] = rows.time[take]
 
     def snapshot(self, now: int, hold_steps: float) -> NDArray[np.float32]:
         """[metric, entity] at `now`: the newest value of each, NaN where none is fresh enough."""
         hold = int(hold_steps * max(self.step_ns, 1))
         count = len(self._series)
-        width = len(self.metrics)
-        fresh = self.value_time[:width, :count] >= now - hold
-        value = np.where(fresh, self.value[:width, :count], np.nan)
-        if len(self.entities) == count:
-            return value.astype(np.float32)
-        return self._folded(value)
+        value = self.value[:count, : len(self.metrics)].T.copy()
+        value[:, self.row_time[:count] < now - hold] = np.nan
+        return value if len(self.entities) == count else self._folded(value)
 
-    def _folded(self, value: Floats) -> NDArray[np.float32]:
+    def _folded(self, value: NDArray[np.float32]) -> NDArray[np.float32]:
         known = ~np.isnan(value)
         owner = self.owner[: value.shape[1]]
         out = np.full((len(self.metrics), len(self.entities)), np.nan, np.float32)
@@ -112,16 +121,17 @@ class Window:
         if rows.idents is self._idents and not new_metrics:
             return
         self.metrics.extend(new_metrics)
+        owners = []
         for ident in rows.idents:
             if ident not in self._series:
                 self._series[ident] = len(self._series)
-                self.owner = np.append(self.owner, self._entity_of(ident))
+                owners.append(self._entity_of(ident))
+        self.owner = np.append(self.owner, np.array(owners, np.int64))
         self._idents = rows.idents
         self._places = np.array([self._series[ident] for ident in rows.idents], np.int64)
-        shape = (len(self.metrics), len(self._series))
-        self.raw, self.value = (grown(a, shape, np.nan) for a in (self.raw, self.value))
-        self.raw_time, self.value_time = (grown(a, shape, NEVER) for a in (self.raw_time, self.value_time))
-        self.row_time = grown(self.row_time, shape[1:], NEVER)
+        shape = (len(self._series), len(self.metrics))
+        self.raw, self.value = grown(self.raw, shape, np.nan, 0), grown(self.value, shape, np.nan, 0)
+        self.raw_time, self.row_time = grown(self.raw_time, shape, NEVER, 0), grown(self.row_time, shape[:1], NEVER)
 
     def _entity_of(self, ident: tuple[str, ...]) -> int:
         keys = ident[1:2] if self.table == "nccl" else ident[1:]
@@ -138,23 +148,17 @@ class Window:
         self.steps_seen = [*self.steps_seen[-15:], float(np.median(usual))]
         self.step_ns = round(float(np.median(self.steps_seen)))
 
-    def _take(self, series: Ints, time: Ints, values: Floats, target: Ints) -> None:
-        """One row of each of some series: `values` is [metric, row]."""
-        self.row_time[series] = time
-        cell = np.ix_(target, series)
-        counter = np.array([is_counter(self.table, self.metrics[place]) for place in target], bool)[:, None]
+    def _rates(self, series: Ints, time: Ints, values: Floats, target: Ints) -> Floats:
+        """[row, counter]: growth a second since the last known value; unknown for the first and after a reset."""
+        cell = np.ix_(series, target)
         known = ~np.isnan(values)
-        since = self.raw_time[cell]
-        seconds = np.where(since > NEVER, (time - since) / SECOND, np.nan)
+        before, since = self.raw[cell], self.raw_time[cell]
         with np.errstate(invalid="ignore", divide="ignore"):
-            rate = (values - self.raw[cell]) / seconds
+            rate = (values - before) / ((time[:, None] - since) / SECOND)
             rate[~(rate >= 0)] = np.nan
-        value = np.where(counter, rate, values)
-        self.raw[cell] = np.where(known, values, self.raw[cell])
-        self.raw_time[cell] = np.where(known, time, since)
-        # An unknown value (null, first of a counter, reset) leaves nothing to hold on to.
-        self.value[cell] = value
-        self.value_time[cell] = np.where(known, time, self.value_time[cell])
+        self.raw[cell] = values if known.all() else np.where(known, values, before)
+        self.raw_time[cell] = np.where(known, time[:, None], since)
+        return rate
 
 
 def _turns(series: Ints) -> list[Ints]:

@@ -12,16 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.continuity import LOW, add_up, enough_of, pace_of
+from detector.continuity import LOW, Cells, add_up, enough_of, pace_of, suspects
 from detector.dissimilarity import (
     Bounds,
     Distance,
+    Part,
     bounds_of,
-    cap_memory,
     compare,
+    groups_of,
+    has_peers,
     learn,
     learn_drift,
     middle,
+    rule,
     unsettle,
 )
 from detector.embedding import depth_of
@@ -73,10 +76,9 @@ class Peers:
         """By machine, the most that speaks against it, in multiples of what convicts."""
         found: dict[str, float] = {}
         for panel in self.panels.values():
-            if panel.weight.size:
-                most = np.nan_to_num(panel.weight).max((0, 1))
-                for (machine, _), weight in zip(panel.window.entities, most.tolist(), strict=False):
-                    found[machine] = max(weight, found.get(machine, 0.0))
+            for entity, weight in zip(panel.cells.entity.tolist(), panel.weight.tolist(), strict=True):
+                machine = panel.window.entities[entity][0]
+                found[machine] = max(weight, found.get(machine, 0.0))
         return found
 
     def _judge(self, panel: Panel, now: int, tasks: Tasks) -> None:
@@ -88,78 +90,88 @@ class Peers:
         panel.values = panel.embedding.push(snapshot, depth_of(window.step_ns / 1e9, config))
         panel.norm.fit(snapshot.shape)
         panel.streaks.fit(snapshot.shape)
-        panel.strength = np.full(snapshot.shape, np.nan)
-        panel.weight = np.zeros((2, *snapshot.shape))
         bounds = bounds_of(window.table, window.metrics, config)
-        for number, task in enumerate(panel.tasks):
-            members = np.flatnonzero(panel.group == number)
-            self._note_peers(f"{task}/{window.table}", len(members))
-            if len(members):
-                self._judge_group(panel, members, bounds, now)
-        cap_memory(panel.norm, config.memory_steps)
-        panel.streaks.cleared *= 1 - 1 / config.trust_steps
+        distance = compare(panel.values, panel.groups, panel.norm)
+        panel.strength = distance.strength
+        streams = np.bincount(panel.group[panel.group >= 0], minlength=panel.groups.count) * len(window.metrics)
+        pace = pace_of(window.table, window.step_ns, streams, config)
+        panel.cells = self._suspects(panel, bounds)
+        enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
+        add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
+        panel.weight = panel.streaks.evidence[panel.cells.at] / enough
+        self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
-    def _note_peers(self, name: str, count: int) -> None:
-        (self.alone.add if 0 < count < self.config.fewest_peers else self.alone.discard)(name)
+    def _suspects(self, panel: Panel, bounds: Bounds) -> Cells:
+        found = suspects(panel.streaks, panel.strength, bounds.high, bounds.low)
+        seated = panel.group[found.entity] >= 0
+        if not seated.all():
+            side, metric, entity = (part[seated] for part in found.at)
+            found = Cells(side, metric, entity, found.strength[seated])
+        _one_or_nobody(found, panel, self.config)
+        return found
 
-    def _judge_group(self, panel: Panel, those: Ints, bounds: Bounds, now: int) -> None:
-        members = slice(len(those)) if len(those) == len(panel.group) else those
-        if panel.window.table not in self.config.prompt_tables:
-            unsettle(panel.norm, panel.values, members, bounds, self.config)
-        distance = compare(panel.values, members, panel.norm, bounds, self.config)
-        panel.strength[:, members] = distance.strength
-        sided = _sided(distance, bounds)
-        against = _one_or_nobody(sided, panel.machine[members], self.config)
-        streams = sided.shape[1] * len(those)
-        pace = pace_of(panel.window.table, panel.window.step_ns, streams, self.config)
-        enough = enough_of(panel.streaks, members, pace, bounds.unknown)
-        add_up(panel.streaks, against, members, pace, enough, now)
-        panel.weight[:, :, members] = panel.streaks.evidence[:, : sided.shape[1]][:, :, members] / enough
-        under = panel.streaks.evidence[:, : sided.shape[1]][:, :, members].max(0) > pace.enough / 8
-        suspect = under | (np.nan_to_num(np.abs(distance.strength)) > 1)
-        learn(panel.norm, panel.values, members, distance, np.where(suspect, 0.1, 1.0), self.config)
+    def _study(self, panel: Panel, distance: Distance, bounds: Bounds, enough: NDArray[np.float64]) -> None:
+        """Look after the norm of those metrics whose turn it is; `enough` [group] are the nats that convict."""
+        config, (metrics, count), place = self.config, distance.strength.shape, panel.embedding.place
         depth = len(panel.embedding.ring)
-        if panel.embedding.place % depth == 0:
-            learn_drift(panel.norm, members, distance, depth)
+        weight = max(1, depth // 2)
+        part = Part(slice(place % weight, metrics, weight), weight)
+        if panel.window.table not in config.prompt_tables:
+            unsettle(panel.norm, panel.values, panel.groups, part, bounds, config)
+        most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
+        suspect = (most > panel.groups.each(enough[None] / 8)) | (np.abs(distance.strength[part.rows]) > 1)
+        learn(panel.norm, panel.values, distance, part, suspect, config)
+        learn_drift(panel.norm, distance, Part(slice(place % depth, metrics, depth), depth))
+        if panel.believed.shape != (metrics, panel.groups.count + 1):
+            panel.believed = np.ones((metrics, panel.groups.count + 1), bool)
+        if bounds.unknown.any() and place % weight == 0:
+            theirs = has_peers(panel.norm, distance.strength.shape, panel.groups, config)
+            panel.believed = theirs | ~bounds.unknown[:, None]
+        rule(panel.norm, distance, panel.groups, part, bounds, panel.believed, config)
+        panel.streaks.cleared[:, part.rows] *= (1 - 1 / config.trust_steps) ** weight
 
     def _seat(self, panel: Panel, tasks: Tasks) -> None:
-        """Give each entity its task and machine numbers; who changes task begins anew."""
+        """Give each entity its task, peer group and machine numbers; who changes task or group begins anew."""
         entities = panel.window.entities
         if panel.seated == (tasks.version, len(entities)):
             return
         panel.seated = (tasks.version, len(entities))
         numbers: dict[str, int] = {name: place for place, name in enumerate(panel.tasks)}
         machines: dict[str, int] = {}
-        group = np.full(len(entities), NO_TASK, np.int64)
+        team = np.full(len(entities), NO_TASK, np.int64)
         machine = np.empty(len(entities), np.int64)
         for place, (name, _) in enumerate(entities):
             task = tasks.task_of(name)
             if task is not None:
-                group[place] = numbers.setdefault(task, len(numbers))
+                team[place] = numbers.setdefault(task, len(numbers))
             machine[place] = machines.setdefault(name, len(machines))
         before = np.full(len(entities), NO_TASK, np.int64)
-        before[: len(panel.group)] = panel.group
-        moved = np.flatnonzero((before != group) & (before != NO_TASK))
+        before[: len(panel.team)] = panel.team
+        moved = np.flatnonzero((before != team) & (before != NO_TASK))
         if len(moved):
             panel.norm.forget(moved)
             panel.streaks.forget(moved)
-        panel.tasks, panel.group, panel.machine = list(numbers), group, machine
+        panel.tasks, panel.team, panel.machine = list(numbers), team, machine
+        panel.groups = groups_of(team)
+        for number, task in enumerate(panel.tasks):
+            self._note_peers(f"{task}/{panel.window.table}", int((team == number).sum()))
+
+    def _note_peers(self, name: str, count: int) -> None:
+        (self.alone.add if 0 < count < self.config.fewest_peers else self.alone.discard)(name)
 
     def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []
-        for side, metric, entity in np.argwhere(panel.streaks.convicted):
-            if panel.group[entity] == NO_TASK:
-                continue
-            weight = float(panel.weight[side, metric, entity])
-            verdict = self._verdict(panel, (int(side), int(metric), int(entity)), now)
-            found.append(Finding(verdict, False, weight))
+        for at in np.flatnonzero(panel.streaks.convicted[panel.cells.at]):
+            side, metric, entity = (int(part[at]) for part in panel.cells.at)
+            if panel.group[entity] != NO_TASK:
+                verdict = self._verdict(panel, (side, metric, entity), now)
+                found.append(Finding(verdict, False, float(panel.weight[at])))
         return found
 
     def _verdict(self, panel: Panel, cell: tuple[int, int, int], now: int) -> Verdict:
         side, metric, entity = cell
         machine, device = panel.window.entities[entity]
-        task = panel.group[entity]
-        others = np.flatnonzero((panel.group == task) & (np.arange(len(panel.group)) != entity))
+        others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
         theirs = panel.values[metric, others]
         key = f"{panel.window.table}.{panel.window.metrics[metric]}"
         value, usual = float(panel.values[metric, entity]), float(middle(theirs[None])[0])
@@ -172,32 +184,38 @@ class Peers:
             message += reason(panel, cell)
         since = int(panel.streaks.since[cell])
         level: Level = "crit" if strength >= 1.5 else "warn"
-        return Verdict(now, panel.tasks[task], machine, device, "peer", key, min(strength, 99.0), since, level, message)
+        return Verdict(
+            now,
+            panel.tasks[panel.team[entity]],
+            machine,
+            device,
+            "peer",
+            key,
+            min(strength, 99.0),
+            since,
+            level,
+            message,
+        )
 
 
-def _sided(distance: Distance, bounds: Bounds) -> NDArray[np.float64]:
-    """[direction, metric, member]: what is held against a member; the harmless direction counts as no deviation."""
-    unknown = np.isnan(distance.strength)
-    high = np.where(bounds.high[:, None], np.maximum(distance.strength, 0), 0.0)
-    low = np.where(bounds.low[:, None], np.maximum(-distance.strength, 0), 0.0)
-    high[unknown] = low[unknown] = np.nan
-    return np.stack([high, low])
-
-
-def _one_or_nobody(sided: NDArray[np.float64], machine: Ints, config: Config) -> NDArray[np.float64]:
+def _one_or_nobody(cells: Cells, panel: Panel, config: Config) -> None:
     """When many machines deviate at once, only one that deviates twice as far as any other stays incriminated."""
-    _, place = np.unique(machine, return_inverse=True)
-    count = int(place.max()) + 1
-    most = max(1, int(config.spread_share * count))
-    for side, metric in np.argwhere((np.nan_to_num(sided) >= 1).sum(-1) > most):
-        worst = np.zeros(count)
-        np.maximum.at(worst, place, np.nan_to_num(sided[side, metric]))
+    group, over = panel.group[cells.entity], cells.strength >= 1
+    series = (cells.side * len(panel.strength) + cells.metric) * panel.groups.count + group
+    crowded = np.bincount(series[over], minlength=0)
+    for number in np.flatnonzero(crowded > 1):
+        those = np.flatnonzero(series == number)
+        most = max(1, int(config.spread_share * len(np.unique(panel.machine[panel.group == group[those[0]]]))))
+        if crowded[number] <= most:
+            continue
+        machines, place = np.unique(panel.machine[cells.entity[those]], return_inverse=True)
+        worst = np.zeros(max(2, len(machines)))
+        np.maximum.at(worst, place, np.nan_to_num(cells.strength[those]))
         if (worst >= 1).sum() <= most:
             continue
         first, second = np.sort(worst)[[-1, -2]]
         alone = (place == worst.argmax()) & (first >= 2 * second)
-        sided[side, metric] = np.where(alone, sided[side, metric], np.minimum(sided[side, metric], 0.5))
-    return sided
+        cells.strength[those] = np.where(alone, cells.strength[those], np.minimum(cells.strength[those], 0.5))
 
 
 def _by_machine(found: list[Finding]) -> list[Finding]:
