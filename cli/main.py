@@ -9,7 +9,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import agent, alerts, copy, demo, detector, doctor, export, orders, replay, report, simulate, status, up, writer
+from cli import (
+    agent,
+    alerts,
+    copy,
+    demo,
+    detector,
+    doctor,
+    evaluate,
+    export,
+    orders,
+    replay,
+    report,
+    simulate,
+    status,
+    up,
+    writer,
+)
 
 FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
 
@@ -75,6 +91,7 @@ app.command()(orders.maintenance)
 app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
+app.command()(evaluate.evaluate)
 app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")

@@ -245,7 +245,7 @@ def _communicators(f: Fleet, begin: int, shape: tuple[int, ...], slot: int) -> C
     held = np.full(shape, not f.hung)
     for place, _ in f.hung:
         mates = np.flatnonzero(f.stage == f.stage[place.who])
-        held[np.ix_(np.flatnonzero(stuck), mates, [place.gpu])] = True
+        held[np.ix_(np.flatnonzero(stuck), mates, np.array([place.gpu]))] = True
     waits = stuck[:, None, None] & (held if slot == 0 else ~held)
     operations = done[steps, None, None] + waits
     pending = waits.astype(np.float64)

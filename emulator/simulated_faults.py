@@ -170,6 +170,8 @@ FAULTS: dict[str, Callable[[Culprit], None]] = {
     "machine_unreachable": _unreachable,
     "optics_error": _optics,
 }
-FAIL_SLOW = ("slow_gpu", "power_cap", "slow_link", "packet_loss", "slow_host", "memory_pressure", "gc_pauses")
-FAIL_SLOW += ("pcie_downgrade", "nvlink_error", "storage_error", "optics_error")
+FAIL_SLOW: tuple[str, ...] = (
+    *("slow_gpu", "power_cap", "slow_link", "packet_loss", "slow_host", "memory_pressure", "gc_pauses"),
+    *("pcie_downgrade", "nvlink_error", "storage_error", "optics_error"),
+)
 """Faults that leave the task running; two of these may strike at once."""

@@ -1,0 +1,111 @@
+"""A baseline: the Mahalanobis distance of each machine's residuals over all metrics at once, and continuity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import SECOND, Config
+from detector.frames import Frame, Frames
+from detector.rows import Rows
+from detector.streak import Streak
+from detector.tasks import Tasks
+from detector.verdict import Finding, Verdict
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The covariance forgets; the threshold is over machines, as in Minder, so that the two can be compared."""
+
+    memory_s: float = 300.0
+    warm_s: float = 120.0
+    """Nobody is judged before the covariance has seen this much."""
+    ridge: float = 1e-3
+    """Added to the correlation matrix, so that metrics that move as one do not make it singular."""
+    threshold: float = 3.0
+    reach: float = 0.9
+    """Among n machines the threshold is at most this share of the highest score there can be, the root of n - 1."""
+    continuity_s: float = 240.0
+    share: float = 0.9
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of one task."""
+
+    machines: tuple[str, ...]
+    metrics: tuple[str, ...]
+    covariance: Floats
+    steps: int = 0
+    streak: Streak = field(default_factory=Streak)
+
+
+@dataclass(slots=True)
+class Mahalanobis:
+    """The method and its memory; it names one machine a task, and the metric that says most."""
+
+    config: Config
+    parameters: Parameters = field(default_factory=Parameters)
+    frames: Frames = field(default_factory=Frames)
+    memory: dict[str, Memory] = field(default_factory=dict)
+    standing: dict[str, Finding] = field(default_factory=dict)
+
+    def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
+        """Take in what is new and say who has been farthest from the peers for long enough."""
+        self.frames.feed(rows)
+        for frame in self.frames.due(now, tasks):
+            finding = self._judge(frame, now)
+            if finding is None:
+                self.standing.pop(frame.task, None)
+            else:
+                self.standing[frame.task] = finding
+        return list(self.standing.values())
+
+    def _judge(self, frame: Frame, now: int) -> Finding | None:
+        p, step_s = self.parameters, self.frames.step_s()
+        memory = self.memory.get(frame.task)
+        if memory is None or (memory.machines, memory.metrics) != (frame.machines, frame.metrics):
+            size = len(frame.metrics)
+            memory = self.memory[frame.task] = Memory(frame.machines, frame.metrics, np.zeros((size, size)))
+        known = ~np.isnan(frame.values).all(1)
+        residual = np.zeros(frame.values.shape)
+        residual[known] = frame.values[known] - np.nanmedian(frame.values[known], axis=1, keepdims=True)
+        residual = np.nan_to_num(residual)
+        memory.steps += 1
+        rate = max(1 / memory.steps, step_s / p.memory_s)
+        far, part = _distances(memory.covariance, residual, p.ridge)
+        memory.covariance += rate * (residual @ residual.T / residual.shape[1] - memory.covariance)
+        if memory.steps * step_s < p.warm_s:
+            return None
+        spread = far.std()
+        score = (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
+        worst = int(score.argmax())
+        limit = min(p.threshold, p.reach * (len(far) - 1) ** 0.5)
+        memory.streak.note(worst if score[worst] > limit else -1, max(3, round(p.continuity_s / step_s)))
+        who = memory.streak.lasting(p.share)
+        if who < 0:
+            return None
+        machine, key = frame.machines[who], frame.metrics[int(part[:, who].argmax())]
+        since = now - int(p.continuity_s * SECOND)
+        message = f"{machine} is farthest from its {len(far) - 1} peers over all metrics, most of all by {key}"
+        verdict = Verdict(now, frame.task, machine, None, "mahalanobis", key, float(score[who]), since, "crit", message)
+        return Finding(verdict, False, 1.0)
+
+
+def _distances(covariance: Floats, residual: Floats, ridge: float) -> tuple[Floats, Floats]:
+    """[machine]: Mahalanobis distances of residuals [metric, machine]; and what each metric adds to them."""
+    size = np.sqrt(np.diag(covariance))
+    moves = size > 0
+    if not moves.any():
+        return np.zeros(residual.shape[1]), np.zeros(residual.shape)
+    scaled = residual[moves] / size[moves, None]
+    correlation = covariance[np.ix_(moves, moves)] / np.outer(size[moves], size[moves])
+    solved = np.linalg.solve(correlation + ridge * np.eye(len(correlation)), scaled)
+    part = np.zeros(residual.shape)
+    part[moves] = scaled * solved
+    return np.sqrt(np.maximum(part.sum(0), 0.0)), part

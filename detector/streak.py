@@ -1,0 +1,31 @@
+"""Plain continuity, as Minder has it: the same candidate for most of so many steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Streak:
+    """The candidates of the last steps of one metric, [step]; -1 where nobody was."""
+
+    ring: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    place: int = 0
+
+    def note(self, candidate: int, steps: int) -> None:
+        """Remember one step's candidate, over the last `steps`."""
+        if len(self.ring) != steps:
+            self.ring, self.place = np.full(steps, -1, np.int64), 0
+        self.ring[self.place % steps] = candidate
+        self.place += 1
+
+    def lasting(self, share: float) -> int:
+        """Who was the candidate in at least this share of the steps; -1 where nobody."""
+        known = self.ring[self.ring >= 0]
+        if len(known) < share * len(self.ring) or not len(known):
+            return -1
+        count = np.bincount(known)
+        return int(count.argmax()) if count.max() >= share * len(self.ring) else -1
