@@ -52,6 +52,14 @@ struct slot {
 	u64 splits; /* collective calls that make a child: their order is the same on all ranks */
 };
 
+/* The last operations of one process in their order: when (1,024 ns, 32 bits), and a signature of 32 bits. */
+#define LOGGED 512
+struct log {
+	u64 tgid;
+	u64 count; /* of all there were; two threads that write at once may lose one */
+	u64 entries[LOGGED];
+};
+
 /* What is known of one thread between two of its calls. */
 struct thread {
 	u64 synchronize_at; /* 0: not in a synchronize call, as far as is known */
@@ -64,12 +72,13 @@ struct thread {
 
 enum loss { LOSS_FOREIGN, LOSS_PROCESS, LOSS_SLOT, LOSS_THREAD, LOSS_EVENT, LOSSES };
 
-/* Sizes: 16 processes on each of 64 devices, 4 communicators each. Memory: 0.1 MB and 0.7 MB. */
+/* Sizes: 16 processes on each of 64 devices, 4 communicators each. Memory: 0.1 MB and 0.7 MB; logs 4 MB. */
 #define PROCESSES 1024
 #define SLOTS 4096
 
 BPF_F_TABLE("array", u32, struct process, processes, PROCESSES, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, u64, losses, LOSSES, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct log, logs, PROCESSES, BPF_F_MMAPABLE); /* by the index of the process */
 BPF_TABLE("hash", u64, u32, process_of, PROCESSES);
 BPF_TABLE("lru_hash", u64, struct thread, threads, 16384);
 BPF_F_TABLE("array", u32, struct slot, slots, SLOTS, BPF_F_MMAPABLE);

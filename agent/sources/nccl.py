@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from agent.inspector import Inspector
 from agent.looks import Shares
 from agent.pool import Pool
 from agent.processes import Process
+from agent.rhythm import Rhythm
 from agent.training import Trainee
 from bpf.loader import Kernel
 from store.sample import Sample, Value
@@ -56,6 +58,7 @@ class Nccl:
         self._inspector = inspector
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
+        self._logs, self._rhythms = maps["logs"], dict[Process, Rhythm]()
         self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"])
         self._followed: dict[int, Followed] = {}  # by index in the kernel's array
 
@@ -65,7 +68,9 @@ class Nccl:
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
         rows = self._processes.rows()
-        processes = {int(row["tgid"]): row for row in rows[np.flatnonzero(rows["tgid"])]}
+        places = np.flatnonzero(rows["tgid"])
+        processes = {int(row["tgid"]): row for row in rows[places]}
+        self._listen(places, rows, living, clock)
         samples: list[Sample] = []
         left: dict[int, list[Communicator]] = {}
         indices, entries = self._pool.taken()
@@ -81,6 +86,7 @@ class Nccl:
                 self._retire(index, entry)
             else:
                 values = self._values(index, entry, trainee, clock)
+                values["iteration_seconds"] = self._rhythms.setdefault(trainee.process, Rhythm()).seconds(clock)
                 samples.append(Sample("nccl", values | _of_process(processes.get(pid))))
         for pid, held in left.items():
             samples += self._farewell(pid, held)
@@ -93,6 +99,17 @@ class Nccl:
     def close(self) -> None:
         """Let go of the processes."""
         self._inspector.close()
+
+    def _listen(self, places: Any, rows: Any, living: Mapping[int, Trainee], clock: int) -> None:
+        """Take in which operations the processes have asked for."""
+        known = {trainee.process for trainee in living.values()}
+        self._rhythms = {process: rhythm for process, rhythm in self._rhythms.items() if process in known}
+        logs = self._logs.rows()
+        for place in places.tolist():
+            trainee = living.get(int(rows[place]["tgid"]))
+            if trainee is not None and logs[place]["tgid"] == trainee.process.pid:
+                rhythm = self._rhythms.setdefault(trainee.process, Rhythm())
+                rhythm.feed(int(logs[place]["count"]), logs[place]["entries"], clock)
 
     def _values(self, index: int, entry: Any, trainee: Trainee, clock: int) -> dict[str, Value]:
         pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])

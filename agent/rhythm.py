@@ -1,0 +1,156 @@
+"""How long a training iteration takes, from the order in which a process asks for its operations.
+
+An iteration is what comes again: between two occurrences of some operation the same operations are asked for, as often
+as between the next two. The operation that shows this best is the anchor; from then on only its times count, so that
+a checkpoint, an evaluation or some more micro-batches make one iteration long and leave the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+TICK_NS = 1024
+"""The unit of time in a log (bpf/nccl.bpf.c)."""
+_REMEMBERED = 16384
+_OFTEN = 5
+"""An operation that came less often says nothing yet: it may be a checkpoint's."""
+_ANCHORS, _TIMES = 12, 4
+_LIKE = 0.6
+"""Share of the best likeness at which a shorter iteration is preferred: twice an iteration is as like as one."""
+_LEAST = 0.5
+_ABOUT = 1.3
+_FIRST_LOOK = 32
+_LOOK_AGAIN = 8192
+_STALE = 3
+_FINE_BITS = 16
+"""The lower bits of a signature tell count and datatype, the others communicator and kind."""
+
+
+class Rhythm:
+    """The operations of one process, as its log in the kernel has them."""
+
+    def __init__(self) -> None:
+        self._signatures, self._times = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._read: int | None = None
+        self._anchor: tuple[int, int, int] | None = None  # signature, its lower bits left out, occurrences an iteration
+        self._look_at = _FIRST_LOOK
+        self._since_look = 0
+        self._last: tuple[int, float] | None = None  # end of the last iteration (ticks), seconds it took
+
+    def feed(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
+        """Take in a log: entries asked for in all, the last of them in a ring, and the time (monotonic ns)."""
+        fresh = count - self._read if self._read is not None else min(count, len(entries))
+        self._read = count
+        if fresh <= 0:
+            return
+        if fresh > len(entries):  # some are lost: what follows has no place behind what was
+            self._signatures, self._times, fresh = self._signatures[:0], self._times[:0], len(entries)
+        new = entries[(count - fresh + np.arange(fresh)) % len(entries)]
+        ticks = now // TICK_NS
+        times = ticks - ((ticks - (new >> np.uint64(32)).astype(np.int64)) & 0xFFFFFFFF)
+        signatures = (new & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        self._signatures = np.concatenate((self._signatures, signatures))[-_REMEMBERED:]
+        self._times = np.concatenate((self._times, times))[-_REMEMBERED:]
+        self._since_look += fresh
+        if self._since_look >= self._look_at or self._is_lost():
+            self._look()
+        self._measure(fresh)
+
+    def seconds(self, now: int) -> float | None:
+        """How long the last iteration took, the median of several since the last feed; None where that is not known."""
+        if self._last is None:
+            return None
+        end, took = self._last
+        return took if (now // TICK_NS - end) * TICK_NS / 1e9 < _STALE * took + 1 else None
+
+    def _is_lost(self) -> bool:
+        """The anchor came no more for as many operations as three iterations had."""
+        places = self._places()
+        if self._anchor is None or len(places) <= self._anchor[2]:
+            return False
+        usual = np.median(np.diff(places)) * self._anchor[2]
+        return bool(self._since_look > _FIRST_LOOK and len(self._times) - places[-1] > _STALE * usual + 1)
+
+    def _look(self) -> None:
+        self._since_look = 0
+        fine, coarse = self._signatures, self._signatures >> _FINE_BITS
+        self._anchor = find_anchor(fine, self._times, 0) or find_anchor(coarse, self._times, _FINE_BITS)
+        self._look_at = min(2 * self._look_at, _LOOK_AGAIN)
+
+    def _places(self) -> Ints:
+        if self._anchor is None:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self._signatures >> self._anchor[1] == self._anchor[0])
+
+    def _measure(self, fresh: int) -> None:
+        places = self._places()
+        times = self._anchor[2] if self._anchor else 1
+        if len(places) <= times:
+            return
+        ends = places[times:]
+        ended = ends >= len(self._times) - fresh
+        if ended.any():
+            took = self._times[ends[ended]] - self._times[places[:-times][ended]]
+            self._last = int(self._times[ends[-1]]), float(np.median(took)) * TICK_NS / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    code: int
+    times: int
+    like: float
+    length: float
+    """Operations from one occurrence to the next."""
+    spread: float
+    """Of the time from one to the next, as a share of it."""
+
+
+def find_anchor(signatures: Ints, times: Ints, shift: int) -> tuple[int, int, int] | None:
+    """The operation by which iterations are told apart: signature, `shift`, how often it comes in one; or None.
+
+    Of stretches that are about as alike the shortest count, and of their operations the one that comes most evenly.
+    """
+    words, codes, counts = np.unique(signatures, return_inverse=True, return_counts=True)
+    often = counts >= _OFTEN
+    if often.sum() < (~often).sum():  # too early to say, or sizes that are new each time
+        return None
+    weights = np.where(often, 1 / counts, 0.0)
+    found = []
+    for code, nth in _candidates(counts):
+        places = np.flatnonzero(codes == code)[::nth]
+        if len(places) >= _OFTEN:
+            took = np.diff(times[places])
+            spread = float(np.median(np.abs(took - np.median(took))) / max(float(np.median(took)), 1.0))
+            length = float(np.median(np.diff(places)))
+            found.append(_Candidate(code, nth, _likeness(places, codes, weights), length, spread))
+    best = max((one.like for one in found), default=0.0)
+    if best < _LEAST:
+        return None
+    good = [one for one in found if one.like >= _LIKE * best]
+    shortest = min(one.length for one in good)
+    good = [one for one in good if one.length <= _ABOUT * shortest]
+    chosen = max(good, key=lambda one: (round(one.like, 1), -one.spread))
+    return int(words[chosen.code]), shift, chosen.times
+
+
+def _candidates(counts: Any) -> Iterator[tuple[int, int]]:
+    """The rarest of the operations that come often enough, once to some times an iteration."""
+    often = np.flatnonzero(counts >= _OFTEN)
+    for code in often[np.argsort(counts[often], kind="stable")][:_ANCHORS].tolist():
+        yield from ((code, times) for times in range(1, _TIMES + 1))
+
+
+def _likeness(places: Ints, codes: Any, weights: NDArray[np.float64]) -> float:
+    """How alike the stretches between these places are to the next, 0 to 1; each kind of operation counts alike."""
+    inside = codes[places[0] : places[-1]]
+    stretch = np.repeat(np.arange(len(places) - 1), np.diff(places))
+    held = np.bincount(stretch * len(weights) + inside, minlength=(len(places) - 1) * len(weights))
+    held = held.reshape(-1, len(weights))
+    both, either = np.minimum(held[1:], held[:-1]).sum(0), np.maximum(held[1:], held[:-1]).sum(0)
+    return float(weights @ both / max(weights @ either, 1e-9))
