@@ -1,18 +1,20 @@
-"""`peerwatch report`: what the store tells of a training run as a whole."""
+"""`peerwatch report`: what the store tells of a training run as a whole, and of one verdict."""
 
 from __future__ import annotations
 
 import json as text
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from cli import times
-from cli.config import store_place
+from cli.config import open_place, store_place
 from cli.starts import OWN, PHASES, Starts, read_starts
 from cli.terminal import console
+from cli.verdicts import complete, pick, read_told
 from store.contract import LATEST, StoreError
 from store.places import open_store
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-app = typer.Typer(help="Report on a training run as a whole.", no_args_is_help=True)
+app = typer.Typer(help="Report on a training run as a whole, or on one verdict.", no_args_is_help=True)
 
 _WIDTH = 40
 _LOOK = {
@@ -36,7 +38,28 @@ _LOOK = {
 
 @app.callback()
 def options() -> None:
-    """Report on a training run as a whole."""
+    """Report on a training run as a whole, or on one verdict."""
+
+
+@app.command()
+def verdict(
+    verdict: Annotated[
+        str,
+        typer.Argument(help="Number, machine (its last) or TIME/MACHINE, as `show` lists.", autocompletion=complete),
+    ],
+    html: Annotated[Path, typer.Option(help="The file to write; it needs no other, and no network.")],
+    store: Annotated[str | None, typer.Option(help="Where the readings are, or the folder of a recording.")] = None,
+) -> None:
+    """Draw a verdict: the machine against the band of its peers, all that moved, in order of onset."""
+    from cli.page import page
+    from detector.explain import explain
+
+    place = store_place(store)
+    with closing(open_place(place)) as source:
+        one = pick(read_told(source, place), verdict, place)
+        explained = explain(source, one.verdict, one.over)
+    html.write_text(page(one, explained, place), encoding="utf-8")
+    typer.echo(f"{html} draws verdict {one.number}: {one.verdict.message}")
 
 
 @app.command()

@@ -22,6 +22,7 @@ GUARD_S = 15.0
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
 _SIGMAS = 4.0
 _BAND = (10, 50, 90)
+_COVERED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,22 @@ class Compared:
         self.mine = np.array([name == verdict.machine for name in names], bool)
         self.peer = np.array([name in team and name != verdict.machine for name in names], bool)
         before, until, after = times.sides(history)
-        self.before, soon = _mean(history.values[:, :, before]), _mean(history.values[:, :, until])
+        self.before, soon = self._mean(before), self._mean(until)
         # What is read once a minute may not have been read between onset and verdict.
         unread = np.isnan(soon).all(-1, keepdims=True)
-        self.after = np.where(unread, _mean(history.values[:, :, after]), soon)
+        self.after = np.where(unread, self._mean(after), soon)
         self.usual = _median(self.after[:, self.peer])
         self.effect = self._effect(config)
+
+    def _mean(self, side: NDArray[np.bool_]) -> Array:
+        """[metric, entity]: mean over some bins; NaN for who was read in far fewer of them than its peers."""
+        values = self.history.values[:, :, side]
+        count = (~np.isnan(values)).sum(-1)
+        usual = _median(count[:, self.peer].astype(np.float64))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean: Array = np.nansum(values, -1, dtype=np.float64) / count
+            mean[count < _COVERED * np.nan_to_num(usual)[:, None]] = np.nan
+        return mean
 
     def _effect(self, config: Config) -> Array:
         off = self._off()
@@ -130,7 +141,7 @@ class Compared:
         for place, key in enumerate(self.keys()):
             effect = np.nan_to_num(self.effect[place, mine])
             at = self._chosen(effect, mine)
-            if abs(effect[at]) >= 1 or key == self.verdict.metric:
+            if abs(effect[at]) >= 1 or (key == self.verdict.metric and self.verdict.kind == "peer"):
                 yield self._moved(place, key, (mine, at))
 
     def keys(self) -> list[str]:
@@ -205,14 +216,6 @@ class Compared:
             RunnerUp(*self.history.entities[at], float(effect[at]), float(self.after[place, at]))
             for at in best.values()
         )
-
-
-def _mean(values: Array) -> Array:
-    """Mean along the last axis of what is known; NaN where nothing is."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Array = np.where(known, values, 0.0).sum(-1, dtype=np.float64) / known.sum(-1)
-    return found
 
 
 def _median(values: Array) -> Array:

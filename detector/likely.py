@@ -209,6 +209,10 @@ TRACES = (
         "nccl.active_ratio- gpu.power_watts- gpu.sm_active_ratio- cuda.synchronize_seconds_total+",
         "Run a burn-in of that GPU alone (dcgmi diag -r 3, a GEMM loop) and compare with a peer.",
     ),
+)
+"""What is seen of a cause that is not."""
+
+LATENESS = (
     _kind(
         "host_late",
         "a program that comes late on the host, for a reason that no reading shows",
@@ -217,9 +221,9 @@ TRACES = (
         "Profile the process on the host (py-spy top): input, Python, locks; compare with a peer.",
     ),
 )
-"""What is seen of a cause that is not."""
+"""What is left where a program comes late and nothing tells why."""
 
-TABLE = (FACTS, STATES, TRACES)
+TABLE = (FACTS, STATES, TRACES, LATENESS)
 
 
 def likely(signs: Mapping[str, float]) -> Likely:

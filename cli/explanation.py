@@ -1,0 +1,253 @@
+"""`peerwatch show`: a verdict with what moved, beside whom, since when, and what kind of fault that looks like."""
+
+from __future__ import annotations
+
+import json as text
+import math
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from cli import times
+from cli.config import open_place, store_place
+from cli.status import STYLE
+from cli.terminal import console
+from cli.verdicts import RECENT, Told, complete, pick, read_told
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from detector.change import Moved
+    from detector.explain import Explanation
+
+_WIDTH = 32
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def show(
+    verdict: Annotated[
+        str | None,
+        typer.Argument(
+            help="Number, machine (its last one) or TIME/MACHINE; without it, a list.", autocompletion=complete
+        ),
+    ] = None,
+    store: Annotated[str | None, typer.Option(help="Where the readings are, or the folder of a recording.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
+) -> None:
+    """Show why a machine was named: curves beside its peers' band, order of onset, runners-up, likely kind of fault."""
+    place = store_place(store)
+    with closing(open_place(place)) as source:
+        found = read_told(source, place)
+        if verdict is None:
+            listing(found, place, json)
+            return
+        from detector.explain import explain
+
+        one = pick(found, verdict, place)
+        explained = explain(source, one.verdict, one.over)
+    if json:
+        typer.echo(text.dumps(as_json(one, explained), ensure_ascii=False))
+    else:
+        draw(one, explained, place)
+
+
+def listing(found: list[Told], place: str, json: bool) -> None:
+    """Print the recent verdicts, the last one last."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if json:
+        typer.echo(text.dumps([_heading(one) for one in found], ensure_ascii=False))
+        return
+    screen = console()
+    if not found:
+        screen.print(Text(f"{place} holds no verdict: nobody stood out, or no detector ran"))
+        return
+    table = Table("", "time (UTC)", "level", "machine", "device", "until", "message", box=None, pad_edge=False)
+    for one in found[-RECENT:]:
+        said, until = one.verdict, times.shown(one.over)[-8:] if one.over else "open"
+        words = Text(said.machine), Text(said.device or ""), until, Text(said.message)
+        table.add_row(str(one.number), times.shown(one.said[0].time), Text(said.level, STYLE[said.level]), *words)
+    screen.print(table)
+    if len(found) > RECENT:
+        screen.print(f"{len(found) - RECENT} earlier ones are not listed; they have the numbers before")
+    screen.print(f"peerwatch show {found[-1].number} says more of the last one")
+
+
+def _heading(one: Told) -> dict[str, Any]:
+    return {"number": one.number, "name": one.name, **one.verdict.as_json(), "over": one.over}
+
+
+def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
+    """The object that `show --json` prints: times in Unix ns, rates a second, effects in what least counts."""
+    return {
+        **_heading(one),
+        "peers": explained.peers,
+        "begin": explained.begin,
+        "end": explained.end,
+        "likely": {
+            "kind": explained.likely.kind.name,
+            "words": explained.likely.kind.words,
+            "signs": list(explained.likely.signs),
+            "advice": explained.likely.kind.advice,
+        },
+        "moved": [_moved_json(moved) for moved in explained.moved],
+        "runners_up": [
+            {"machine": other.machine, "device": other.device, "effect": other.effect, "value": _known(other.value)}
+            for other in explained.runners_up
+        ],
+        "gone": [{"table": table, "device": device, "last": last} for table, device, last in explained.gone],
+        "timeline": [{"time": time, "what": what} for time, what in timeline(one, explained)],
+    }
+
+
+def _moved_json(moved: Moved) -> dict[str, Any]:
+    low, mid, high = ([_known(value) for value in row] for row in moved.band.tolist())
+    return {
+        "metric": moved.key,
+        "device": moved.device,
+        "effect": round(moved.effect, 2),
+        "value": _known(moved.value),
+        "before": _known(moved.before),
+        "usual": _known(moved.usual),
+        "peers": moved.peers,
+        "onset": moved.onset,
+        "devices_alike": moved.alike[0],
+        "devices": moved.alike[1],
+        "time": moved.time.tolist(),
+        "machine": [_known(value) for value in moved.machine.tolist()],
+        "peers_p10": low,
+        "peers_p50": mid,
+        "peers_p90": high,
+    }
+
+
+def _known(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
+    """What happened when (Unix ns), in order: events, onsets, silences, words of the detector."""
+    found = [(moved.onset, f"{moved.key} {_way(moved)}") for moved in explained.moved]
+    for event in explained.happenings:
+        device = f" {event.device}" if event.device else ""
+        found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
+    found += [(last, f"last reading of {device or table}") for table, device, last in explained.gone]
+    found += [(said.time, f"{said.level}: {said.message}") for said in one.said]
+    if one.over:
+        found.append((one.over, "ok: the verdict was cleared"))
+    return sorted(found, key=lambda row: row[0])
+
+
+def _way(moved: Moved) -> str:
+    where = f" on {moved.device}" if moved.device else ""
+    if moved.alike[0] > 1:
+        where = f" on {moved.alike[0]} of {moved.alike[1]} devices"
+    return f"begins to {'rise above' if moved.effect > 0 else 'fall below'} the peers'{where}"
+
+
+def after(time: int, since: int) -> str:
+    """A time as people compare it with the onset: `+12 s`."""
+    seconds = (time - since) / 1e9
+    if abs(seconds) < 100:
+        return f"{seconds:+.0f} s"
+    return f"{'-' if seconds < 0 else '+'}{times.ago(abs(seconds))}"
+
+
+def draw(one: Told, explained: Explanation, place: str) -> None:
+    """Print it for people."""
+    from rich.text import Text
+
+    screen, verdict = console(), one.verdict
+    screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
+    until = f"cleared at {times.shown(one.over)}" if one.over else "still open"
+    peers = f"{explained.peers} machine{'s' * (explained.peers != 1)} of task {verdict.task}"
+    screen.print(Text(f"number {one.number}, began {times.shown(verdict.since)} UTC, {until}; compared with {peers}\n"))
+    kind = explained.likely
+    screen.print(Text("likely    ", "bold").append(kind.kind.words, "bold"))
+    if kind.signs:
+        screen.print(Text(f"because   {', '.join(sign_words(sign) for sign in kind.signs)}"))
+    screen.print(Text(f"next      {kind.kind.advice}\n"))
+    if explained.moved:
+        screen.print(_table(explained))
+        screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
+    for time, what in timeline(one, explained):
+        screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
+    for line in runner_lines(explained):
+        screen.print(Text(f"\n{line}"))
+    screen.print(Text(f"\npeerwatch report verdict {one.number} --html FILE --store {place} draws it", "dim"))
+
+
+def sign_words(sign: str) -> str:
+    """A sign for people: `gpu.power_watts low`."""
+    if sign.startswith(("event.", "gone.", "progress.")):
+        table, _, rest = sign.partition(".")
+        return {"event": f"event {rest}", "gone": f"no more readings of {rest}"}.get(table, rest)
+    return f"{sign[:-1]} {'high' if sign[-1] == '+' else 'low'}"
+
+
+def figure(value: float, key: str) -> str:
+    """A reading as people say it; a dash where it is not known."""
+    from detector.words import quantity
+    from store.catalogue import METRICS
+
+    return quantity(value, METRICS.get(key)).replace(" seconds", " s") if math.isfinite(value) else "–"
+
+
+def runner_lines(explained: Explanation) -> list[str]:
+    """In words, how near anybody else came by the metric that convicts."""
+    from detector.words import subject
+
+    mine, others = explained.convicting, explained.runners_up
+    if mine is None or not others:
+        return []
+    near = [f"{subject(o.machine, o.device)} ({figure(o.value, mine.key)}, {abs(o.effect):.1f})" for o in others]
+    head = f"runners-up by {mine.key}, this one being at {abs(mine.effect):.1f} times the least that counts: "
+    return [head + ", ".join(near)]
+
+
+def _table(explained: Explanation) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    since = explained.verdict.since
+    names = ("onset", "reading", "device", "", "before", "since then", "its peers", "effect")
+    table = Table(*names, box=None, pad_edge=False)
+    for at in (0, 4, 5, 6, 7):
+        table.columns[at].justify = "right"
+    for moved in explained.moved:
+        sides = [figure(value, moved.key) for value in (moved.before, moved.value, moved.usual)]
+        style = "bold" if moved.key == explained.verdict.metric else ""
+        name = Text(moved.key, style)
+        table.add_row(
+            after(moved.onset, since), name, moved.device or "", sparks(moved), *sides, f"{moved.effect:+.1f}"
+        )
+    return table
+
+
+def sparks(moved: Moved) -> Text:
+    """Two lines of blocks on one scale: the machine, marked where it leaves its peers' band, above their median."""
+    from rich.text import Text
+
+    rows = np.stack([moved.machine, *moved.band])
+    parts = np.array_split(rows, min(_WIDTH, rows.shape[1]), axis=1)
+    counts = [np.maximum((~np.isnan(part)).sum(1), 1) for part in parts]
+    mean = np.stack([np.nansum(part, axis=1) / count for part, count in zip(parts, counts, strict=True)])
+    mean[np.stack([np.isnan(part).all(1) for part in parts])] = np.nan
+    low, high = (float(reach(mean[:, [0, 2]])) for reach in (np.nanmin, np.nanmax))
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    out = Text()
+    for mine, least, _, most in mean.tolist():
+        outside = mine < least or mine > most
+        out.append(_block(mine, low, scale), "bold red" if outside else "")
+    out.append("\n")
+    for _, _, usual, _ in mean.tolist():
+        out.append(_block(usual, low, scale), "dim")
+    return out
+
+
+def _block(value: float, low: float, scale: float) -> str:
+    return " " if math.isnan(value) else _BLOCKS[round((value - low) * scale)]

@@ -1,0 +1,107 @@
+"""The verdicts that a store remembers, one for each time that a machine was accused, and how people call them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cli import times
+from cli.config import open_place, store_place
+from cli.terminal import progress
+from cli.watch import verdict_of
+from detector.verdict import RANK
+from store.contract import Store, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from detector.verdict import Verdict
+
+RECENT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that was said of a machine of a task from the first word until it was cleared."""
+
+    number: int
+    """In order of time, from 1; older verdicts that the store has let go of are not counted."""
+    said: tuple[Verdict, ...]
+    """Growing worse; not the word that cleared it."""
+    over: int | None
+    """When it was cleared, Unix ns."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest, of several the last."""
+        return max(self.said, key=lambda verdict: (RANK[verdict.level], verdict.time))
+
+    @property
+    def name(self) -> str:
+        """As a person can write it whatever else the store holds: `2026-05-01T12:00:03/m03`."""
+        return f"{times.shown(self.said[0].time).replace(' ', 'T')}/{self.verdict.machine}"
+
+
+def told(verdicts: Iterable[Verdict]) -> list[Told]:
+    """Verdicts in order of time, each with what was said later of the same machine and task."""
+    still: dict[tuple[str, str], list[Verdict]] = {}
+    ended: list[tuple[list[Verdict], int | None]] = []
+    for verdict in verdicts:
+        key = verdict.task, verdict.machine
+        if verdict.level == "ok":
+            if key in still:
+                ended.append((still.pop(key), verdict.time))
+        else:
+            still.setdefault(key, []).append(verdict)
+    ended += [(said, None) for said in still.values()]
+    ended.sort(key=lambda one: (one[0][0].time, one[0][0].machine))
+    return [Told(number, tuple(said), over) for number, (said, over) in enumerate(ended, 1)]
+
+
+def read_told(store: Store, place: str) -> list[Told]:
+    """What the store's own verdicts say; a recording that was never judged is replayed. Raises StoreError."""
+    from store.recording import Recording
+
+    rows = store.read("verdict").to_pylist()
+    if rows or not isinstance(store, Recording):
+        return told(verdict_of(row) for row in rows if row.get("level") in RANK)
+    from cli.replay import Watched
+    from detector import pipeline
+
+    sys.stderr.write(f"{place} holds no verdict: it is replayed first\n")
+    with progress("replaying", store.span() or (0, 0)) as tell:
+        return told(pipeline.replay(Watched(store, tell)))
+
+
+def pick(found: list[Told], word: str, place: str) -> Told:
+    """The verdict that is meant: by number, `TIME/MACHINE`, or a machine, whose last one it is. Raises StoreError."""
+    if not found:
+        raise StoreError(f"{place} holds no verdict: nobody stood out, or no detector ran (peerwatch detector)")
+    number, (when, _, machine) = re.fullmatch(r"#?(\d{1,9})", word), word.rpartition("/")
+    if number:
+        mine = [one for one in found if one.number == int(number[1])]
+    else:
+        moment = times.moment(when) // 10**9 if when else None
+        mine = [
+            one
+            for one in found
+            if one.verdict.machine == machine and moment in (None, *(said.time // 10**9 for said in one.said))
+        ]
+    if not mine:
+        last = found[-1]
+        raise StoreError(f"{place} has no verdict {word}: name one of 1 to {last.number}, or such as {last.name}")
+    return mine[-1]
+
+
+def complete(begun: str) -> list[tuple[str, str]]:
+    """Numbers of recent verdicts for the shell, with their words; none where the store cannot be asked."""
+    try:
+        with closing(open_place(store_place(None))) as store:
+            rows = store.read("verdict").to_pylist()
+    except (OSError, ValueError):
+        return []
+    recent = told(verdict_of(row) for row in rows if row.get("level") in RANK)[-RECENT:]
+    return [(str(one.number), one.verdict.message) for one in reversed(recent) if str(one.number).startswith(begun)]
