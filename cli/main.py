@@ -17,6 +17,7 @@ from cli import (
     detector,
     doctor,
     evaluate,
+    explanation,
     export,
     orders,
     replay,
@@ -85,6 +86,7 @@ def options(
 
 app.command()(demo.demo)
 app.command()(status.status)
+app.command()(explanation.show)
 app.command()(doctor.doctor)
 app.command()(orders.clear)
 app.command()(orders.maintenance)
