@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.explanation import after, figure
+from cli.telling import after, figure
 
 if TYPE_CHECKING:
     from detector.change import Moved

@@ -12,7 +12,7 @@ import typer
 
 from cli import times
 from cli.config import open_place, store_place
-from cli.status import STYLE
+from cli.telling import after, figure, runner_lines, sign_words, timeline
 from cli.terminal import console
 from cli.verdicts import RECENT, Told, complete, pick, read_told
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from detector.change import Moved
     from detector.explain import Explanation
 
+STYLE = {"warn": "yellow", "crit": "bold red"}
 _WIDTH = 32
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -129,34 +130,6 @@ def _known(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
-    """What happened when (Unix ns), in order: events, onsets, silences, words of the detector."""
-    found = [(moved.onset, f"{moved.key} {_way(moved)}") for moved in explained.moved]
-    for event in explained.happenings:
-        device = f" {event.device}" if event.device else ""
-        found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
-    found += [(last, f"last reading of {device or table}") for table, device, last in explained.gone]
-    found += [(said.time, f"{said.level}: {said.message}") for said in one.said]
-    if one.over:
-        found.append((one.over, "ok: the verdict was cleared"))
-    return sorted(found, key=lambda row: row[0])
-
-
-def _way(moved: Moved) -> str:
-    where = f" on {moved.device}" if moved.device else ""
-    if moved.alike[0] > 1:
-        where = f" on {moved.alike[0]} of {moved.alike[1]} devices"
-    return f"begins to {'rise above' if moved.effect > 0 else 'fall below'} the peers'{where}"
-
-
-def after(time: int, since: int) -> str:
-    """A time as people compare it with the onset: `+12 s`."""
-    seconds = (time - since) / 1e9
-    if abs(seconds) < 100:
-        return f"{seconds:+.0f} s"
-    return f"{'-' if seconds < 0 else '+'}{times.ago(abs(seconds))}"
-
-
 def draw(one: Told, explained: Explanation, place: str) -> None:
     """Print it for people."""
     from rich.text import Text
@@ -179,34 +152,6 @@ def draw(one: Told, explained: Explanation, place: str) -> None:
     for line in runner_lines(explained):
         screen.print(Text(f"\n{line}"))
     screen.print(Text(f"\npeerwatch report verdict {one.number} --html FILE --store {place} draws it", "dim"))
-
-
-def sign_words(sign: str) -> str:
-    """A sign for people: `gpu.power_watts low`."""
-    if sign.startswith(("event.", "gone.", "progress.")):
-        table, _, rest = sign.partition(".")
-        return {"event": f"event {rest}", "gone": f"no more readings of {rest}"}.get(table, rest)
-    return f"{sign[:-1]} {'high' if sign[-1] == '+' else 'low'}"
-
-
-def figure(value: float, key: str) -> str:
-    """A reading as people say it; a dash where it is not known."""
-    from detector.words import quantity
-    from store.catalogue import METRICS
-
-    return quantity(value, METRICS.get(key)).replace(" seconds", " s") if math.isfinite(value) else "–"
-
-
-def runner_lines(explained: Explanation) -> list[str]:
-    """In words, how near anybody else came by the metric that convicts."""
-    from detector.words import subject
-
-    mine, others = explained.convicting, explained.runners_up
-    if mine is None or not others:
-        return []
-    near = [f"{subject(o.machine, o.device)} ({figure(o.value, mine.key)}, {abs(o.effect):.1f})" for o in others]
-    head = f"runners-up by {mine.key}, this one being at {abs(mine.effect):.1f} times the least that counts: "
-    return [head + ", ".join(near)]
 
 
 def _table(explained: Explanation) -> Table:

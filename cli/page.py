@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli import times
 from cli.curves import curve
-from cli.explanation import after, figure, runner_lines, sign_words, timeline
+from cli.telling import after, figure, runner_lines, sign_words, timeline
 
 if TYPE_CHECKING:
     from cli.verdicts import Told

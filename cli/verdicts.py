@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from cli import times
 from cli.config import open_place, store_place
-from cli.terminal import progress
 from cli.watch import verdict_of
 from detector.verdict import RANK
 from store.contract import Store, StoreError
@@ -68,12 +67,10 @@ def read_told(store: Store, place: str) -> list[Told]:
     rows = store.read("verdict").to_pylist()
     if rows or not isinstance(store, Recording):
         return told(verdict_of(row) for row in rows if row.get("level") in RANK)
-    from cli.replay import Watched
     from detector import pipeline
 
     sys.stderr.write(f"{place} holds no verdict: it is replayed first\n")
-    with progress("replaying", store.span() or (0, 0)) as tell:
-        return told(pipeline.replay(Watched(store, tell)))
+    return told(pipeline.replay(store))
 
 
 def pick(found: list[Told], word: str, place: str) -> Told:

@@ -1,0 +1,69 @@
+"""An explanation in words, as terminal and page alike say it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cli import times
+
+if TYPE_CHECKING:
+    from cli.verdicts import Told
+    from detector.change import Moved
+    from detector.explain import Explanation
+
+
+def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
+    """What happened when (Unix ns), in order: events, onsets, silences, words of the detector."""
+    found = [(moved.onset, f"{moved.key} {_way(moved)}") for moved in explained.moved]
+    for event in explained.happenings:
+        device = f" {event.device}" if event.device else ""
+        found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
+    found += [(last, f"last reading of {device or table}") for table, device, last in explained.gone]
+    found += [(said.time, f"{said.level}: {said.message}") for said in one.said]
+    if one.over:
+        found.append((one.over, "ok: the verdict was cleared"))
+    return sorted(found, key=lambda row: row[0])
+
+
+def _way(moved: Moved) -> str:
+    where = f" on {moved.device}" if moved.device else ""
+    if moved.alike[0] > 1:
+        where = f" on {moved.alike[0]} of {moved.alike[1]} devices"
+    return f"begins to {'rise above' if moved.effect > 0 else 'fall below'} the peers'{where}"
+
+
+def after(time: int, since: int) -> str:
+    """A time as people compare it with the onset: `+12 s`."""
+    seconds = (time - since) / 1e9
+    if abs(seconds) < 100:
+        return f"{seconds:+.0f} s"
+    return f"{'-' if seconds < 0 else '+'}{times.ago(abs(seconds))}"
+
+
+def sign_words(sign: str) -> str:
+    """A sign for people: `gpu.power_watts low`."""
+    if sign.startswith(("event.", "gone.", "progress.")):
+        table, _, rest = sign.partition(".")
+        return {"event": f"event {rest}", "gone": f"no more readings of {rest}"}.get(table, rest)
+    return f"{sign[:-1]} {'high' if sign[-1] == '+' else 'low'}"
+
+
+def figure(value: float, key: str) -> str:
+    """A reading as people say it; a dash where it is not known."""
+    from detector.words import quantity
+    from store.catalogue import METRICS
+
+    return quantity(value, METRICS.get(key)).replace(" seconds", " s") if math.isfinite(value) else "–"
+
+
+def runner_lines(explained: Explanation) -> list[str]:
+    """In words, how near anybody else came by the metric that convicts."""
+    from detector.words import subject
+
+    mine, others = explained.convicting, explained.runners_up
+    if mine is None or not others:
+        return []
+    near = [f"{subject(o.machine, o.device)} ({figure(o.value, mine.key)}, {abs(o.effect):.1f})" for o in others]
+    head = f"runners-up by {mine.key}, this one being at {abs(mine.effect):.1f} times the least that counts: "
+    return [head + ", ".join(near)]
