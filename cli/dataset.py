@@ -1,0 +1,23 @@
+"""`peerwatch import`: public data sets as recordings with labels, to evaluate with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def dataset(
+    kind: Annotated[str, typer.Argument(help="asd, jumpstarter, smd or mlperf_power.")],
+    path: Annotated[Path, typer.Argument(help="The data set's file.")],
+    folder: Annotated[Path, typer.Argument(help="Folder in which a recording is made for each part of it.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace recordings that are there.")] = False,
+) -> None:
+    """Bring a public data set into recordings; labels.json says what its publisher knows to be wrong."""
+    from store.datasets import read
+    from store.export import write_recording
+
+    for name, tables, labels in read(kind, path):
+        write_recording(folder / name, tables, labels, overwrite)
+        typer.echo(f"{folder / name}: {labels['machines']} machines, {len(labels['faults'])} faults")
