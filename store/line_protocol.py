@@ -31,7 +31,7 @@ FIELD_KEYS = frozenset({"task", "library"})
 
 _encode = msgspec.json.Encoder().encode  # writes the shortest digits that give the same double, faster than repr()
 _LINE = re.compile(rb'(?:[^"\n\\]|\\.|"(?:[^"\\]|\\.)*")+', re.DOTALL)
-_TROUBLE = re.compile(r"[%\\\x00-\x1f\x7f]")
+_TROUBLE = re.compile(r'["%\\\x00-\x1f\x7f]')
 _RANGE = range(-(2**63), 2**63)
 _EXACT: tuple[type, ...] = (int, float, str, type(None))
 _INFINITE = (float("inf"), float("-inf"))

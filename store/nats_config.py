@@ -31,6 +31,8 @@ class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often readings are published; jitter of a quarter is added."""
     timeout_seconds: float = 10.0
     """How long the server may take to answer."""
+    settle_seconds: float = 10.0
+    """How long a writer may take over what it took, before it is given to another."""
     keep_seconds: float = 86400.0
     """How long the stream keeps readings, written on or not."""
     keep_bytes: int = 10_000_000_000
@@ -43,6 +45,7 @@ class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for key, low, high in (
             ("post_seconds", 0.1, 3600.0),
             ("timeout_seconds", 0.1, 3600.0),
+            ("settle_seconds", 0.1, 3600.0),
             ("keep_seconds", 1.0, 1e9),
             ("keep_bytes", 100_000, 1 << 50),
             ("replicas", 1, 5),

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import NoServersError
@@ -35,8 +34,6 @@ AGAIN = "Peerwatch-Again"
 """The header of a message that may be in the stream already, under an id that the server has forgotten."""
 DUPLICATES_S = 120.0
 """For so long the server remembers ids: those of 10,000 agents take some 200 MB of its memory."""
-ACK_S = 60.0
-"""A message that was taken and not settled for so long goes to another writer."""
 PENDING = 20_000
 _IN_USE = 10058
 """JetStream's word for: a stream of this name is there, and keeps its messages in another way."""
@@ -74,6 +71,7 @@ class Stream:
         self._pulls: dict[str, JetStreamContext.PullSubscription] = {}
         self._trouble = ""
         self._doubt = True
+        self._known = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
         self._thread.start()
@@ -89,12 +87,12 @@ class Stream:
 
     def take(self, name: str, most: int, wait_s: float) -> list[Message]:
         """Up to so many messages for the writer of this name, the oldest first; none if none came in time."""
-        found = self._asked(self._fetch(name, most, wait_s))
+        found = self._asked(self._fetch(name, most, wait_s), wait_s)
         return [
             Message(
                 one.metadata.sequence.stream,
                 one.data,
-                (one.metadata.num_delivered or 1) > 1 or AGAIN in (one.headers or {}),
+                self._is_again(one),
                 one,
             )
             for one in found
@@ -131,6 +129,8 @@ class Stream:
             return f"{self.address} refuses this token: nats.token_file must name one that is valid here"
         if answer.status == 503:
             return f"{self.address} keeps no streams ({answer.reason}): start nats-server with JetStream (-js)"
+        if "insufficient storage" in answer.reason:
+            return f"{self.address} has no room for a stream of that size ({answer.reason}): lower nats.keep_bytes"
         return f"{self.address} answers {answer.status}: {answer.reason}"
 
     def close(self) -> None:
@@ -144,12 +144,14 @@ class Stream:
             self._thread.join()
             self._loop.close()
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _call(self, work: Coroutine[Any, Any, T], extra_s: float = 0.0) -> T:
+        """The result of this work; what hangs on a connection that is dead ends with asyncio.TimeoutError."""
+        limit_s = 2 * self.config.timeout_seconds + extra_s  # a connection may have to be begun first
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, limit_s), self._loop).result()
 
-    def _asked(self, work: Coroutine[Any, Any, T]) -> T:
+    def _asked(self, work: Coroutine[Any, Any, T], extra_s: float = 0.0) -> T:
         try:
-            return self._call(work)
+            return self._call(work, extra_s)
         except (NatsError, OSError, asyncio.TimeoutError) as error:
             raise StoreError(self.explain(self._answer(error))) from error
 
@@ -173,17 +175,24 @@ class Stream:
         try:
             return list(await pull.fetch(most, timeout=wait_s))
         except asyncio.TimeoutError:
-            if not (await self._connected()).is_connected:
-                raise
             return []
 
     async def _pull(self, name: str) -> JetStreamContext.PullSubscription:
         context = await self._jetstream()
         if name not in self._pulls:
-            how = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, ack_wait=ACK_S, max_ack_pending=PENDING)
+            how = ConsumerConfig(
+                ack_policy=AckPolicy.EXPLICIT, ack_wait=self.config.settle_seconds, max_ack_pending=PENDING
+            )
             stream = self.address.stream
+            # A server that was killed forgets what it has delivered last: only what comes from now on is surely new.
+            self._known = (await context.stream_info(stream)).state.last_seq
             self._pulls[name] = await context.pull_subscribe(_subject(stream), name, stream=stream, config=how)
         return self._pulls[name]
+
+    def _is_again(self, one: Any) -> bool:
+        """Whether a message may have been taken before, or be in the stream twice."""
+        known, told = one.metadata.sequence.stream <= self._known, one.metadata
+        return known or (told.num_delivered or 1) > 1 or AGAIN in (one.headers or {})
 
     async def _jetstream(self) -> JetStreamContext:
         client = await self._connected()
@@ -221,12 +230,15 @@ class Stream:
         if self._client is None or not self._client.is_connected:
             await self._disconnect()
             self._trouble = ""
-            self._client = await nats.connect(
+            self._client = Client()  # nats.connect() would not close what it could not fully open
+            await self._client.connect(
                 list(self.address.servers),
                 name="peerwatch",
                 error_cb=self._hear,
                 connect_timeout=max(1, round(self.config.timeout_seconds)),
                 allow_reconnect=False,  # the caller decides when it is time to try again
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
                 tls=self._tls(),
                 **_credentials(self._token),
             )
@@ -238,6 +250,7 @@ class Stream:
         self._doubt = True
         if client is not None:
             await client.close()
+            await asyncio.sleep(0)  # lets the transport close its socket
 
     async def _hear(self, error: Exception) -> None:
         self._trouble = _line(error)

@@ -1,0 +1,67 @@
+"""`peerwatch writer`: killed and started again, it leaves each reading in the store once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from store.embedded import Embedded
+from store.line_protocol import lines_of, pack
+from store.nats_config import NatsConfig, stream_of
+from store.nats_stream import Stream
+from tests import servers
+from tests.cli.conftest import ROOT, SECOND, host, one_line, run
+
+
+def started(place: str, store: Path, config: Path) -> subprocess.Popen[bytes]:
+    """A writer in a process of its own."""
+    words = ["writer", "--from", place, "--to", str(store), "--config", str(config)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-m", "cli.main", *words], env=env, stderr=subprocess.DEVNULL)
+
+
+def found(store: Embedded, least: int) -> list[int]:
+    """The times of the readings, as soon as there are so many."""
+    deadline = time.monotonic() + 60
+    while (rows := store.read("host")).num_rows < least and time.monotonic() < deadline:
+        time.sleep(0.02)
+    times: list[int] = rows.column("time").to_pylist()
+    return [time // SECOND for time in times]
+
+
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    """kill -9 of the writer and of the server between readings loses none and doubles none."""
+    server = servers.nats(tmp_path)
+    server.start()
+    place, config, store = f"{server.url}/s", tmp_path / "p.toml", Embedded(tmp_path / "a.db")
+    config.write_text("[nats]\nkeep_bytes = 10000000\nsettle_seconds = 1.0\n")
+    agent = Stream(stream_of(place), NatsConfig(keep_bytes=10**7))
+    for first in (1, 31):
+        writer = started(place, tmp_path / "a.db", config)
+        for number in range(first, first + 30):
+            assert agent.write(pack(lines_of([host("m1", number * SECOND, number / 64)]))).good
+            if number == first + 9:
+                found(store, first + 9)
+        server.kill()
+        writer.send_signal(signal.SIGKILL if first == 1 else signal.SIGTERM)
+        writer.wait(30)
+        server.start()
+    last = started(place, tmp_path / "a.db", config)
+    assert found(store, 60) == list(range(1, 61))
+    last.send_signal(signal.SIGTERM)
+    assert last.wait(30) == 0
+    store.close()
+    agent.close()
+    server.kill()
+
+
+def test_what_is_no_stream(tmp_path: Path) -> None:
+    """Without a stream to read, or with one where a store is wanted, one line says what to write."""
+    config = tmp_path / "p.toml"
+    config.write_text(f'store = "{tmp_path}/a.db"\n')
+    assert "--from nats://SERVER:4222/STREAM" in one_line(run("writer", "--to", "b.db", "--config", config), 1)
+    assert "peerwatch writer" in one_line(run("status", "--store", "nats://a:4222/pw"), 3)
