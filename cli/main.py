@@ -13,6 +13,7 @@ from cli import (
     agent,
     alerts,
     copy,
+    dataset,
     demo,
     detector,
     doctor,
@@ -24,6 +25,7 @@ from cli import (
     report,
     simulate,
     status,
+    train,
     up,
     writer,
 )
@@ -94,6 +96,8 @@ app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.command()(evaluate.evaluate)
+app.command("import")(dataset.dataset)
+app.command()(train.train)
 app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")

@@ -28,6 +28,7 @@ _WARM = 15  # readings that make a norm
 _NORM_S = 300.0
 _STEP = 1.5  # the strongest second counts that many weak ones
 _ENOUGH = 8.0  # seconds at twice the bound that convict
+_MAINLY = 0.25  # a slow sender delays its own next operators, so it comes late too
 _APART = 1.5  # times as much as on any other machine of the task
 
 
@@ -99,7 +100,8 @@ class Lateness:
         parts = self.total[:, seat]
         share = self.firsts[seat] / max(self.looks[seat], 1.0)
         score, weight = float(parts.sum()) / BOUND, float(self.evidence[seat]) / _ENOUGH
-        return Late(process, int(parts.argmax()), score, weight, float(share), int(self.since[seat]))
+        signal = SENDING if parts[SENDING] > _MAINLY * parts.sum() else LATE
+        return Late(process, signal, score, weight, float(share), int(self.since[seat]))
 
     def _seats(self, who: list[tuple[str, ...]], crowd: Crowd) -> Ints:
         """The lasting numbers of the crowd's processes."""
