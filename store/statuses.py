@@ -53,7 +53,7 @@ class Statuses:
         """Write the rows as of `now` (Unix ns), each some ns later than all before. Raises StoreError."""
         first = max(now, self._last + 1)
         lines = [line_of(row, first + at) for at, row in enumerate(rows)]
-        self._last = first + len(lines)
+        self._last = first + len(lines) - 1
         for at in range(0, len(lines), _POST_LINES):
             answer = self.server.write(pack(lines[at : at + _POST_LINES]))
             if not answer.good:

@@ -1,0 +1,129 @@
+"""`peerwatch alerts`: whether a test alert gets through, and what became of the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from store.embedded import Embedded
+from tests.cli.conftest import ROOT, SECOND, host, run, verdict
+from tests.wires import Scripted
+
+SECRET = "/services/T0/hush-4711"  # noqa: S105 - of nobody
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    """A real HTTP server that takes all."""
+    found = Scripted()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def config(tmp_path: Path, server: Scripted) -> Path:
+    """A configuration with three sinks."""
+    file = tmp_path / "peerwatch.toml"
+    file.write_text(f"""
+store = "{tmp_path / "s.db"}"
+[alerts]
+sinks = ["log", "webhook", "command"]
+[alerts.webhook]
+url = "{server.url}{SECRET}"
+[alerts.command]
+run = ["/bin/touch", "{tmp_path / "touched"}", "{{machine}}"]
+dry_run = false
+""")
+    return file
+
+
+def test_a_test_alert_goes_through_each_sink(place: Path, config: Path, server: Scripted, tmp_path: Path) -> None:
+    """Each sink says what happened; the program is not run, and the server gets something harmless."""
+    done = run("alerts", "test", "--config", config)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 3), done.stderr
+    assert "log: written to the log" in done.stdout
+    assert "webhook: 127.0.0.1 answered 204" in done.stdout
+    assert "command: not run, being a test: ['/bin/touch'" in done.stdout
+    assert not (tmp_path / "touched").exists()
+    posted = json.loads(server.kept[0])
+    assert (posted["event"], posted["level"], posted["fleet"]) == ("test", "ok", 3)
+
+
+def test_a_sink_that_fails_is_said(place: Path, config: Path, server: Scripted) -> None:
+    """Exit code 1 and the reason, without the address; a sink needs not be switched on to be tried."""
+    server.reply = lambda _: (403, "who are you", {})
+    done = run("alerts", "test", "webhook", "--config", config)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("webhook: failed: 127.0.0.1 answers 403: who are you")
+    assert "hush" not in done.stderr
+    done = run("alerts", "test", "influxdb", "--config", config)
+    assert (done.returncode, "alerts.influxdb.store must name" in done.stderr) == (1, True)
+    done = run("alerts", "test", "pigeon", "--config", config)
+    assert "there is no sink 'pigeon': known are log, influxdb, webhook, command" in done.stderr
+
+
+@pytest.fixture
+def detector(config: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """A function that starts a detector; what still runs is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "cli.main", "detector", "--config", str(config)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
+    place: Path, config: Path, server: Scripted, detector: Callable[[], subprocess.Popen[str]]
+) -> None:
+    """What happened while none ran is told by the next one, what was told is not, and `alerts show` counts it."""
+    now = time.time_ns()
+    store = Embedded(place)
+    store.write([verdict("m01", now - 90 * SECOND, "crit")])
+    wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists()).kill()
+    assert server.kept == []  # nobody knows whether it was told
+    store.write([verdict("m02", now - 80 * SECOND, "crit"), verdict("m01", now - 70 * SECOND, "ok")])
+    wait_for(detector(), store, lambda: len(server.kept) >= 2).kill()
+    said = [(row["event"], row["machine"], row["level"]) for row in map(json.loads, server.kept)]
+    assert sorted(said) == [("begun", "m02", "crit"), ("over", "m01", "ok")]
+    third = wait_for(detector(), store, lambda: delivered(config) >= 2)
+    third.send_signal(signal.SIGTERM)
+    assert "hush" not in third.communicate()[1]
+    assert len(server.kept) == 2
+    shown = run("alerts", "show", "--config", config).stdout
+    assert "webhook: 2 delivered, 0 failed, 0 refused, 0 dropped, 0 hung, 1 open" in shown
+    store.close()
+
+
+def delivered(config: Path) -> int:
+    """What the webhook has passed on, as `alerts show --json` says."""
+    found = json.loads(run("alerts", "show", "--json", "--config", config).stdout)
+    return int(found["webhook"]["delivered"])
+
+
+def wait_for(process: subprocess.Popen[str], store: Embedded, done: Callable[[], bool]) -> subprocess.Popen[str]:
+    """The process, once that is so, while machines go on being read."""
+    deadline = time.monotonic() + 60
+    while not done():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        at = time.time_ns()
+        store.write([host(name, at, 0.25) for name in ("m01", "m02", "m03")])
+        time.sleep(0.2)
+    return process
