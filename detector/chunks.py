@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NOBODY = -1
-_NO_PEER = -1.0  # a rank that is known to wait for none
+NONE, UNKNOWN, SOMEBODY = -1.0, -2.0, -3.0
+"""In place of a rank: it waits for none, it cannot be told, it waits but for whom cannot be told."""
+_ALWAYS = 0.9  # share of looks: in a standstill they all find the same
 _MANY = 0.25  # links at once, as a share of the processes: then it is the network, and no machine alone
 
 
@@ -28,6 +30,8 @@ class Root:
     peer: int
     """The other end of the link, NOBODY where it cannot be told."""
     side: Literal["link", "gpu"]
+    receives: bool
+    """Whether the root is the receiving end."""
     links: int
     """Links that are held up; those that end at the root are all, or more than half, of them."""
 
@@ -41,13 +45,15 @@ class Chunks:
     rank: Floats
     pending: NDArray[np.bool_]
     sends_to: Floats
-    """Rank to which a chunk was handed to the network and is not through; -1: none, -2: not known."""
+    """Rank to which a chunk was handed to the network and is not through."""
     receives_from: Floats
-    """Rank from which a chunk is awaited; the same signs."""
+    """Rank from which a chunk is awaited."""
+    unoffered: NDArray[np.bool_]
+    """Whether the GPU has offered nothing more to send."""
 
     def root(self) -> Root | None:
         """Who holds up the rest; None where the states do not tell."""
-        sending = np.flatnonzero(self.sends_to >= 0)
+        sending = np.flatnonzero((self.sends_to >= 0) | (self.sends_to == SOMEBODY))
         return self._link(sending) if len(sending) else self._gpu()
 
     def _link(self, sending: Ints) -> Root | None:
@@ -66,21 +72,21 @@ class Chunks:
             return None
         mine = np.flatnonzero(ends[0] == worst)
         if len(mine):
-            return Root(int(sending[mine[0]]), int(peer[mine[0]]), "link", count)
+            return Root(int(sending[mine[0]]), int(peer[mine[0]]), "link", False, count)
         other = int(np.flatnonzero(ends[1] == worst)[0])
-        return Root(int(peer[other]), int(sending[other]), "link", count)
+        return Root(int(peer[other]), int(sending[other]), "link", True, count)
 
     def _gpu(self) -> Root | None:
-        """The one process that is waited for, and that in none of its communicators waits for data itself."""
+        """The one process that is waited for, or owes data, and in none of its communicators waits for data itself."""
         waiting = np.flatnonzero(self.receives_from >= 0)
         wanted = self._places(waiting, self.receives_from[waiting])
-        wanted = wanted[wanted != NOBODY]
+        wanted = np.append(wanted[wanted != NOBODY], np.flatnonzero(self.unoffered))
         free = np.ones(int(self.process.max()) + 1, bool)
-        free[self.process[self.receives_from != _NO_PEER]] = False
+        free[self.process[self.receives_from != NONE]] = False
         roots = wanted[free[self.process[wanted]] & self.pending[wanted]]
         if len(np.unique(self.process[roots])) != 1:
             return None
-        return Root(int(roots[0]), NOBODY, "gpu", 0)
+        return Root(int(roots[0]), NOBODY, "gpu", False, 0)
 
     def _places(self, asking: Ints, wanted: Floats) -> Ints:
         """The places of the ranks that those at `asking` wait for, each in its own communicator."""
@@ -93,3 +99,10 @@ class Chunks:
         asked = self.comm[asking] * width + wanted.astype(np.int64)
         at = np.searchsorted(keys[order], asked).clip(max=len(keys) - 1)
         return np.where(keys[order][at] == asked, known[order][at], NOBODY)
+
+
+def told(peer: Floats, share: Floats) -> Floats:
+    """Whom each rank waits for; where no peer can be read, whether it does: `share` of the looks found it so."""
+    unknown = peer == UNKNOWN
+    guess = np.where(share > _ALWAYS, SOMEBODY, np.where(share < 1 - _ALWAYS, NONE, UNKNOWN))
+    return np.where(unknown, guess, peer)

@@ -11,10 +11,10 @@ from detector.config import SECOND
 from detector.rows import NEVER, Rows
 from detector.window import grown
 
+UNREAD = -2.0
+"""A state that cannot be read; -1: a rank waits for none."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-UNKNOWN = -2.0
-"""Where a waiting rank's peer cannot be read; -1: it waits for none."""
 _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
 _GAP_HALF_LIFE_S = 1800.0
 _SINCE_ATTACH = "attach"
@@ -76,7 +76,7 @@ class Ranks:
         for name, column in _READ.items():
             self.floats[name][place] = rows.number(column)[last]
         for name, column in _STATES.items():
-            self.floats[name][place] = np.nan_to_num(rows.number(column)[last], nan=UNKNOWN)
+            self.floats[name][place] = np.nan_to_num(rows.number(column)[last], nan=UNREAD)
         for name, column in (("pending", "pending"), ("lost", "lost_total")):
             self.floats[name][place] = np.nan_to_num(rows.number(column)[last])
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.chunks import NOBODY, Chunks, Root
+from detector.chunks import NOBODY, Chunks, Root, told
 from detector.config import SECOND, Config
 from detector.lateness import LATE, Crowd, Late, Lateness
 from detector.ranks import Ranks
@@ -190,8 +190,9 @@ class Progress:
                 standing.process[mine],
                 floats["rank"][place],
                 standing.pending[mine],
-                floats["sends_to"][place],
-                floats["receives_from"][place],
+                told(floats["sends_to"][place], floats["sending"][place]),
+                told(floats["receives_from"][place], floats["receiving"][place]),
+                floats["gpu"][place] > 0,
             )
             root = chunks.root()
             if root is not None:
@@ -215,7 +216,7 @@ class Progress:
         if root.side == "gpu":
             column, what = "waits_for_gpu", "has all the data it needs, but its GPU offers nothing to send on"
         else:
-            column = "waits_to_send_to" if self.series.floats["sends_to"][place] >= 0 else "waits_to_receive_from"
+            column = "waits_to_receive_from" if root.receives else "waits_to_send_to"
             way = "handed a chunk to" if column == "waits_to_send_to" else "did not take a chunk from"
             end = (
                 "another rank"

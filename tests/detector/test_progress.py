@@ -37,6 +37,7 @@ def ranks(
         "operation": operation,
         "rank": np.arange(machines) + 0.0 * step,
     }
+    flat |= {name: column(step) for name, column in more.get("columns", {}).items()}
     if "unread" in more:
         flat["operations_total"] = np.where(step % more["unread"], operations, np.nan)
     table = pa.table({name: pa.array(column.reshape(-1), from_pandas=True) for name, column in flat.items()})
@@ -104,3 +105,71 @@ def test_send_and_receive_differ_by_nature(memory: Any) -> None:
     """Point-to-point operations are not compared."""
     assert ranks(memory, stops_at=28, behind=1, operation="Send:float32:64") == []
     assert ranks(memory, stops_at=28, differs=1, operation="Recv:float32:64") == []
+
+
+def test_a_link_that_holds_up_all_is_named_with_both_ends(memory: Any) -> None:
+    """When all have entered and nothing moves, the rank whose chunk is not through is named, and its receiver."""
+
+    def sends_to(step: Any) -> Any:
+        return np.where((step > 24) & (np.arange(6) == 2), 3.0, -1.0)
+
+    def receives_from(step: Any) -> Any:
+        return np.where(step > 24, (np.arange(6) - 1.0) % 6, -1.0)
+
+    columns = {"waits_to_send_to": sends_to, "waits_to_receive_from": receives_from}
+    (verdict,) = ranks(memory, stops_at=24, columns=columns)
+    assert (verdict.machine, verdict.device, verdict.metric) == ("m2", "gpu:0", "nccl.waits_to_send_to")
+    assert "handed a chunk to m3 gpu:0 (rank 3) and it is not through" in verdict.message
+    assert verdict.time - START - 24 * SECOND <= 15 * SECOND
+
+
+def test_a_gpu_that_offers_nothing_is_named(memory: Any) -> None:
+    """When no chunk is under way, the one rank that lacks no data is the root."""
+
+    def receives_from(step: Any) -> Any:
+        return np.where((step > 26) & (np.arange(6) != 1), (np.arange(6) - 1.0) % 6, -1.0)
+
+    columns = {"waits_to_send_to": lambda step: 0.0 * step - 1, "waits_to_receive_from": receives_from}
+    (verdict,) = ranks(memory, stops_at=26, columns=columns)
+    assert (verdict.machine, verdict.metric) == ("m1", "nccl.waits_for_gpu")
+    assert "its GPU offers nothing to send on" in verdict.message
+
+
+def test_lost_calls_make_absence_less_sure(memory: Any) -> None:
+    """Where the probes lost calls a rank that seems to be behind stays a warning, and the verdict says why."""
+    (verdict,) = ranks(memory, stops_at=19, behind=5, columns={"lost_total": lambda step: 17.0 * (step > 9)})
+    assert (verdict.machine, verdict.level) == ("m5", "warn")
+    assert "17 calls were lost to the probes, so this is less sure" in verdict.message
+
+
+def shares(late: int, sends: int, steps: int = 60) -> dict[str, Any]:
+    """Two columns: from step 35 on the late rank is hardly ever at work, and the slow sender always sending."""
+    noise = np.random.default_rng(8).normal(0, 0.02, (steps, 6))
+    who = np.arange(6)
+
+    def active(step: Any) -> Any:
+        return 0.3 + noise + (step > 35) * np.where(who == late, -0.25, 0.25 * (late >= 0))
+
+    def sending(step: Any) -> Any:
+        return 0.1 + noise / 2 + (step > 35) * (who == sends) * 0.5
+
+    return {"active_ratio": active, "send_pending_ratio": sending}
+
+
+def test_the_rank_that_comes_last_each_time_is_named(memory: Any) -> None:
+    """The others are found waiting for it, it is not: no hang, but a straggler; within 15 s."""
+    found = [v for v in ranks(memory, stops_at=60, columns=shares(4, -1)) if v.kind == "progress"]
+    assert {(v.machine, v.metric) for v in found} == {("m4", "nccl.active_ratio")}
+    assert "comes last to its collectives" in found[0].message
+    assert 0 < found[0].time - START - 35 * SECOND <= 15 * SECOND
+
+
+def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
+    """Whose chunks are longer under way than those of the ranks beside it has the slow link."""
+    found = [v for v in ranks(memory, stops_at=60, columns=shares(-1, 3)) if v.kind == "progress"]
+    assert {(v.machine, v.metric) for v in found} == {("m3", "nccl.send_pending_ratio")}
+
+
+def test_equal_shares_name_nobody(memory: Any) -> None:
+    """A task in which all wait alike has no straggler."""
+    assert ranks(memory, stops_at=60, columns=shares(-1, -1)) == []
