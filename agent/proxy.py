@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -20,8 +20,8 @@ _LEAP = 1 << 40
 _NODE = {"nsubs": "i", "state": "i", "next": "Q"}
 _SUB = {
     "connection": "Q",
-    "peer": "i",
     "nsteps": "i",
+    "peer": "i",
     "base": "Q",
     "posted": "Q",
     "received": "Q",
@@ -69,13 +69,12 @@ class _Fields:
             form += f"{places[name] - at}x{kinds[name]}"
             at = places[name] + struct.calcsize("<" + kinds[name])
         packed = struct.Struct(form)
-        self.size, self._unpack = packed.size, packed.unpack_from
-        self._sorted = itemgetter(*(order.index(name) for name in kinds))
-
-    def read(self, data: bytes, at: int) -> tuple[int, ...]:
-        """The members of the structure whose first wanted member lies at `at`."""
-        found: tuple[int, ...] = self._sorted(self._unpack(data, at))
-        return found
+        self.size = packed.size
+        self.read: Callable[[bytes, int], tuple[int, ...]] = packed.unpack_from
+        """The members of the structure whose first wanted member lies at that place of the data."""
+        if order != list(kinds):
+            sort = itemgetter(*(order.index(name) for name in kinds))
+            self.read = lambda data, at: sort(packed.unpack_from(data, at))
 
 
 class Proxy:
@@ -161,9 +160,9 @@ class Proxy:
                 on_its_way, waits = self._count(sub)
                 unoffered |= waits
                 if on_its_way and self._sides[sub[0]]:
-                    sends.append((sub[-1], sub[1]))
+                    sends.append((sub[-1], sub[2]))
                 elif on_its_way:
-                    receipts.append((sub[5], sub[1]))
+                    receipts.append((sub[5], sub[2]))
             at += count * self._stride
         send_to = min(sends)[1] if sends else NOBODY
         receive_from = min(receipts)[1] if receipts else NOBODY
@@ -172,27 +171,32 @@ class Proxy:
 
     def _count(self, sub: tuple[int, ...]) -> tuple[bool, bool]:
         """Add up what a connection has moved; whether the network has work for it, and whether the GPU has."""
-        connection, _, steps, base, posted, received, transmitted, done = sub
+        connection, steps, _, base, posted, received, transmitted, done = sub
         if connection not in self._sides:
             word = self._memory.word(connection + self._send_at, 4)
             self._sides[connection] = None if word is None else bool(word)
         sending = self._sides[connection]
+        if sending:
+            self._add(connection, base + posted, base + transmitted, base + done)
+            return transmitted > done, transmitted == done < steps
         if sending is None:
             return False, False
-        now = (base + posted, base + transmitted, base + done) if sending else (base + received, 0, 0)
-        before = self._last.get(connection, now)
-        if all(old <= new < old + _LEAP for old, new in zip(before, now, strict=True)):
-            self._last[connection] = now
-            grown = [new - old for old, new in zip(before, now, strict=True)]
-            if sending:
-                self.steps.posted += grown[0]
-                self.steps.transmitted += grown[1]
-                self.steps.done += grown[2]
-            else:
-                self.steps.received += grown[0]
-        if sending:
-            return transmitted > done, transmitted == done < steps
+        self._add(connection, base + received)
         return posted > received, posted == received and done < steps
+
+    def _add(self, connection: int, first: int, second: int = 0, third: int = 0) -> None:
+        """Posted, transmitted and done of a sending connection, received of another; torn values are left out."""
+        before = self._last.setdefault(connection, (first, second, third))
+        grown, second_grown, third_grown = first - before[0], second - before[1], third - before[2]
+        if not (0 <= grown < _LEAP and 0 <= second_grown < _LEAP and 0 <= third_grown < _LEAP):
+            return
+        self._last[connection] = first, second, third
+        if self._sides[connection]:
+            self.steps.posted += grown
+            self.steps.transmitted += second_grown
+            self.steps.done += third_grown
+        else:
+            self.steps.received += grown
 
     def _remember(self, path: list[tuple[int, int]]) -> None:
         ranges = [(self._head, _WORD.size)]

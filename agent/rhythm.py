@@ -7,6 +7,7 @@ a checkpoint, an evaluation or some more micro-batches make one iteration long a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,21 +27,35 @@ _LIKE = 0.6
 _LEAST = 0.5
 _ABOUT = 1.3
 _FIRST_LOOK = 32
-_LOOK_AGAIN = 8192
+_LOOK_AGAIN = 1 << 20
 _STALE = 3
 _FINE_BITS = 16
 """The lower bits of a signature tell count and datatype, the others communicator and kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The operation by which iterations are told apart."""
+
+    signature: int
+    shift: int
+    """So many lower bits of signatures are left out."""
+    times: int
+    """How often it comes in an iteration."""
+    length: float
+    """Operations of an iteration."""
 
 
 class Rhythm:
     """The operations of one process, as its log in the kernel has them."""
 
     def __init__(self) -> None:
-        self._signatures, self._times = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._held: deque[tuple[Ints, Ints]] = deque()  # signatures and times (ticks), as they were read
         self._read: int | None = None
-        self._anchor: tuple[int, int, int] | None = None  # signature, its lower bits left out, occurrences an iteration
+        self._anchor: Anchor | None = None
+        self._marks = np.empty(0, np.int64)  # times of the anchor's last occurrences
+        self._since_mark = self._since_look = 0
         self._look_at = _FIRST_LOOK
-        self._since_look = 0
         self._last: tuple[int, float] | None = None  # end of the last iteration (ticks), seconds it took
 
     def feed(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
@@ -50,17 +65,17 @@ class Rhythm:
         if fresh <= 0:
             return
         if fresh > len(entries):  # some are lost: what follows has no place behind what was
-            self._signatures, self._times, fresh = self._signatures[:0], self._times[:0], len(entries)
+            self._held.clear()
+            self._marks, fresh = self._marks[:0], len(entries)
         new = entries[(count - fresh + np.arange(fresh)) % len(entries)]
         ticks = now // TICK_NS
         times = ticks - ((ticks - (new >> np.uint64(32)).astype(np.int64)) & 0xFFFFFFFF)
         signatures = (new & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        self._signatures = np.concatenate((self._signatures, signatures))[-_REMEMBERED:]
-        self._times = np.concatenate((self._times, times))[-_REMEMBERED:]
+        self._hold(signatures, times)
+        self._mark(signatures, times)
         self._since_look += fresh
         if self._since_look >= self._look_at or self._is_lost():
             self._look()
-        self._measure(fresh)
 
     def seconds(self, now: int) -> float | None:
         """How long the last iteration took, the median of several since the last feed; None where that is not known."""
@@ -69,35 +84,37 @@ class Rhythm:
         end, took = self._last
         return took if (now // TICK_NS - end) * TICK_NS / 1e9 < _STALE * took + 1 else None
 
+    def _hold(self, signatures: Ints, times: Ints) -> None:
+        self._held.append((signatures, times))
+        while sum(len(one) for one, _ in self._held) > _REMEMBERED + len(self._held[0][0]):
+            self._held.popleft()
+
     def _is_lost(self) -> bool:
         """The anchor came no more for as many operations as three iterations had."""
-        places = self._places()
-        if self._anchor is None or len(places) <= self._anchor[2]:
-            return False
-        usual = np.median(np.diff(places)) * self._anchor[2]
-        return bool(self._since_look > _FIRST_LOOK and len(self._times) - places[-1] > _STALE * usual + 1)
+        anchor = self._anchor
+        return anchor is not None and min(self._since_mark, self._since_look) > _STALE * anchor.length + _FIRST_LOOK
 
     def _look(self) -> None:
-        self._since_look = 0
-        fine, coarse = self._signatures, self._signatures >> _FINE_BITS
-        self._anchor = find_anchor(fine, self._times, 0) or find_anchor(coarse, self._times, _FINE_BITS)
-        self._look_at = min(2 * self._look_at, _LOOK_AGAIN)
+        signatures, times = (np.concatenate(part) for part in zip(*self._held, strict=True))
+        self._anchor = find_anchor(signatures, times, 0) or find_anchor(signatures >> _FINE_BITS, times, _FINE_BITS)
+        self._since_look, self._look_at = 0, min(2 * self._look_at, _LOOK_AGAIN)
+        self._marks, self._since_mark = self._marks[:0], 0
+        self._mark(signatures, times)
 
-    def _places(self) -> Ints:
+    def _mark(self, signatures: Ints, times: Ints) -> None:
+        """Measure the iterations that end among these operations."""
+        self._since_mark += len(times)
         if self._anchor is None:
-            return np.empty(0, np.int64)
-        return np.flatnonzero(self._signatures >> self._anchor[1] == self._anchor[0])
-
-    def _measure(self, fresh: int) -> None:
-        places = self._places()
-        times = self._anchor[2] if self._anchor else 1
-        if len(places) <= times:
             return
-        ends = places[times:]
-        ended = ends >= len(self._times) - fresh
-        if ended.any():
-            took = self._times[ends[ended]] - self._times[places[:-times][ended]]
-            self._last = int(self._times[ends[-1]]), float(np.median(took)) * TICK_NS / 1e9
+        places = np.flatnonzero(signatures >> self._anchor.shift == self._anchor.signature)
+        if not len(places):
+            return
+        marks, apart = np.concatenate((self._marks, times[places])), self._anchor.times
+        took = marks[apart:] - marks[:-apart]
+        took = took[-len(places) :]
+        if len(took):
+            self._last = int(marks[-1]), float(np.median(took)) * TICK_NS / 1e9
+        self._marks, self._since_mark = marks[-apart:], len(times) - 1 - int(places[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +128,8 @@ class _Candidate:
     """Of the time from one to the next, as a share of it."""
 
 
-def find_anchor(signatures: Ints, times: Ints, shift: int) -> tuple[int, int, int] | None:
-    """The operation by which iterations are told apart: signature, `shift`, how often it comes in one; or None.
+def find_anchor(signatures: Ints, times: Ints, shift: int) -> Anchor | None:
+    """The operation by which iterations are told apart; None where none does it. Of signatures and times of operations.
 
     Of stretches that are about as alike the shortest count, and of their operations the one that comes most evenly.
     """
@@ -136,14 +153,19 @@ def find_anchor(signatures: Ints, times: Ints, shift: int) -> tuple[int, int, in
     shortest = min(one.length for one in good)
     good = [one for one in good if one.length <= _ABOUT * shortest]
     chosen = max(good, key=lambda one: (round(one.like, 1), -one.spread))
-    return int(words[chosen.code]), shift, chosen.times
+    return Anchor(int(words[chosen.code]), shift, chosen.times, chosen.length)
 
 
 def _candidates(counts: Any) -> Iterator[tuple[int, int]]:
-    """The rarest of the operations that come often enough, once to some times an iteration."""
+    """The rarest of the operations that come often enough, once to some times an iteration.
+
+    Stretches that are too short to hold half of those operations are no iterations.
+    """
     often = np.flatnonzero(counts >= _OFTEN)
     for code in often[np.argsort(counts[often], kind="stable")][:_ANCHORS].tolist():
-        yield from ((code, times) for times in range(1, _TIMES + 1))
+        for times in range(1, _TIMES + 1):
+            if 2 * times * counts.sum() >= len(often) * counts[code]:
+                yield code, times
 
 
 def _likeness(places: Ints, codes: Any, weights: NDArray[np.float64]) -> float:
