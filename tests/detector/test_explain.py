@@ -20,7 +20,14 @@ ONSET = START + 200 * SECOND
 
 def accused(machine: str, metric: str, device: str | None = None, **values: Any) -> Verdict:
     """A verdict twenty seconds after the onset."""
-    told = {"kind": "peer", "score": 3.5, "since": ONSET, "level": "crit", "message": "it differs", "task": "all"}
+    told: dict[str, Any] = {
+        "kind": "peer",
+        "score": 3.5,
+        "since": ONSET,
+        "level": "crit",
+        "message": "it differs",
+        "task": "all",
+    }
     told |= values
     return Verdict(time=told["since"] + 20 * SECOND, machine=machine, device=device, metric=metric, **told)
 
