@@ -104,6 +104,10 @@ install: packages ## as root: program, units and configuration (which is kept if
 	for unit in systemd/*.service; do
 		sed -e 's|/opt/peerwatch|$(PREFIX)|g' -e 's|/etc/peerwatch|$(CONFIG)|g' $$unit > $(UNITS)/$${unit##*/}
 	done
+	for folder in influxdb grafana; do
+		install -d $(PREFIX)/share/peerwatch/$$folder
+		install -m 644 systemd/$$folder/* $(PREFIX)/share/peerwatch/$$folder/
+	done
 	if [ $$(id -u) -eq 0 ] && [ $(PREFIX) = /opt/peerwatch ]; then
 		id -u peerwatch >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin peerwatch
 		ln -sf $(PREFIX)/bin/peerwatch /usr/local/bin/peerwatch
