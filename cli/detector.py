@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from contextlib import closing
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 def detector(
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
     store: Annotated[str | None, typer.Option(help="Where the readings are, instead of the configuration's.")] = None,
+    kept: Annotated[
+        Path | None, typer.Option(help="File for what it remembers over a restart; a service has one of its own.")
+    ] = None,
 ) -> None:
     """Compare the machines and keep verdicts in the store until told to stop (SIGTERM or Ctrl-C)."""
     from cli import watch  # numpy and the detector, which the agent's process must not load
@@ -32,4 +36,10 @@ def detector(
     where, told = store or settings.store, settings.influxdb
     with closing(open_place(where, True, settings)) as place, closing(open_desk(settings.alerts, where, told)) as desk:
         log.info("judging what comes into %s", where)
-        watch.run(place, settings.detector, desk, stop)
+        watch.run(place, settings.detector, desk, stop, kept or _of_the_service())
+
+
+def _of_the_service() -> Path | None:
+    """The file in the folder that systemd gives to the unit, where this is started by it."""
+    folder = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    return Path(folder) / "detector.npz" if folder else None

@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from detector.config import SECOND, Config
 from detector.desk import Desk
-from detector.pipeline import Detector, read_rows, tick_of
+from detector.keeping import KeptError, load, save
+from detector.pipeline import Detector, State, read_rows, tick_of
 from detector.rows import NEVER, rows_of
 from detector.verdict import RANK, Level, Verdict
 from store.contract import Store, StoreError
@@ -18,31 +20,64 @@ from store.sample import Batch, Sample, Value
 
 log = logging.getLogger(__name__)
 
+KEEP_NS = 300 * SECOND
+STALE_NS = 3600 * SECOND
+"""Older than this, what was kept is no help: machines have been given other work, and reading it all takes long."""
 LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
 
-def run(store: Store, config: Config, desk: Desk, stop: threading.Event) -> None:
-    """Judge until told to stop; a store that cannot be read or written for a while is waited for."""
+def run(store: Store, config: Config, desk: Desk, stop: threading.Event, kept: Path | None = None) -> None:
+    """Judge until told to stop; a store that cannot be read or written for a while is waited for.
+
+    What is remembered is kept in the file `kept`, every few minutes and at the end, and taken up from there.
+    """
     lag = round(config.lag_s * SECOND)
-    runner = Runner(store, config, time.time_ns() - lag)
+    runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
     desk.begin(runner.history)
+    due = runner.at + KEEP_NS
     while not stop.is_set():
         try:
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             desk.hear(verdicts, runner.machines(), time.time_ns())
         except StoreError as error:
             log.error("the store cannot be used, trying again: %s", error)
+        if runner.at >= due:
+            due = runner.at + KEEP_NS
+            _keep(runner, kept)
         stop.wait(runner.tick / SECOND)
+    _keep(runner, kept)
+
+
+def _remembered(kept: Path | None, config: Config, now: int) -> tuple[State, int] | None:
+    """What an earlier detector has kept, unless it is too old to be read on from."""
+    if kept is None or not kept.exists():
+        return None
+    try:
+        state, at = load(kept, config)
+    except KeptError as error:
+        log.warning("%s", error)
+        return None
+    log.info("going on from what was kept %d s ago", (now - at) / SECOND)
+    return (state, at) if 0 <= now - at < STALE_NS else None
+
+
+def _keep(runner: Runner, kept: Path | None) -> None:
+    if kept is None or runner.unsaid:  # what is not said yet would be forgotten
+        return
+    try:
+        save(runner.detector.state, runner.at, kept)
+    except OSError as error:
+        log.error("%s: %s; what the detector has learned is not kept", kept, error.strerror)
 
 
 class Runner:
     """Steps a detector along the store, from some minutes before `now` (Unix ns); says nothing that was said before."""
 
-    def __init__(self, store: Store, config: Config, now: int) -> None:
+    def __init__(self, store: Store, config: Config, now: int, kept: tuple[State, int] | None = None) -> None:
         self.store = store
-        self.detector = Detector(config)
-        self.at = now - round(config.history_s * SECOND)
+        state, self.at = kept or (None, now - round(config.history_s * SECOND))
+        self.detector = Detector(config, state)
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
         said = store.read("verdict").to_pylist()
@@ -50,6 +85,8 @@ class Runner:
         self.unsaid: list[Verdict] = []
         self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
         """What was said before, in order of time."""
+        if kept:
+            return
         events = store.read("event", 0, self.at)
         last = {(row["task"], row["machine"]): row for row in said}
         still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]

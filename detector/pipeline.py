@@ -13,6 +13,7 @@ from detector.incidents import Incidents
 from detector.methods.evidence import Evidence
 from detector.methods.peers import Peers
 from detector.methods.progress import Progress
+from detector.panel import Panel, at_port
 from detector.rows import NEVER, ArrowTable, Rows, rows_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Verdict
@@ -68,7 +69,12 @@ class Detector:
             state.tasks.feed(new)
         state.tasks.turn(now)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
+        for panels in self._panels():
+            findings = [at_port(finding, panels) for finding in findings]
         return state.incidents.update(now, findings, state.tasks.orders)
+
+    def _panels(self) -> list[Mapping[str, Panel]]:
+        return [method.panels for method in self.state.methods if isinstance(method, Peers)]
 
     def take_up(self, events: Rows | None, verdicts: Iterable[Verdict], until: int) -> None:
         """Go on from what the store remembers: orders among the events so far, and verdicts that are still open.

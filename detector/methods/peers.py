@@ -29,7 +29,7 @@ from detector.dissimilarity import (
 )
 from detector.embedding import depth_of
 from detector.orders import Clear
-from detector.panel import COMES_LATE, NO_TASK, Panel, at_port, is_whole_machine, reason
+from detector.panel import COMES_LATE, NO_TASK, Panel, is_whole_machine, reason
 from detector.rows import Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
@@ -64,7 +64,7 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
-        return [at_port(finding, self.panels) for finding in _by_machine(findings)]
+        return _by_machine(findings)
 
     def _forget(self, order: Clear) -> None:
         for panel in self.panels.values():
