@@ -25,6 +25,7 @@ from cli import (
     report,
     simulate,
     status,
+    tasks,
     train,
     up,
     writer,
@@ -89,6 +90,7 @@ def options(
 app.command()(demo.demo)
 app.command()(status.status)
 app.command()(explanation.show)
+app.command()(tasks.tasks)
 app.command()(doctor.doctor)
 app.command()(orders.clear)
 app.command()(orders.maintenance)

@@ -1,0 +1,107 @@
+"""`peerwatch tasks`: the training tasks as their communicators show them."""
+
+from __future__ import annotations
+
+import json as text
+import math
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli import times
+from cli.config import open_place, store_place
+from cli.terminal import console
+from store.contract import StoreError
+
+if TYPE_CHECKING:
+    from detector.groups import Group, Task
+    from store.contract import Store
+
+COLUMNS = ("comm", "rank", "ranks", "pid", "operation", "operations_total", "iteration_seconds")
+LOOK_NS = 60 * 10**9
+
+
+def tasks(
+    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    at: Annotated[str, typer.Option(help="How long ago to look.")] = "0s",
+) -> None:
+    """Show the training tasks: machines, ranks, parallel groups, iteration time, age."""
+    now = time.time_ns() - times.duration(at)
+    with closing(open_place(store_place(store))) as source:
+        found, starts = read_tasks(source, now), _starts(source, now)
+    if not found:
+        raise StoreError("no communicator was read in the last minute: does the agent run where training does?")
+    if json:
+        typer.echo(text.dumps({"time": now, "tasks": [as_json(task, starts, now) for task in found]}))
+        return
+    screen = console()
+    for task in found:
+        screen.print(_headline(as_json(task, starts, now)), highlight=False)
+        for group in task.groups:
+            screen.print("  " + in_words(group), highlight=False)
+
+
+def read_tasks(source: Store, now: int) -> tuple[Task, ...]:
+    """The tasks that were read in the minute before `now` (Unix ns)."""
+    from detector.groups import find_tasks  # numpy, which the agent's process must not load
+    from detector.rows import rows_of
+
+    return find_tasks(rows_of("nccl", source.read("nccl", now - LOOK_NS, now, COLUMNS)))
+
+
+def _starts(source: Store, now: int) -> dict[tuple[str, int], float]:
+    """When processes started (Unix seconds), as far as the agents saw it."""
+    if "startup" not in source.tables():
+        return {}
+    rows = source.read("startup", 0, now, ("pid", "start_time_seconds")).to_pylist()
+    known = [row for row in rows if row.get("pid") is not None and row.get("start_time_seconds") is not None]
+    return {(row["machine"], int(row["pid"])): float(row["start_time_seconds"]) for row in known}
+
+
+def as_json(task: Task, starts: dict[tuple[str, int], float], now: int) -> dict[str, Any]:
+    """A task as `tasks --json` prints it; seconds, null where not known."""
+    begun = [starts[process] for process in task.processes if process in starts]
+    return {
+        "communicator": task.communicator,
+        "ranks": task.ranks,
+        "ranks_read": len(task.processes),
+        "machines": list(task.machines),
+        "iteration_seconds": _number(task.iteration_seconds),
+        "age_seconds": now / 1e9 - min(begun) if begun else None,
+        "groups": [
+            {
+                "kind": group.kind,
+                "size": group.size,
+                "count": group.count,
+                "machines": group.machines,
+                "stride": group.stride or None,
+                "operations_per_second": _number(group.operations_per_second),
+            }
+            for group in task.groups
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _headline(task: dict[str, Any]) -> str:
+    machines, seconds, age = task["machines"], task["iteration_seconds"], task["age_seconds"]
+    shown = ", ".join(machines) if len(machines) <= 4 else f"{machines[0]} … {machines[-1]}"
+    parts = [f"{task['ranks_read']} of {task['ranks']} ranks on {len(machines)} machines ({shown})"]
+    parts += [f"{seconds:.3g} s an iteration"] if seconds is not None else []
+    parts += [f"for {times.ago(age)}"] if age is not None else []
+    return f"task {task['communicator'][:8]}: " + ", ".join(parts)
+
+
+def in_words(group: Group) -> str:
+    """One line on a family of communicators."""
+    where = "within a machine" if group.machines == 1 else f"over {group.machines} machines"
+    rate = group.operations_per_second
+    busy = f", {rate:.3g} operations a second" if math.isfinite(rate) else ""
+    step = f", every {group.stride} ranks" if group.stride > 1 else ""
+    return f"{group.kind:<9}{group.count:>4} × {group.size} ranks {where}{step}{busy}"
