@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as text
+import logging
 import time
 from contextlib import closing
 from pathlib import Path
@@ -38,6 +39,7 @@ def try_out(
     from cli.sinks import open_sink
 
     settings = read_settings(config)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     place = store or settings.store
     alert = sample(time.time_ns(), _fleet(place, settings))
     failed = False

@@ -14,9 +14,10 @@ from store.statuses import open_statuses
 FOLDER = "/var/lib/peerwatch/alerts"
 
 
-def open_desk(config: AlertsConfig, place: str, told: InfluxConfig) -> Desk:
-    """The desk with all sinks that are switched on, for the store at `place`. Raises ValueError or OSError."""
-    return Desk({name: open_sink(name, config, place, told) for name in config.sinks}, folder_of(config, place))
+def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "") -> Desk:
+    """The desk with all sinks switched on `but` this one, for the store at `place`. Raises ValueError or OSError."""
+    names = [name for name in config.sinks if name != but]
+    return Desk({name: open_sink(name, config, place, told) for name in names}, folder_of(config, place))
 
 
 def open_sink(name: str, config: AlertsConfig, place: str, told: InfluxConfig) -> Sink:

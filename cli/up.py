@@ -27,6 +27,7 @@ def up(
 ) -> None:
     """Run agent, detector and store on this machine until Ctrl-C, and show what they see."""
     from cli.live import picture
+    from cli.sinks import open_desk
     from cli.standing import standing
     from cli.watch import LATE_NS, Runner
 
@@ -38,14 +39,18 @@ def up(
     log = _log(place, settings.influxdb.spool_folder)
     with (
         closing(open_place(place, True, settings)) as kept,
+        closing(open_desk(settings.alerts, place, settings.influxdb, but="log")) as desk,
         picture() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):
         runner = Runner(kept, settings.detector, time.time_ns() - LATE_NS)
+        desk.begin(runner.history)
         screen.say(f"readings go to {place}; Ctrl-C ends")
         while agent.poll() is None:
             now = time.time_ns()
-            for verdict in runner.catch_up(now - LATE_NS, stop):
+            verdicts = runner.catch_up(now - LATE_NS, stop)
+            desk.hear(verdicts, runner.machines(), now)
+            for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")
             screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS), runner.detector.suspicions())
             time.sleep(max(0.1, 1 - (time.time_ns() - now) / 1e9))

@@ -90,6 +90,8 @@ class Book:
     """Open incidents by (task, machine)."""
 
     open: dict[tuple[str, str], Alert] = field(default_factory=dict)
+    levels: dict[str, dict[str, Level]] = field(default_factory=dict)
+    """Machine -> task -> level of what is open."""
 
     def enter(self, verdict: Verdict) -> Alert | None:
         """What the verdict makes of its incident; None where it ends one that never was."""
@@ -98,7 +100,7 @@ class Book:
         if verdict.level == "ok":
             if before is None:
                 return None
-            del self.open[key]
+            del self.open[key], self.levels[verdict.machine][verdict.task]
             found = replace(before, event="over", verdict=verdict, end=verdict.time)
         elif before is None:
             name = _key(verdict)
@@ -106,6 +108,8 @@ class Book:
         else:
             worst = max(before.worst, verdict.level, key=RANK.__getitem__)
             found = self.open[key] = replace(before, event="changed", verdict=verdict, finding=verdict, worst=worst)
+        if verdict.level != "ok":
+            self.levels.setdefault(verdict.machine, {})[verdict.task] = verdict.level
         return replace(found, standing=self.standing(verdict.machine))
 
     def take_up(self, verdicts: Iterable[Verdict]) -> dict[str, Alert]:
@@ -115,8 +119,7 @@ class Book:
 
     def standing(self, machine: str) -> Level:
         """The worst level of all that is open on this machine."""
-        levels = [alert.verdict.level for (_, name), alert in self.open.items() if name == machine]
-        return max(levels, key=RANK.__getitem__, default="ok")
+        return max(self.levels.get(machine, {}).values(), key=RANK.__getitem__, default="ok")
 
 
 def sample(now: int, fleet: int) -> Alert:

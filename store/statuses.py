@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from store.contract import StoreError
@@ -77,8 +78,6 @@ def open_statuses(place: str, told: InfluxConfig | None = None) -> Statuses:
 
 def line_of(status: Status, now: int) -> bytes:
     """The row in line protocol."""
-    about = (CHECK_ID, CHECK_NAME, status.level, "verdict", "custom", status.machine)
-    tags = b",".join(name.encode() + b"=" + tag(value) for name, value in zip(TAGS, about, strict=True))
     score = status.score if math.isfinite(status.score) else 0.0
     source = min(status.source_time, _INT64)
     fields = [
@@ -87,4 +86,12 @@ def line_of(status: Status, now: int) -> bytes:
         b"score=%b" % repr(score).encode(),
     ]
     fields += [name.encode() + b"=" + text(value) for name, value in status.texts.items()]
-    return b"%b,%b %b %d" % (MEASUREMENT.encode(), tags, b",".join(fields), now)
+    return b"%b %b %d" % (_head(status.machine, status.level), b",".join(fields), now)
+
+
+@lru_cache(maxsize=1 << 16)
+def _head(machine: str, level: str) -> bytes:
+    """Measurement and tags."""
+    about = (CHECK_ID, CHECK_NAME, level, "verdict", "custom", machine)
+    tags = b",".join(name.encode() + b"=" + tag(value) for name, value in zip(TAGS, about, strict=True))
+    return MEASUREMENT.encode() + b"," + tags

@@ -79,6 +79,7 @@ class Webhook(Sink):
         self._headers = {"Content-Type": "application/json", "User-Agent": "peerwatch"}
         if config.token_file:
             self._headers["Authorization"] = f"Bearer {_first_line(config.token_file, 'token_file')}"
+        self._open: Any = None
         self.place = urlsplit(self._url).hostname or ""
         self.repeat_s = config.repeat_seconds or (ALERTMANAGER_S if config.template == "alertmanager" else 0.0)
         self.least = config.least_level
@@ -105,7 +106,8 @@ class Webhook(Sink):
 
         request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 - http or https
         try:
-            with self._opener().open(request, timeout=self.config.timeout_seconds) as answer:
+            self._open = self._open or self._opener()
+            with self._open.open(request, timeout=self.config.timeout_seconds) as answer:
                 return answer.status, "", 0.0
         except urllib.error.HTTPError as error:
             with error:
