@@ -18,7 +18,7 @@ from store.catalogue import METRICS
 pytestmark = pytest.mark.bench
 START = 1_700_000_000 * SECOND
 GPUS = 8
-WARM, TAKEN = 60, 20
+WARM, TAKEN = 30, 20
 
 
 class Fleet:
