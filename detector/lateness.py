@@ -18,9 +18,9 @@ from detector.window import grown
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-LATE, SENDING = 0, 1
-SIGNALS = (("active", -1.0), ("sending", 1.0))
-"""What is read, and which way is bad."""
+LATE, SENDING, OTHERS = 0, 1, 2
+SIGNALS = 3
+"""How much less than the others a rank is at work, how much more it sends, and how much the others are at work."""
 BOUND = 0.16
 """The least sum over a process's communicators that counts, in shares of time."""
 _SMOOTH_S = 3.0
@@ -28,6 +28,7 @@ _WARM = 15  # readings that make a norm
 _NORM_S = 300.0
 _STEP = 1.5  # the strongest second counts that many weak ones
 _ENOUGH = 8.0  # seconds at twice the bound that convict
+_EARNED = 4.0  # so many times what the others wait more than usual; where another became quicker they do not
 _MAINLY = 0.25  # a slow sender delays its own next operators, so it comes late too
 _APART = 1.5  # times as much as on any other machine of the task
 
@@ -68,11 +69,12 @@ class Lateness:
     """The memory of the comparison: by series what is usual, by process what speaks against it."""
 
     comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
-    smooth: Floats = field(default_factory=lambda: np.zeros((2, 0)))
-    norm: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    smooth: Floats = field(default_factory=lambda: np.zeros((SIGNALS, 0)))
+    """[signal, series]."""
+    norm: Floats = field(default_factory=lambda: np.zeros((SIGNALS, 0)))
     age: Floats = field(default_factory=lambda: np.zeros(0))
     total: Floats = field(default_factory=lambda: np.zeros((2, 0)))
-    """[signal, process]: the newest sums."""
+    """[LATE or SENDING, process]: the newest sums."""
     evidence: Floats = field(default_factory=lambda: np.zeros(0))
     """[process], seconds."""
     since: Floats = field(default_factory=lambda: np.zeros(0))
@@ -90,8 +92,8 @@ class Lateness:
             self.judged_at = now
             seconds = min(seconds, 2 * ranks.period / SECOND)
             excess = self._excess(ranks, crowd, seconds, seats)
-            for signal in range(2):
-                self.total[signal, seats] = np.bincount(crowd.process, excess[signal], len(crowd.machine))
+            late, sending, others = (np.bincount(crowd.process, part, len(crowd.machine)) for part in excess)
+            self.total[:, seats] = np.minimum(late, _EARNED * np.maximum(others, 0.0)), sending
             self._add_up(now, self.total[:, seats].sum(0), crowd, seats, seconds)
         found = np.flatnonzero((self.convicted[seats] > 0) & (crowd.task >= 0))
         return [self._late(int(process), seats[process]) for process in found]
@@ -114,13 +116,13 @@ class Lateness:
         return seats
 
     def _excess(self, ranks: Ranks, crowd: Crowd, seconds: float, seats: Ints) -> Floats:
-        """[signal, series]: by how much more than usual each differs from the others of its communicator."""
+        """[signal, series]: by how much each is more than usual."""
         size = len(ranks.number)
-        self.smooth, self.norm = (grown(a, (2, size), 0.0) for a in (self.smooth, self.norm))
+        self.smooth, self.norm = (grown(a, (SIGNALS, size), 0.0) for a in (self.smooth, self.norm))
         self.age = grown(self.age, (size,), 0.0)
         if len(self.comm) < size:
             self.comm = np.append(self.comm, np.full(2 * size - len(self.comm), "", object))
-        out = np.zeros((2, len(crowd.live)))
+        out = np.zeros((SIGNALS, len(crowd.live)))
         runs = crowd.running[crowd.process]
         live, comm, process = crowd.live[runs], crowd.comm[runs], crowd.process[runs]
         self.age[live[self.comm[live] != ranks.comm[live]]] = 0.0
@@ -130,12 +132,11 @@ class Lateness:
         calm = self.evidence[seats][process] <= 0
         pace = np.where(warm, np.where(calm, seconds / _NORM_S, seconds / _NORM_S / 10), 1 / self.age[live])
         blend = 1 - np.exp(-seconds / _SMOOTH_S)
-        for signal, (name, sign) in enumerate(SIGNALS):
-            differs = sign * _beside_others(ranks.floats[name][live], comm)
-            before = np.where(fresh, differs, self.smooth[signal, live])
-            self.smooth[signal, live] = smooth = before + blend * (differs - before)
-            norm = np.where(fresh, differs, self.norm[signal, live])
-            self.norm[signal, live] = norm + pace * (differs - norm)
+        for signal, now in enumerate(_signals(ranks, live, comm)):
+            before = np.where(fresh, now, self.smooth[signal, live])
+            self.smooth[signal, live] = smooth = before + blend * (now - before)
+            norm = np.where(fresh, now, self.norm[signal, live])
+            self.norm[signal, live] = norm + pace * (now - norm)
             out[signal, runs] = np.where(warm, smooth - norm, 0.0)
         return out
 
@@ -153,13 +154,20 @@ class Lateness:
         self.convicted[seats] = (after >= _ENOUGH) | (held & (after > 0))
 
 
-def _beside_others(values: Floats, comm: Ints) -> Floats:
-    """Each value less the mean of the others of its communicator; 0 where there are none or it is unknown."""
+def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, Floats, Floats]:
+    """The three signals of each series; 0 where there are no others, or nothing is known."""
+    active, sending = ranks.floats["active"][live], ranks.floats["sending"][live]
+    others = _others(active, comm)
+    slower = sending - _others(sending, comm)
+    return np.nan_to_num(others - active), np.nan_to_num(slower), np.nan_to_num(others)
+
+
+def _others(values: Floats, comm: Ints) -> Floats:
+    """The mean of the others of each one's communicator; NaN where there are none."""
     known = ~np.isnan(values)
     total = np.bincount(comm, np.where(known, values, 0.0))[comm]
-    count = np.bincount(comm, known)[comm]
-    others = (total - np.nan_to_num(values)) / np.maximum(count - 1, 1)
-    return np.where(known & (count > 1), values - others, 0.0)
+    count = np.bincount(comm, known)[comm] - known
+    return np.where(count > 0, (total - np.nan_to_num(values)) / np.maximum(count, 1), np.nan)
 
 
 def _worst(score: Floats, crowd: Crowd) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

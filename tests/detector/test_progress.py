@@ -43,7 +43,8 @@ def ranks(
     table = pa.table({name: pa.array(column.reshape(-1), from_pandas=True) for name, column in flat.items()})
     if "origin" in more:
         table = table.append_column("counted_from", pa.array(more["origin"] * steps))
-    for name, value in (("gpu", "0"), ("slot", "0"), ("comm", "c0de"), ("ranks", 6.0)):
+    table = table.append_column("comm", pa.array(more.get("comms", ["c0de"] * machines) * steps))
+    for name, value in (("gpu", "0"), ("slot", "0"), ("ranks", 6.0)):
         table = table.append_column(name, pa.array([value] * len(table)))
     return list(replay(memory({"nccl": table.drop_columns(more.get("without", []))})))
 
@@ -173,3 +174,15 @@ def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
 def test_equal_shares_name_nobody(memory: Any) -> None:
     """A task in which all wait alike has no straggler."""
     assert ranks(memory, stops_at=60, columns=shares(-1, -1)) == []
+
+
+def test_a_partner_that_recovers_leaves_nobody_late(memory: Any) -> None:
+    """When a rank that came late from the start does so no more, its partner waits less, which is no lateness."""
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(9).normal(0, 0.01, step.shape)
+        return 0.2 + noise + (step <= 31) * np.where(np.arange(6) == 3, 0.5, 0.0)
+
+    pairs = ["ab", "ab", "cd", "cd", "ef", "ef"]
+    found = ranks(memory, stops_at=60, comms=pairs, columns={"active_ratio": active})
+    assert [v for v in found if v.kind == "progress"] == []
