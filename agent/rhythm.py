@@ -69,7 +69,9 @@ class Rhythm:
             self._marks, fresh = self._marks[:0], len(entries)
         new = entries[(count - fresh + np.arange(fresh)) % len(entries)]
         ticks = now // TICK_NS
-        times = ticks - ((ticks - (new >> np.uint64(32)).astype(np.int64)) & 0xFFFFFFFF)
+        # The nearest time with these 32 bits: what came while we read is a moment ahead of us.
+        apart = ((new >> np.uint64(32)).astype(np.int64) - ticks + (1 << 31)) & 0xFFFFFFFF
+        times = ticks + apart - (1 << 31)
         signatures = (new & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self._hold(signatures, times)
         self._mark(signatures, times)

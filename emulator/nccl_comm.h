@@ -41,10 +41,10 @@ struct ncclProxyOp {
 	uint64_t opCount;
 	int root;
 	int nsteps;
+	int peer;
 	uint8_t dtype;
 	uint8_t coll;
 	uint8_t pattern;
-	int peer;
 };
 
 struct ncclProxySubArgs {

@@ -1,0 +1,54 @@
+"""A training task that ran before the agent came: its rhythm, its progress, and whom it waits for when it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.build import Libraries
+from tests.emulator.conftest import Ranks
+
+pytestmark = pytest.mark.bpf
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, emulated: Libraries) -> Iterator[Ranks]:
+    """Two pairs of tensor ranks, with a pair of data ranks across each; iterations of a fifth of a second."""
+    started = Ranks(tmp_path, emulated, (2, 1, 2), "--load=0.07", "--compute=0.1")
+    try:
+        started.wait_iterations(2)
+        yield started
+    finally:
+        started.kill()
+
+
+def test_rhythm_and_progress(watch: Any, ranks: Ranks) -> None:
+    """Iteration time as the ranks themselves count it; steps that grow; then the rank that hangs is waited for."""
+    seen, own = watch(sources=("probe", "nccl", "cuda")), [process.pid for process in ranks.processes]
+
+    def rows_of(rank: int, rows: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row for row in rows.get("nccl", ()) if row["pid"] == own[rank]]
+
+    def rhythm(rows: dict[str, Any]) -> float | None:
+        told = [row.get("iteration_seconds") for rank in range(4) for row in rows_of(rank, rows)]
+        return told[0] if len(told) == 12 and all(told) else None
+
+    assert seen.until(rhythm) == pytest.approx(ranks.fabric.progress(0).iteration_seconds, rel=0.3)
+
+    def steps() -> list[int]:
+        return [row["steps_done_total"] for row in rows_of(0, seen.rows) if row.get("steps_done_total") is not None]
+
+    before = seen.until(lambda _: steps() if sum(steps()) > 0 else None)
+    seen.until(lambda _: sum(steps()) > sum(before))
+    ranks.order(1, "rank_hang")
+
+    def waited_for(rows: dict[str, Any]) -> set[float]:
+        still = [row for row in rows_of(0, rows) if (row.get("still_seconds") or 0) > 1]
+        return {row["waits_to_receive_from"] for row in still if row["ranks"] == 2}
+
+    assert seen.until(waited_for) == {1.0}
+    hanging = rows_of(1, seen.rows)
+    assert [row["still_seconds"] for row in hanging if row["ranks"] == 2] == [0.0, 0.0]
