@@ -8,7 +8,7 @@ from pathlib import Path
 from detector.alert import Sink
 from detector.alerts import SINKS, AlertsConfig, Room
 from detector.desk import Desk
-from store.influx_config import InfluxConfig, is_address
+from store.influx_config import InfluxConfig
 from store.statuses import open_statuses
 
 FOLDER = "/var/lib/peerwatch/alerts"
@@ -32,4 +32,4 @@ def folder_of(config: AlertsConfig, place: str) -> Path:
     """Where the sinks' ledgers are."""
     if config.state_folder:
         return Path(config.state_folder)
-    return Path(FOLDER) if is_address(place) else Path(place).expanduser().with_suffix(".alerts")
+    return Path(FOLDER) if "://" in place else Path(place).expanduser().with_suffix(".alerts")

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from detector import desk as module
+from detector import worker as module
 from detector.alert import Alert, LaterError, RefusedError, Sink
 from detector.config import SECOND
-from detector.desk import HANG_NS, Desk
+from detector.desk import Desk
 from detector.ledger import Ledger, read_ledger
 from detector.verdict import Level, Verdict
+from detector.worker import HANG_NS
 
 FLEET = frozenset(f"m{n}" for n in range(8))
 Said = tuple[str, str, str]
@@ -123,6 +124,23 @@ def test_a_sink_that_fails_or_hangs_harms_no_other(
     assert "no room on the wall" in ledger(tmp_path, "broken").error
     assert "sink stuck has hung for" in caplog.text
     assert sum("sink broken fails" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
+    begin: Callable[..., Desk], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sink hangs when one call does not return, be it a heartbeat; not when it always has something to do."""
+    door, ear, stuck = threading.Event(), Ear(), Ear()
+    stuck.beat_s = 10.0
+    stuck.beat = lambda _: door.wait(30) and None  # type: ignore[assignment,method-assign]
+    desk = begin([], ear=ear, stuck=stuck)
+    for n in range(1, 6):
+        desk.hear([verdict(20 + n, "crit", f"m{n}")], FLEET, 20 * SECOND + n * HANG_NS)
+        ear.wait(n)
+    door.set()
+    desk.close()
+    assert (ledger(tmp_path, "ear").hung, ledger(tmp_path, "stuck").hung) == (0, 1)
+    assert "over the machines that are well" in caplog.text
 
 
 def test_what_fails_is_tried_again_and_folded(begin: Callable[..., Desk], tmp_path: Path) -> None:
