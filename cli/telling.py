@@ -64,6 +64,9 @@ def runner_lines(explained: Explanation) -> list[str]:
     mine, others = explained.convicting, explained.runners_up
     if mine is None or not others:
         return []
-    near = [f"{subject(o.machine, o.device)} ({figure(o.value, mine.key)}, {abs(o.effect):.1f})" for o in others]
-    head = f"runners-up by {mine.key}, this one being at {abs(mine.effect):.1f} times the least that counts: "
-    return [head + ", ".join(near)]
+    near = ", ".join(
+        f"{subject(other.machine, other.device)} at {abs(other.effect):.1f} ({figure(other.value, mine.key)})"
+        for other in others
+    )
+    size = f"{abs(mine.effect):.1f} times the least difference that counts"
+    return [f"by {mine.key} this one stands at {size}; next come {near}"]
