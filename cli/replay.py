@@ -53,9 +53,12 @@ def replay(
     task: Annotated[str | None, typer.Option(help="Judge this task only.")] = None,
     machines: Annotated[str | None, typer.Option(help="These machines are one task: A,B,…")] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file; only its table detector is used.")] = None,
+    method: Annotated[
+        str, typer.Option(help="Judge by a method it is compared with instead: minder, median, mahalanobis.")
+    ] = "peerwatch",
 ) -> None:
     """Run the detector over a recording in time order, using nothing later than the time it judges."""
-    from detector import pipeline
+    from detector import evaluation
 
     asked = [name.strip() for name in machines.split(",") if name.strip()] if machines else None
     settings = read_settings(config)
@@ -64,7 +67,7 @@ def replay(
         span = store.span() or (0, 0)
         with progress("replaying", span) as tell:
             watched = Watched(store, tell)
-            for verdict in pipeline.replay(watched, settings.detector, task, asked):
+            for verdict in evaluation.replay(watched, method, settings.detector, task, asked):
                 if json:
                     sys.stdout.write(text.dumps(verdict.as_json()) + "\n")
                     sys.stdout.flush()

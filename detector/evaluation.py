@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace as with_
 from pathlib import Path
 
 from detector.config import Config
 from detector.labels import GRACE_S, Labels, Outcome, assess
 from detector.pipeline import METHODS, Detector, Method, State, Store, walk
+from detector.tasks import Tasks
 from detector.verdict import Verdict
 
 OURS = "peerwatch"
@@ -33,6 +35,17 @@ def methods_of(name: str) -> tuple[Callable[[Config], Method], ...]:
 
         return (Mahalanobis,)
     raise ValueError(f"no method is called {name}; there are {', '.join((OURS, *BASELINES))}")
+
+
+def replay(
+    store: Store, name: str, config: Config, task: str | None = None, machines: Iterable[str] | None = None
+) -> Iterator[Verdict]:
+    """What one method would have said over all that the store holds, in time order. Raises ValueError."""
+    only = frozenset(machines) if machines else None
+    methods = [method(config) for method in methods_of(name)]
+    detector = Detector(config, State(Tasks(only=task, machines=only), methods))
+    for until, rows in walk(store, detector.state.incidents.settled):
+        yield from detector.step(until, rows)
 
 
 def measure(
@@ -63,11 +76,9 @@ class _Running:
 
     def outcome(self, recording: str, labels: Labels, span: tuple[int, int], grace_s: float) -> Outcome:
         """What it is worth."""
-        from dataclasses import replace
-
         assessed = assess(recording, self.name, labels, self.said, span, grace_s)
         size = len(pickle.dumps(self.detector.state, pickle.HIGHEST_PROTOCOL))
-        return replace(assessed, step_ms=self.spent_ns / 1e6 / max(self.steps, 1), state_bytes=size)
+        return with_(assessed, step_ms=self.spent_ns / 1e6 / max(self.steps, 1), state_bytes=size)
 
 
 def evaluate(folder: Path, names: Sequence[str], grace_s: float = GRACE_S) -> list[Outcome]:

@@ -81,7 +81,7 @@ def pieces(plan: Plan, tables: Collection[str] = TABLES) -> tuple[dict[str, Any]
 def many(count: int, seed: int = 0, minutes: tuple[float, float] = (10.0, 20.0)) -> list[tuple[str, Plan]]:
     """Names and plans of a set to evaluate with: sizes, lengths and steps drawn, every kind of fault in turn.
 
-    One recording in seven is healthy, one in ten has two faults at once.
+    About one recording in seven is healthy, one in ten has two faults at once.
     """
     rng = np.random.default_rng([seed, count])
     kinds = list(rng.permutation(sorted(FAULTS)))

@@ -78,23 +78,23 @@ def _mlperf_power(path: Path) -> Iterator[Found]:
     columns = {name: np.asarray(table.column(name).to_pylist()) for name in ("run", "side", "node", "sensor_group")}
     columns |= {name: np.asarray(table.column(name), np.int64) for name in ("t_ms", "watts")}
     group = columns["sensor_group"]
-    for run in np.unique(columns["run"]):
-        for side in np.unique(columns["side"]):
-            here = (columns["run"] == run) & (columns["side"] == side)
-            first = {one: columns["node"][here & (group == one)].min() for one in np.unique(group[here])}
-            here &= np.isin(columns["node"], list(first.values()))
-            yield f"{run}-{side}", *_power({name: values[here] for name, values in columns.items()})
+    for run, side in sorted(set(zip(columns["run"].tolist(), columns["side"].tolist(), strict=True))):
+        here = (columns["run"] == run) & (columns["side"] == side)
+        first = [columns["node"][here & (group == one)].min() for one in np.unique(group[here])]
+        here &= np.isin(columns["node"], first)
+        yield f"{run}-{side}", *_power({name: values[here] for name, values in columns.items()})
 
 
 def _power(columns: dict[str, Array]) -> tuple[Tables, dict[str, Any]]:
     nodes = np.unique(columns["node"])
-    gaps = np.concatenate([np.diff(np.sort(columns["t_ms"][columns["node"] == node])) for node in nodes])
+    order = np.lexsort((columns["t_ms"], columns["node"]))
+    gaps = np.diff(columns["t_ms"][order])[np.diff(columns["node"][order]) == 0]
     rows = {
         "time": columns["t_ms"] * (SECOND // 1000),
         "machine": np.array([f"node-{node:02d}" for node in columns["node"]]),
         "node_power_watts": columns["watts"].astype(np.float64),
     }
-    step = float(np.median(gaps)) / 1000
+    step = float(np.median(gaps)) / 1000 if len(gaps) else None
     return {"power": rows}, {"task": "all", "machines": len(nodes), "step_seconds": step, "faults": []}
 
 

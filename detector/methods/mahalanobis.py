@@ -73,13 +73,13 @@ class Mahalanobis:
             size = len(frame.metrics)
             memory = self.memory[frame.task] = Memory(frame.machines, frame.metrics, np.zeros((size, size)))
         known = ~np.isnan(frame.values).all(1)
-        residual = np.zeros(frame.values.shape)
+        residual: Floats = np.zeros(frame.values.shape)
         residual[known] = frame.values[known] - np.nanmedian(frame.values[known], axis=1, keepdims=True)
-        residual = np.nan_to_num(residual)
+        residual[np.isnan(residual)] = 0.0
         memory.steps += 1
         rate = max(1 / memory.steps, step_s / p.memory_s)
         far, part = _distances(memory.covariance, residual, p.ridge)
-        memory.covariance += rate * (residual @ residual.T / residual.shape[1] - memory.covariance)
+        memory.covariance += rate * (residual @ residual.T / len(far) - memory.covariance)
         if memory.steps * step_s < p.warm_s:
             return None
         spread = far.std()
@@ -104,7 +104,7 @@ def _distances(covariance: Floats, residual: Floats, ridge: float) -> tuple[Floa
     if not moves.any():
         return np.zeros(residual.shape[1]), np.zeros(residual.shape)
     scaled = residual[moves] / size[moves, None]
-    correlation = covariance[np.ix_(moves, moves)] / np.outer(size[moves], size[moves])
+    correlation = covariance[moves][:, moves] / np.outer(size[moves], size[moves])
     solved = np.linalg.solve(correlation + ridge * np.eye(len(correlation)), scaled)
     part = np.zeros(residual.shape)
     part[moves] = scaled * solved

@@ -182,7 +182,8 @@ def _fitted(samples: Floats, p: Parameters) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # stopping early is part of the denoising
-        return MLPRegressor((p.latent,), activation="tanh", max_iter=60, random_state=0).fit(samples, samples)
+        model = MLPRegressor(hidden_layer_sizes=(p.latent,), activation="tanh", max_iter=60, random_state=0)
+        return model.fit(samples, samples)
 
 
 def _latent(denoiser: Any, windows: Floats) -> Floats:
