@@ -40,6 +40,8 @@ class Crowd:
     live: Ints
     comm: Ints
     process: Ints
+    seat: Ints
+    """Of each process, its lasting number."""
     machine: Ints
     """Of each process."""
     task: Ints
@@ -68,7 +70,7 @@ class Late:
 class Lateness:
     """The memory of the comparison: by series what is usual, by process what speaks against it."""
 
-    comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
+    comm: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     smooth: Floats = field(default_factory=lambda: np.zeros((SIGNALS, 0)))
     """[signal, series]."""
     norm: Floats = field(default_factory=lambda: np.zeros((SIGNALS, 0)))
@@ -82,12 +84,14 @@ class Lateness:
     firsts: Floats = field(default_factory=lambda: np.zeros(0))
     convicted: Floats = field(default_factory=lambda: np.zeros(0))
     judged_at: int = 0
-    _number: dict[tuple[str, ...], int] = field(default_factory=dict)
 
-    def judge(self, now: int, ranks: Ranks, crowd: Crowd, idents: list[tuple[str, ...]]) -> list[Late]:
-        """Who stands out at `now` (Unix ns); `idents` are the series' of `ranks`, judged once a period of theirs."""
+    def judge(self, now: int, ranks: Ranks, crowd: Crowd) -> list[Late]:
+        """Who stands out at `now` (Unix ns), judged once a period of the series' rows."""
         seconds = (now - self.judged_at) / SECOND if self.judged_at else 1.0
-        seats = self._seats([idents[place][:2] for place in crowd.live], crowd)
+        seats = crowd.seat
+        for name in ("evidence", "since", "looks", "firsts", "convicted"):
+            setattr(self, name, grown(getattr(self, name), (int(seats.max()) + 1,), 0.0))
+        self.total = grown(self.total, (2, int(seats.max()) + 1), 0.0)
         if seconds >= 0.95 * ranks.period / SECOND:
             self.judged_at = now
             seconds = min(seconds, 2 * ranks.period / SECOND)
@@ -105,28 +109,17 @@ class Lateness:
         signal = SENDING if parts[SENDING] > _MAINLY * parts.sum() else LATE
         return Late(process, signal, score, weight, float(share), int(self.since[seat]))
 
-    def _seats(self, who: list[tuple[str, ...]], crowd: Crowd) -> Ints:
-        """The lasting numbers of the crowd's processes."""
-        first = np.zeros(len(crowd.machine), np.int64)
-        first[crowd.process[::-1]] = np.arange(len(who))[::-1]
-        seats = np.array([self._number.setdefault(who[at], len(self._number)) for at in first], np.int64)
-        for name in ("evidence", "since", "looks", "firsts", "convicted"):
-            setattr(self, name, grown(getattr(self, name), (len(self._number),), 0.0))
-        self.total = grown(self.total, (2, len(self._number)), 0.0)
-        return seats
-
     def _excess(self, ranks: Ranks, crowd: Crowd, seconds: float, seats: Ints) -> Floats:
         """[signal, series]: by how much each is more than usual."""
         size = len(ranks.number)
         self.smooth, self.norm = (grown(a, (SIGNALS, size), 0.0) for a in (self.smooth, self.norm))
         self.age = grown(self.age, (size,), 0.0)
-        if len(self.comm) < size:
-            self.comm = np.append(self.comm, np.full(2 * size - len(self.comm), "", object))
+        self.comm = grown(self.comm, (size,), -1)
         out = np.zeros((SIGNALS, len(crowd.live)))
         runs = crowd.running[crowd.process]
         live, comm, process = crowd.live[runs], crowd.comm[runs], crowd.process[runs]
-        self.age[live[self.comm[live] != ranks.comm[live]]] = 0.0
-        self.comm[live] = ranks.comm[live]
+        self.age[live[self.comm[live] != ranks.code[live]]] = 0.0
+        self.comm[live] = ranks.code[live]
         fresh, warm = self.age[live] == 0, self.age[live] >= _WARM
         self.age[live] += 1
         calm = self.evidence[seats][process] <= 0

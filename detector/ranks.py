@@ -34,10 +34,19 @@ class Ranks:
     times: dict[str, Ints] = field(default_factory=lambda: {n: np.zeros(0, np.int64) for n in _TIMES})
     comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
     operation: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
+    code: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The communicator as a number; -1: not known."""
+    process: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The process as a number."""
+    machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Of each process, as a number."""
+    machines: dict[str, int] = field(default_factory=dict)
     period: float = SECOND
     """Time between two rows of one series, ns."""
     lost: dict[str, float] = field(default_factory=dict)
     """Machine -> probe hits that its kernel side could not keep at all."""
+    _comms: dict[str, int] = field(default_factory=lambda: {"": -1})
+    _processes: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def note_losses(self, rows: Rows) -> None:
         """Take in what the agents' sources say of themselves."""
@@ -65,6 +74,9 @@ class Ranks:
         self._note_moves(place[moved], time[moved])
         self.times["seen"][place] = time
         self.comm[place], self.operation[place] = comm, rows.text("operation")[last]
+        # One more for each communicator seen, but -1 for none.
+        codes = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[renewed]]
+        self.code[place[renewed]] = codes
         self.floats["operations"][place] = operations
         self._note_states(place, rows, last)
         from_birth = rows.text("counted_from")[last] != _SINCE_ATTACH
@@ -82,8 +94,12 @@ class Ranks:
 
     def _admit(self, idents: tuple[tuple[str, ...], ...]) -> Ints:
         """The series' numbers; new ones get room."""
+        before = len(self.number)
         places = np.array([self.number.setdefault(ident, len(self.number)) for ident in idents], np.int64)
         size = (len(self.number),)
+        self.code, self.process = (grown(a, size, -1) for a in (self.code, self.process))
+        if size[0] > before:
+            self._seat(before)
         self.floats = {name: grown(a, size, 0.0) for name, a in self.floats.items()}
         self.times = {name: grown(a, size, NEVER) for name, a in self.times.items()}
         for name in ("comm", "operation"):
@@ -91,6 +107,14 @@ class Ranks:
             if len(words) < size[0]:
                 setattr(self, name, np.append(words, np.full(2 * size[0] - len(words), "", object)))
         return places
+
+    def _seat(self, first: int) -> None:
+        """Give series from `first` on the numbers of their process and machine."""
+        for place, ident in enumerate(list(self.number)[first:], first):
+            process = self._processes.setdefault(ident[:2], len(self._processes))
+            self.process[place] = process
+            self.machine = grown(self.machine, (len(self._processes),), -1)
+            self.machine[process] = self.machines.setdefault(ident[0], len(self.machines))
 
     def _learn_period(self, gap: Ints) -> None:
         if (gap < 10**17).any():
@@ -110,7 +134,7 @@ class Ranks:
         """The series of known communicators that were read not long before `now` (Unix ns)."""
         count = len(self.number)
         live = np.flatnonzero(now - self.times["seen"][:count] <= 3.5 * self.period + SECOND)
-        return live[self.comm[live] != ""] if len(live) else live
+        return live[self.code[live] >= 0]
 
     def learn_offsets(self, live: Ints, comm: Ints, calm: NDArray[np.bool_]) -> None:
         """Agents that came late count fewer operations; where nothing waits, the counts should agree."""

@@ -54,12 +54,16 @@ class Progress:
     config: Config
     series: Ranks = field(default_factory=Ranks)
     lateness: Lateness = field(default_factory=Lateness)
+    teams: list[str] = field(default_factory=list)
+    team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Of each machine of `series`, its task, a place in `teams`; -1: none."""
+    seated: tuple[int, int] = (-1, -1)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in new `nccl` rows and name the ranks that hold up a communicator."""
-        new, told = rows.get("nccl"), rows.get("source")
-        if told is not None:
-            self.series.note_losses(told)
+        new, sources = rows.get("nccl"), rows.get("source")
+        if sources is not None:
+            self.series.note_losses(sources)
         if new is not None and len(new.time) and "comm" in new.texts and "operations_total" in new.metrics:
             self.series.feed(new)
         standing = self._standing(now)
@@ -87,7 +91,7 @@ class Progress:
         live = state.live(now)
         if not len(live):
             return None
-        _, comm = np.unique(state.comm[live].astype(str), return_inverse=True)
+        _, comm = np.unique(state.code[live], return_inverse=True)
         pending = state.floats["pending"][live] > 0
         count = int(comm.max()) + 1
         moved, rest = np.full(count, NEVER), np.full(count, NEVER)
@@ -104,8 +108,7 @@ class Progress:
         state.learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
         lead = state.floats["operations"][live] + state.floats["offset"][live]
         lead[state.floats["aligned"][live] == 0] = np.nan
-        idents = list(state.number)
-        process = _codes([idents[place][:2] for place in live])
+        _, process = np.unique(state.process[live], return_inverse=True)
         waits = np.zeros(len(live), bool)
         np.logical_or.at(waits, process, pending)
         return Standing(live, comm, process, lead, pending, stuck[comm], halted[comm], moved[comm], waits[process])
@@ -146,7 +149,7 @@ class Progress:
         names = self.series.operation[standing.place].astype(str)
         ranks = self.series.floats["ranks"][standing.place]
         out = []
-        for comm in np.unique(standing.comm[standing.stuck]):
+        for comm in self._at_odds(standing, names):
             mine = np.flatnonzero((standing.comm == comm) & ~np.isnan(standing.lead))
             if not len(mine):
                 continue
@@ -160,6 +163,18 @@ class Progress:
             if most > sum(count for _, count in others) and 3 * len(odd) <= len(voters):
                 out += [self._differing(now, standing, at, idents, usual) for at in odd]
         return out
+
+    def _at_odds(self, standing: Standing, names: NDArray[Any]) -> Ints:
+        """Communicators that stand still and whose foremost ranks did not all enqueue the same."""
+        _, code = np.unique(names, return_inverse=True)
+        count = int(standing.comm.max()) + 1
+        front, low, high = np.full(count, -np.inf), np.full(count, len(code)), np.full(count, -1)
+        lead = np.nan_to_num(standing.lead, nan=-np.inf)
+        np.maximum.at(front, standing.comm, lead)
+        first = (lead == front[standing.comm]) & ~np.isnan(standing.lead) & standing.stuck
+        np.minimum.at(low, standing.comm[first], code[first])
+        np.maximum.at(high, standing.comm[first], code[first])
+        return np.flatnonzero(low < high)
 
     def _differing(
         self, now: int, standing: Standing, at: np.intp, idents: list[tuple[str, ...]], usual: str
@@ -232,26 +247,30 @@ class Progress:
 
     def _late(self, now: int, standing: Standing, idents: list[tuple[str, ...]], tasks: Tasks) -> list[Finding]:
         """Ranks that come last, or send slowest, each time; against those that they talk to."""
-        first = np.zeros(int(standing.process.max()) + 1, np.int64)
-        first[standing.process[::-1]] = standing.place[::-1]
-        machines = [idents[place][0] for place in first]
-        teams = [tasks.task_of(machine) for machine in machines]
-        names = {team: at for at, team in enumerate(sorted({team for team in teams if team is not None}))}
-        halted = np.zeros(len(names) + 1, bool)
-        team = np.array([names.get(team, -1) if team is not None else -1 for team in teams], np.int64)
+        ranks = self.series
+        seat, first = np.unique(ranks.process[standing.place], return_index=True)
+        self._seat(tasks)
+        machine = ranks.machine[seat]
+        team = self.team[machine]
+        halted = np.zeros(len(self.teams) + 1, bool)  # the last one is of those that work for no task
         np.logical_or.at(halted, team[standing.process], standing.halted)
-        crowd = Crowd(
-            standing.place,
-            standing.comm,
-            standing.process,
-            _codes([(machine,) for machine in machines]),
-            team,
-            ~halted[team],
-        )
-        found = self.lateness.judge(now, self.series, crowd, idents)
-        return [self._standing_out(now, late, idents[first[late.process]], teams[late.process]) for late in found]
+        crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, ~halted[team])
+        return [
+            self._standing_out(now, late, idents[standing.place[first[late.process]]], self.teams[team[late.process]])
+            for late in self.lateness.judge(now, ranks, crowd)
+        ]
 
-    def _standing_out(self, now: int, late: Late, ident: tuple[str, ...], task: str | None) -> Finding:
+    def _seat(self, tasks: Tasks) -> None:
+        """Learn anew which machine works for which task, where that may have changed."""
+        if self.seated == (tasks.version, len(self.series.machines)):
+            return
+        self.seated = (tasks.version, len(self.series.machines))
+        names = [tasks.task_of(machine) for machine in self.series.machines]
+        self.teams = sorted({name for name in names if name is not None})
+        number = {name: at for at, name in enumerate(self.teams)}
+        self.team = np.array([-1 if name is None else number[name] for name in names], np.int64)
+
+    def _standing_out(self, now: int, late: Late, ident: tuple[str, ...], task: str) -> Finding:
         machine, device = _who(ident)
         share = f"worst of its task in {100 * late.share:.0f} % of the looks since then"
         if late.signal == LATE:
@@ -263,7 +282,7 @@ class Progress:
             )
         message = f"{subject(machine, device)} {what}: {share}"
         level: Level = "crit" if late.weight >= 1.5 else "warn"
-        verdict = Verdict(now, task or "", machine, device, "progress", metric, late.score, late.since, level, message)
+        verdict = Verdict(now, task, machine, device, "progress", metric, late.score, late.since, level, message)
         return Finding(verdict, False, late.weight)
 
     def _doubt(self, standing: Standing, comm: np.int64, idents: list[tuple[str, ...]]) -> str:
@@ -284,11 +303,6 @@ def _is_paired(names: NDArray[Any]) -> NDArray[np.bool_]:
     kinds = np.char.lower(names.astype(str))
     found: NDArray[np.bool_] = np.char.startswith(kinds, "send") | np.char.startswith(kinds, "recv")
     return found
-
-
-def _codes(keys: list[tuple[str, ...]]) -> Ints:
-    known: dict[tuple[str, ...], int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
 
 
 def _who(ident: tuple[str, ...]) -> tuple[str, str | None]:
