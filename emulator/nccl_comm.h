@@ -9,7 +9,9 @@
 #include <sys/types.h>
 
 #define NCCL_MAGIC 0x0280028002800280ull
+#ifndef MAXCHANNELS /* another number moves everything behind them to other offsets */
 #define MAXCHANNELS 2
+#endif
 #define NCCL_STEPS 8
 
 typedef enum {
@@ -101,7 +103,7 @@ struct ncclProxyState {
 
 struct ncclComm {
 	uint64_t startMagic;
-	uint8_t channels[4096]; /* keeps the fields below far from the start, as in the real structure */
+	uint8_t channels[2048 * MAXCHANNELS]; /* keeps the fields below far from the start, as in the real structure */
 	uint64_t magic;
 	uint64_t commHash;
 	int rank;

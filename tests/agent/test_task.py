@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emulator.build import Libraries
+from emulator import build
 from tests.emulator.conftest import Ranks
 
 pytestmark = pytest.mark.bpf
 
 
 @pytest.fixture
-def ranks(tmp_path: Path, emulated: Libraries) -> Iterator[Ranks]:
-    """Two pairs of tensor ranks, with a pair of data ranks across each; iterations of a fifth of a second."""
-    started = Ranks(tmp_path, emulated, (2, 1, 2), "--load=0.07", "--compute=0.1")
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """Two pairs of tensor ranks, with a pair of data ranks across each; iterations of a fifth of a second.
+
+    Their library has its members elsewhere than any that was seen before.
+    """
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, f"-DMAXCHANNELS={3 + os.getpid() % 29}"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    started = Ranks(tmp_path, build.build(tmp_path), (2, 1, 2), "--load=0.07", "--compute=0.1")
     try:
         started.wait_iterations(2)
         yield started
