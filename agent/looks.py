@@ -12,6 +12,9 @@ from agent.layouts import Layout
 from agent.memory import Memory
 from agent.proxy import Proxy, Transfers
 
+_EASY_S = 60.0
+_EASY, _NOBODY = 2, 10
+"""Periods between two looks when nothing has moved for so long, and when there is nothing to look at."""
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
 
@@ -128,21 +131,25 @@ class Looks:
         self._thread.join()
 
     def _run(self, period: float) -> None:
+        stirred = time.monotonic()
         while not self._closed:
-            time.sleep(period)  # half the price of a wait for an event, and this happens many times a second
+            now = time.monotonic()
             with self._lock:
-                now = time.monotonic()
                 for place in self._places.values():
-                    _look(place, now)
+                    if _look(place, now):
+                        stirred = now
+                easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _NOBODY
+            time.sleep(easy * period)  # half the price of a wait for an event, and this happens many times a second
 
 
-def _look(place: _Place, now: float) -> None:
+def _look(place: _Place, now: float) -> bool:
+    """Whether something at work has moved."""
     try:
         seen = place.proxy.look()
     except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
-        return
+        return False
     if seen is None:
-        return
+        return False
     counts = place.counts
     counts.looks += 1
     counts.active += seen.active
@@ -151,3 +158,4 @@ def _look(place: _Place, now: float) -> None:
     place.last, place.looked = seen, now
     if place.proxy.moved or not seen.active:
         place.moved = now
+    return place.proxy.moved and seen.active
