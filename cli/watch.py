@@ -83,6 +83,7 @@ class Runner:
         said = store.read("verdict").to_pylist()
         self.said = said[-1]["time"] if said else 0
         self.unsaid: list[Verdict] = []
+        self._known: tuple[int, frozenset[str]] = (-1, frozenset())
         self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
         """What was said before, in order of time."""
         if kept:
@@ -109,7 +110,10 @@ class Runner:
     def machines(self) -> frozenset[str]:
         """All machines that work for a task and are not in maintenance."""
         tasks = self.detector.state.tasks
-        return frozenset(machine for machine in tasks.seen if tasks.task_of(machine) is not None)
+        if self._known[0] != tasks.version:
+            known = frozenset(machine for machine in tasks.seen if tasks.task_of(machine) is not None)
+            self._known = tasks.version, known
+        return self._known[1]
 
     def _say(self) -> list[Verdict]:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])
