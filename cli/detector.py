@@ -6,13 +6,16 @@ import logging
 import os
 import signal
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
 from cli.config import open_place, read_settings
+from store.contract import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +25,9 @@ def detector(
     store: Annotated[str | None, typer.Option(help="Where the readings are, instead of the configuration's.")] = None,
     kept: Annotated[
         Path | None, typer.Option(help="File for what it remembers over a restart; a service has one of its own.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler, tcp://HOST:8786, whose workers are to judge.")
     ] = None,
 ) -> None:
     """Compare the machines and keep verdicts in the store until told to stop (SIGTERM or Ctrl-C)."""
@@ -36,7 +42,23 @@ def detector(
     where, told = store or settings.store, settings.influxdb
     with closing(open_place(where, True, settings)) as place, closing(open_desk(settings.alerts, where, told)) as desk:
         log.info("judging what comes into %s", where)
-        watch.run(place, settings.detector, desk, stop, kept or _of_the_service())
+        if cluster is None:
+            watch.run(place, settings.detector, desk, stop, kept or _of_the_service())
+            return
+        crew = _cluster()
+        order = crew.Order(where, told, settings.detector, "", frozenset(), time.time_ns())
+        crew.run(cluster, place, order, desk, stop)
+
+
+def _cluster() -> ModuleType:
+    """The module that speaks with Dask, which is no part of every installation."""
+    try:
+        from cli import cluster
+    except ImportError as error:
+        raise StoreError(
+            "--cluster needs dask.distributed, which is not here: pip install 'peerwatch[cluster]'"
+        ) from error
+    return cluster
 
 
 def _of_the_service() -> Path | None:
