@@ -12,7 +12,7 @@ import typer
 
 from cli import times
 from cli.config import open_place, store_place
-from cli.telling import after, figure, runner_lines, sign_words, timeline
+from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 from cli.terminal import console
 from cli.verdicts import RECENT, Told, complete, pick, read_told
 
@@ -137,8 +137,8 @@ def draw(one: Told, explained: Explanation, place: str) -> None:
     screen, verdict = console(), one.verdict
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
     until = f"cleared at {times.shown(one.over)}" if one.over else "still open"
-    peers = f"{explained.peers} machine{'s' * (explained.peers != 1)} of task {verdict.task}"
-    screen.print(Text(f"number {one.number}, began {times.shown(verdict.since)} UTC, {until}; compared with {peers}\n"))
+    begun = f"number {one.number}, began {times.shown(verdict.since)} UTC, {until}"
+    screen.print(Text(f"{begun}; compared with {compared(explained)}\n"))
     kind = explained.likely
     screen.print(Text("likely    ", "bold").append(kind.kind.words, "bold"))
     if kind.signs:

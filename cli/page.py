@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli import times
 from cli.curves import curve
-from cli.telling import after, figure, runner_lines, sign_words, timeline
+from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 
 if TYPE_CHECKING:
     from cli.verdicts import Told
@@ -74,7 +74,7 @@ def _head(one: Told, explained: Explanation) -> str:
         "Began": f"{times.shown(verdict.since)} UTC",
         "Named after": times.ago((one.said[0].time - verdict.since) / 1e9),
         "Cleared": over,
-        "Compared with": f"{explained.peers} machine{'s' * (explained.peers != 1)} of task {verdict.task}",
+        "Compared with": compared(explained),
         "Convicted by": f"{verdict.metric} ({verdict.kind})",
     }
     terms = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())

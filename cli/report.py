@@ -58,7 +58,10 @@ def verdict(
     with closing(open_place(place)) as source:
         one = pick(read_told(source, place), verdict, place)
         explained = explain(source, one.verdict, one.over)
-    html.write_text(page(one, explained, place), encoding="utf-8")
+    try:
+        html.write_text(page(one, explained, place), encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"{html} cannot be written: {error.strerror}; name another file") from error
     typer.echo(f"{html} draws verdict {one.number}: {one.verdict.message}")
 
 

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from detector.explain import Explanation
 
 
+def compared(explained: Explanation) -> str:
+    """Beside whom: `11 machines of task pretrain`."""
+    count, task = explained.peers, explained.verdict.task
+    named = task if task.startswith("task ") else f"task {task}"
+    return f"{count} machine{'s' * (count != 1)} of {named}"
+
+
 def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
     """What happened when (Unix ns), in order: events, onsets, silences, words of the detector."""
     found = [(moved.onset, f"{moved.key} {_way(moved)}") for moved in explained.moved]

@@ -118,6 +118,13 @@ def test_in_words(place: Path) -> None:
     assert f"event xid:13 gpu:1 (warn): {RUDE}" in done.stdout
 
 
+def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
+    """The file and the cause are named in one line."""
+    file = tmp_path / "absent" / "v.html"
+    error = one_line(run("report", "verdict", "2", "--html", file, "--store", place), 1)
+    assert f"{file} cannot be written: No such file or directory" in error
+
+
 class Reader(HTMLParser):
     """Checks that tags are closed in order, and gathers what is there."""
 
@@ -189,6 +196,8 @@ def test_nothing_to_show(tmp_path: Path) -> None:
     Embedded(tmp_path / "s.db").close()
     assert "holds no verdict" in run("show", "--store", tmp_path / "s.db").stdout
     assert "peerwatch detector" in one_line(run("show", "1", "--store", tmp_path / "s.db"), 1)
+    words = ("report", "verdict", "1", "--store", tmp_path / "s.db", "--html", tmp_path / "v.html")
+    assert "holds no verdict" in one_line(run(*words), 1)
     assert "is no store" in one_line(run("show", "--store", tmp_path / "absent"), 1)
 
 
