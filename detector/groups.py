@@ -6,6 +6,7 @@ communicator that was formed anew another name, and what has not been read latel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,14 +82,16 @@ class _Members:
 
 def find_tasks(rows: Rows) -> tuple[Task, ...]:
     """The tasks in rows of `nccl`, a minute or so of them; the largest first."""
-    known = np.flatnonzero((rows.text("comm") != "") & np.isfinite(rows.number("pid")))
+    comm, names = rows.texts.get("comm", (np.zeros(len(rows.time), np.int64), ("",)))
+    known = np.flatnonzero((np.array([*names, ""]) != "")[comm] & np.isfinite(rows.number("pid")))
     if not len(known):
         return ()
-    machines, machine = np.unique(rows.who(0)[known].astype(str), return_inverse=True)
-    pids = rows.number("pid")[known].astype(np.int64)
-    processes, process = np.unique(np.stack([machine, pids]), axis=1, return_inverse=True)
-    names, comm = np.unique(rows.text("comm")[known].astype(str), return_inverse=True)
-    members = _members(rows, known, machine, process.reshape(-1), comm, processes[0])
+    machines, machine_of = np.unique([ident[0] for ident in rows.idents], return_inverse=True)
+    machine, comm = machine_of[rows.ident[known]], comm[known]
+    pids, pid = np.unique(rows.number("pid")[known].astype(np.int64), return_inverse=True)
+    processes, process = np.unique(machine * len(pids) + pid, return_inverse=True)
+    processes = np.stack([processes // len(pids), pids[processes % len(pids)]])
+    members = _members(rows, known, machine, process, comm, processes[0])
     label = _connected(members, processes.shape[1])
     found = []
     for task in np.unique(label[members.process]):
@@ -108,16 +111,16 @@ def _members(rows: Rows, known: Ints, machine: Ints, process: Ints, comm: Ints, 
     first = np.searchsorted(place[order], np.arange(len(pairs)))
     last = order[np.append(first[1:], len(order)) - 1]
     first = order[first]
-    newest = np.zeros(len(machine_of), np.int64)
     newest_of_machine = np.zeros(int(machine.max()) + 1, np.int64)
     np.maximum.at(newest_of_machine, machine, time)
     newest = newest_of_machine[machine[last]]
     total = rows.number("operations_total")[known]
     seconds = (time[last] - time[first]) / 1e9
     rate = np.where(seconds > 0, (total[last] - total[first]) / np.maximum(seconds, 1e-9), np.nan)
-    kind = np.array([text.split(":", 1)[0] for text in rows.text("operation")[known]], object)
-    held = np.bincount(place, minlength=len(pairs))
-    share = [np.bincount(place, np.isin(kind, words), minlength=len(pairs)) / held for words in (_PAIRS, _EVERYBODY)]
+    operation, words = rows.texts.get("operation", (np.zeros(len(rows.time), np.int64), ("",)))
+    held, kinds = np.bincount(place, minlength=len(pairs)), [word.split(":", 1)[0] for word in words]
+    told = [np.isin(kinds, wanted)[operation[known]] for wanted in (_PAIRS, _EVERYBODY)]
+    share = [np.bincount(place, one, minlength=len(pairs)) / held for one in told]
     iteration = rows.number("iteration_seconds")[known][last]
     rank, ranks = (rows.number(name)[known][last] for name in ("rank", "ranks"))
     fresh = (time[last] >= newest - FRESH_NS) & (newest >= time.max() - 3 * FRESH_NS)
@@ -139,7 +142,7 @@ def _connected(members: _Members, processes: int) -> Ints:
         label = new
 
 
-def _task(members: _Members, there: Ints, names: NDArray[np.str_], who: tuple[tuple[str, int], ...]) -> Task:
+def _task(members: _Members, there: Ints, names: Sequence[str], who: tuple[tuple[str, int], ...]) -> Task:
     comms = members.comm[there]
     ranks = np.nan_to_num(members.ranks[there], nan=1.0)
     world = int(comms[np.argmax(ranks)])
@@ -159,7 +162,7 @@ def _task(members: _Members, there: Ints, names: NDArray[np.str_], who: tuple[tu
     iteration = members.iteration[there]
     known = iteration[np.isfinite(iteration)]
     groups = (*_named(described, spread), _replaced(whole, WORLD if described else DATA))
-    return Task(str(names[world]), size, who, groups, float(np.median(known)) if len(known) else float("nan"))
+    return Task(names[world], size, who, groups, float(np.median(known)) if len(known) else float("nan"))
 
 
 def _stride(ranks: Ints) -> int:
