@@ -76,7 +76,7 @@ class Progress:
         found = [*self._never_entered(now, standing, idents), *self._wrong_collective(now, standing, idents)]
         findings = self._hard(found, tasks)
         held = {finding.verdict.task for finding in findings}
-        return findings + self._hard(self._held_up(now, standing, idents, tasks, held), tasks) + late
+        return findings + self._hard(self._held_up(now, standing, idents, held), tasks) + late
 
     def _hard(self, found: list[Verdict], tasks: Tasks) -> list[Finding]:
         teams = [tasks.task_of(verdict.machine) for verdict in found]
@@ -191,14 +191,15 @@ class Progress:
         since = int(standing.still_since[at])
         return Verdict(now, "", machine, device, "progress", "nccl.operation", 1.0, since, "crit", message)
 
-    def _held_up(
-        self, now: int, standing: Standing, idents: list[tuple[str, ...]], tasks: Tasks, done: set[str]
-    ) -> list[Verdict]:
+    def _held_up(self, now: int, standing: Standing, idents: list[tuple[str, ...]], done: set[str]) -> list[Verdict]:
         """For each task in which all have entered and nothing moves: where the states of the chunks point."""
-        teams = np.array([tasks.task_of(idents[place][0]) or "" for place in standing.place])
+        ranks = self.series
+        team = self.team[ranks.machine[ranks.process[standing.place]]]
         out = []
-        for task in sorted(set(teams[standing.stuck].tolist()) - done - {""}):
-            mine = np.flatnonzero((teams == task) & standing.stuck)
+        for task in np.unique(team[standing.stuck & (team >= 0)]):
+            if self.teams[task] in done:
+                continue
+            mine = np.flatnonzero((team == task) & standing.stuck)
             place, floats = standing.place[mine], self.series.floats
             chunks = Chunks(
                 standing.comm[mine],
