@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
-from detector.alert import Sink
+from detector.alert import Alert, LaterError, Sink
 from detector.alerts import SINKS, AlertsConfig, Room
 from detector.desk import Desk
 from store.influx_config import InfluxConfig
 from store.statuses import open_statuses
 
+log = logging.getLogger(__name__)
+
 FOLDER = "/var/lib/peerwatch/alerts"
 
 
+class Shut(Sink):
+    """Stands in for a sink that cannot be opened: its alerts wait, and are told after the next start."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def send(self, alert: Alert) -> str:
+        """Raises LaterError with the reason."""
+        raise LaterError(self.reason)
+
+
 def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "") -> Desk:
-    """The desk with all sinks switched on `but` this one, for the store at `place`. Raises ValueError or OSError."""
-    names = [name for name in config.sinks if name != but]
-    return Desk({name: open_sink(name, config, place, told) for name in names}, folder_of(config, place))
+    """The desk with all sinks switched on `but` one, for the store at `place`; what cannot be opened stops nothing."""
+    sinks: dict[str, Sink] = {}
+    for name in config.sinks:
+        if name != but:
+            try:
+                sinks[name] = open_sink(name, config, place, told)
+            except (OSError, ValueError) as error:
+                log.error("sink %s cannot be opened, mend it and start again: %s", name, error)
+                sinks[name] = Shut(str(error))
+    return Desk(sinks, folder_of(config, place))
 
 
 def open_sink(name: str, config: AlertsConfig, place: str, told: InfluxConfig) -> Sink:

@@ -60,10 +60,6 @@ class Statuses:
             if not answer.good:
                 raise StoreError(self.server.explain(answer))
 
-    def close(self) -> None:
-        """Let go of the connections."""
-        self.server.close()
-
 
 def open_statuses(place: str, told: InfluxConfig | None = None) -> Statuses:
     """The statuses at an address. Raises StoreError where it is none."""

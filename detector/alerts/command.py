@@ -28,7 +28,6 @@ _OUTPUT_BYTES = 2000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A machine's name reaches the program only if it cannot be an option, a pattern (Slurm's m[1-9]) or several names."""
 _PLACES = re.compile(r"\{(machine|incident|level)\}")
-_SECRETS = ("PEERWATCH_TOKEN", "CREDENTIALS_DIRECTORY")
 
 
 class CommandConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,7 +202,8 @@ class Command(Sink):
 
 def _environment(alert: Alert) -> dict[str, str]:
     """Our own environment without secrets, and the alert as PEERWATCH_MACHINE, PEERWATCH_LEVEL, …"""
-    ours = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    hidden = ("PEERWATCH_", "CREDENTIALS_")  # tokens, and the folder where systemd keeps them
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     about = {
         name: "" if value is None else str(value).replace("\0", "")
         for name, value in alert.as_json().items()

@@ -111,6 +111,23 @@ def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
     store.close()
 
 
+def test_a_sink_that_cannot_be_opened_stops_nothing(
+    place: Path, config: Path, server: Scripted, detector: Callable[[], subprocess.Popen[str]]
+) -> None:
+    """The detector says so and goes on; once it is mended, the next detector tells what has waited."""
+    plain = config.read_text()
+    config.write_text(plain.replace("[alerts.webhook]", f'[alerts.webhook]\nurl_file = "{config.parent / "url"}"'))
+    store = Embedded(place)
+    process = wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists())
+    process.kill()
+    assert "sink webhook cannot be opened, mend it and start again: alerts.webhook.url_file" in process.communicate()[1]
+    config.write_text(plain)
+    store.write([verdict("m02", time.time_ns() - 9 * SECOND, "crit")])
+    wait_for(detector(), store, lambda: len(server.kept) >= 1)
+    assert json.loads(server.kept[0])["machine"] == "m02"
+    store.close()
+
+
 def delivered(config: Path) -> int:
     """What the webhook has passed on, as `alerts show --json` says."""
     found = json.loads(run("alerts", "show", "--json", "--config", config).stdout)

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detector.alert import Book, sample
 from detector.alerts.influxdb import Influxdb, InfluxdbConfig, status_of
 from detector.verdict import Level, Verdict
 from store.contract import StoreError
+from store.line_protocol import pack, unpack
 from store.statuses import CHECK_ID, FIELDS, TAGS, Status, Statuses, line_of, open_statuses
 from tests.servers import ServerProcess
 from tests.store.conftest import influx
@@ -102,6 +105,22 @@ def test_a_machine_that_another_incident_holds_is_not_well() -> None:
     assert over is not None
     assert status_of(over).level == "crit"
     assert status_of(sample(NOW, 8)).level == "ok"
+
+
+def test_a_test_alert_is_one_row(influx_server: ServerProcess, database: Callable[[], str]) -> None:
+    """It says what it is, at the level ok, of a machine that there is not."""
+    place = database()
+    Influxdb(InfluxdbConfig(), open_statuses(place), Clock()).test(sample(NOW, 8))
+    (row,) = found(influx_server, place, 'SELECT * FROM "statuses"')
+    assert (row["machine"], row["_level"], row["event"]) == ("peerwatch-test", "ok", "test")
+
+
+@given(machine=st.text(), message=st.text(), score=st.floats(), task=st.text())
+def test_a_row_is_one_line(machine: str, message: str, score: float, task: str) -> None:
+    """Whatever names and messages hold, a row is a single line, whose tags hold no line end."""
+    lines = [line_of(Status(machine, "warn", message, NOW, score, {"task": task}), NOW + n) for n in (0, 1)]
+    assert unpack(pack(lines)) == lines
+    assert b"\n" not in lines[0].partition(b" _message=")[0]
 
 
 def test_numbers_that_no_server_takes() -> None:
