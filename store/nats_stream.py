@@ -33,7 +33,7 @@ T = TypeVar("T")
 AGAIN = "Peerwatch-Again"
 """The header of a message that may be in the stream already, under an id that the server has forgotten."""
 DUPLICATES_S = 120.0
-"""For so long the server remembers ids: those of 10,000 agents take some 200 MB of its memory."""
+"""For so long the server remembers ids, in its memory."""
 PENDING = 20_000
 _IN_USE = 10058
 """JetStream's word for: a stream of this name is there, and keeps its messages in another way."""

@@ -213,6 +213,24 @@ def test_agent_killed_while_publishing(place: str, opened: Callable[..., Stream]
     spool.close()
 
 
+def test_store_killed(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
+    """While the database is away what was taken stays unsettled; when it is back, it is written, once."""
+    database = servers.influxd(tmp_path)
+    database.start()
+    database.ask("CREATE DATABASE metrics WITH DURATION INF SHARD DURATION 106751d")
+    stream, store = opened(place, settle_seconds=0.4), influx(f"{database.url}/metrics")
+    assert stream.write(body(1, 2)).good
+    database.kill()
+    with pytest.raises(StoreError, match="is the server up"):
+        Writer(stream, store, "w").step(0.5)
+    database.start()
+    time.sleep(0.5)
+    assert carry(stream, store).written == 2
+    assert seen(store) == [1, 2]
+    store.close()
+    database.kill()
+
+
 def test_stream_that_dropped(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
     """Messages that the stream dropped before anybody took them are counted."""
     stream, store = opened(place, keep_seconds=1.0), Embedded(tmp_path / "a.db")
