@@ -17,7 +17,7 @@ from emulator.readings import Meter, events_of, tasks_of
 from emulator.simulated import SECOND, START, TABLES, Columns, Culprit, Fleet, name_of
 from emulator.simulated_faults import FAIL_SLOW, FAULTS
 
-_CELLS = 4_000_000  # readings of one metric that are made at a time
+_CELLS = 2_000_000  # readings of one metric that are made at a time
 _SIZES = (4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)
 MOST_MACHINES = 10_000
 
@@ -109,7 +109,8 @@ def _read(fleet: Fleet, tables: Collection[str]) -> Iterator[Mapping[str, Column
         yield first
     for begin in range(0, len(fleet.seconds), steps):
         end = min(begin + steps, len(fleet.seconds))
-        yield {meter.table: meter.read(begin, end) for meter in meters}
+        for meter in meters:
+            yield {meter.table: meter.read(begin, end)}
 
 
 def _fleet(plan: Plan) -> tuple[Fleet, dict[str, Any]]:

@@ -27,6 +27,8 @@ class Parameters:
     """Nobody is judged before the covariance has seen this much."""
     ridge: float = 1e-3
     """Added to the correlation matrix, so that metrics that move as one do not make it singular."""
+    least: float = 0.01
+    """Of a metric's level: the least deviation it is taken to have, also where it never moved."""
     threshold: float = 3.0
     reach: float = 0.9
     """Among n machines the threshold is at most this share of the highest score there can be, the root of n - 1."""
@@ -78,8 +80,11 @@ class Mahalanobis:
         residual[np.isnan(residual)] = 0.0
         memory.steps += 1
         rate = max(1 / memory.steps, step_s / p.memory_s)
-        far, part = _distances(memory.covariance, residual, p.ridge)
-        memory.covariance += rate * (residual @ residual.T / len(far) - memory.covariance)
+        level = np.abs(np.nan_to_num(frame.values).mean(1))
+        far, part = _distances(memory.covariance, residual, p.least * np.maximum(level, 0.1), p.ridge)
+        # Who is farthest teaches nothing, or a fault would soon be what is usual.
+        rest = np.delete(residual, int(far.argmax()), axis=1)
+        memory.covariance += rate * (rest @ rest.T / rest.shape[1] - memory.covariance)
         if memory.steps * step_s < p.warm_s:
             return None
         spread = far.std()
@@ -97,15 +102,11 @@ class Mahalanobis:
         return Finding(verdict, False, 1.0)
 
 
-def _distances(covariance: Floats, residual: Floats, ridge: float) -> tuple[Floats, Floats]:
+def _distances(covariance: Floats, residual: Floats, least: Floats, ridge: float) -> tuple[Floats, Floats]:
     """[machine]: Mahalanobis distances of residuals [metric, machine]; and what each metric adds to them."""
-    size = np.sqrt(np.diag(covariance))
-    moves = size > 0
-    if not moves.any():
-        return np.zeros(residual.shape[1]), np.zeros(residual.shape)
-    scaled = residual[moves] / size[moves, None]
-    correlation = covariance[moves][:, moves] / np.outer(size[moves], size[moves])
-    solved = np.linalg.solve(correlation + ridge * np.eye(len(correlation)), scaled)
-    part = np.zeros(residual.shape)
-    part[moves] = scaled * solved
+    size = np.maximum(np.sqrt(np.diag(covariance)), least)
+    scaled = residual / size[:, None]
+    correlation = covariance / np.outer(size, size)
+    np.fill_diagonal(correlation, 1.0)
+    part: Floats = scaled * np.linalg.solve(correlation + ridge * np.eye(len(size)), scaled)
     return np.sqrt(np.maximum(part.sum(0), 0.0)), part
