@@ -99,7 +99,7 @@ def _round(low: float, high: float) -> list[float]:
 
 def _times(frame: Frame, since: int) -> str:
     span = (frame.end - frame.begin) / 1e9
-    step = next((tick for tick in _TICKS if span / tick <= 6), 7200) * 10**9
+    step = next((tick for tick in _TICKS if span / tick <= 7), 7200) * 10**9
     first = -((since - frame.begin) // step)
     out = []
     for tick in range(first, (frame.end - since) // step + 1):

@@ -9,7 +9,6 @@ from cli import times
 
 if TYPE_CHECKING:
     from cli.verdicts import Told
-    from detector.change import Moved
     from detector.explain import Explanation
 
 
@@ -22,7 +21,10 @@ def compared(explained: Explanation) -> str:
 
 def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
     """What happened when (Unix ns), in order: events, onsets, silences, words of the detector."""
-    found = [(moved.onset, f"{moved.key} {_way(moved)}") for moved in explained.moved]
+    together: dict[int, list[str]] = {}
+    for moved in explained.moved:
+        together.setdefault(moved.onset // 10**9, []).append(f"{moved.key} {'up' if moved.effect > 0 else 'down'}")
+    found = [(second * 10**9, f"unlike its peers from here on: {', '.join(ways)}") for second, ways in together.items()]
     for event in explained.happenings:
         device = f" {event.device}" if event.device else ""
         found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
@@ -31,13 +33,6 @@ def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
     if one.over:
         found.append((one.over, "ok: the verdict was cleared"))
     return sorted(found, key=lambda row: row[0])
-
-
-def _way(moved: Moved) -> str:
-    where = f" on {moved.device}" if moved.device else ""
-    if moved.alike[0] > 1:
-        where = f" on {moved.alike[0]} of {moved.alike[1]} devices"
-    return f"begins to {'rise above' if moved.effect > 0 else 'fall below'} the peers'{where}"
 
 
 def after(time: int, since: int) -> str:

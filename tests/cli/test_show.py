@@ -102,7 +102,12 @@ def test_the_numbers(place: Path) -> None:
     assert len(clock["time"]) == len(clock["machine"]) == len(clock["peers_p10"]) == len(clock["peers_p90"])
     assert found["likely"]["kind"] == "software_crash"  # Xid 13 is a program's
     assert found["runners_up"] == []  # nobody else's clock moved at all
-    assert [row["what"].split(":")[0] for row in found["timeline"]][-3:] == ["warn", "crit", "ok"]
+    lines = [row["what"] for row in found["timeline"]]
+    assert [line.split(":")[0] for line in lines][-3:] == ["warn", "crit", "ok"]
+    assert [line.split(": ")[1] for line in lines if line.startswith("unlike")] == [
+        "gpu.sm_clock_hertz down",
+        "gpu.power_watts down",
+    ]
 
 
 def test_in_words(place: Path) -> None:
