@@ -15,13 +15,14 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from agent.files import identity
+from agent.files import identity, open_first
 from agent.layouts import OPTIONAL, STRUCTURES, Kept, Layout, is_plausible, is_whole, shipped, wanted_of
 from agent.tracepoints import BASE, NOTES, NOTES_BYTES, parse_notes
 
@@ -31,12 +32,14 @@ SYMBOL = np.dtype(
 _VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
 _EXECUTABLE = 1  # PF_X
 _PAGE = 4096
-CPU_SECONDS = 20
+CPU_SECONDS = 10
 """For each file: the child gets no more time than that for one, however many it was given."""
 MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
 DATA_BYTES = 384 << 20
 """Of memory: what the debug information of a library may unfold to."""
+_MATCHES, _CLONES = 4096, 64
+"""Of one function: how often its name is looked at, and how many forms of it are; as many trace points."""
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
@@ -98,7 +101,8 @@ def find_clones(elf: Any, data: mmap.mmap, name: str) -> dict[str, int]:
     (GCC's ipa-clones; Clang's ThinLTO writes `.llvm.` and a number). Its pieces (`.part`, `.cold`) are not meant.
     """
     pattern = re.compile(re.escape(name.encode()) + rb"(?:\.(?:isra|constprop|lto_priv|llvm)\.[0-9]{1,20}){0,4}(?=\0)")
-    return find_functions(elf, data, sorted({match.decode() for match in pattern.findall(data)}))
+    names = {match[0].decode() for match in islice(pattern.finditer(data), _MATCHES)}
+    return find_functions(elf, data, sorted(names)[:_CLONES])
 
 
 def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -113,6 +117,8 @@ def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[
         offsets = list(elf.address_offsets(point.location + moved))
         if point.name not in names or not offsets:
             continue
+        if len(places) > _CLONES:
+            break
         same = sum(known.split("#")[0] == point.name for known in places)
         key = f"{point.name}#{same}" if same else point.name
         places[key] = offsets[0]
@@ -201,31 +207,38 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
 
     Raises OSError where no path can be opened, and what the parsers raise for a file that is no library.
     """
-    path, file = _open_first(paths)
-    with file:
-        status = os.fstat(file.fileno())
-        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(file.fileno()), "path": path}
+    path, named = _name_first(paths)
+    try:
+        status = os.fstat(named)
+        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(named), "path": path}
         if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
             yield answer | {"functions": {}, "done": True}
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if data[:4] != b"\x7fELF" or data[4] != 2:
-                yield answer | {"functions": {}, "done": True}
-                return
-            elf = ELFFile(file)
-            found = find(elf, data, wanted)
-            more = layout_for in found["functions"]
-            yield answer | found | {"done": not more}
-            if more:
-                yield {"layout": layout_of(elf, status, answer["identity"]), "done": True}
+        file = os.fdopen(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_CLOEXEC), "rb")
+    finally:
+        os.close(named)
+    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:4] != b"\x7fELF" or data[4] != 2:
+            yield answer | {"functions": {}, "done": True}
+            return
+        elf = ELFFile(file)
+        found = find(elf, data, wanted)
+        more = layout_for in found["functions"]
+        yield answer | found | {"done": not more}
+        if more:
+            yield {"layout": layout_of(elf, status, answer["identity"]), "done": True}
 
 
-def _open_first(paths: list[str]) -> tuple[str, BinaryIO]:
+def _name_first(paths: list[str]) -> tuple[str, int]:
+    """The first path that works, and a descriptor that only names its file.
+
+    What lies at a path below a process's root is the process's choice, a link into the agent's own /dev included: to
+    open a device may already start what it is for, and to open a pipe may take for ever.
+    """
     failure: OSError = FileNotFoundError("no path given")
     for path in paths:
         try:
-            # Not blocking: what another put at that path may be a pipe.
-            return path, os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+            return path, open_first([path])
         except OSError as error:
             failure = error
     raise failure

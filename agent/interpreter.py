@@ -24,6 +24,9 @@ RUNTIME = "_PyRuntime"
 """The public variable that leads to all of an interpreter's state."""
 WANTED = (PUBLIC, START, DONE, CALLBACK + "*", *(name + "*" for name in MAIN), "&" + RUNTIME)
 
+_PLACES = 64
+"""Functions and trace points that a compiler may make of those meant; each place costs a probe."""
+
 STRIPPED = "stripped, and built without trace points"
 
 
@@ -44,6 +47,8 @@ def plan(functions: Mapping[str, int], semaphores: Mapping[str, int], no_returns
     """
     if PUBLIC not in functions:
         return None
+    if len(functions) > _PLACES:
+        return Plan((), False, "says of too many places that they collect garbage")
     starts, ends = (_places(functions, name, "#") for name in (START, DONE))
     if starts and ends:
         pairs = [("python_begin", name) for name in starts] + [("python_end", name) for name in ends]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from agent.layouts import Layout
 
 _LINE_BYTES = 1 << 20
+PATIENCE_S = 120.0
+"""How long a child may say nothing: a file system whose server is away may never answer it."""
+_LEFT_BEHIND, _DEATH_S = 4, 0.2
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Libraries:
         self._asked: list[tuple[Any, tuple[str, ...]]] = []
         self._child: subprocess.Popen[bytes] | None = None
         self._text = b""
+        self._heard = 0.0
+        self._left: list[subprocess.Popen[bytes]] = []  # killed, and waiting for a file system for ever
 
     def ask(self, key: Any, paths: tuple[str, ...]) -> None:
         """Queue a file, to be opened by the first of the paths that works."""
@@ -60,17 +66,18 @@ class Libraries:
 
     def poll(self) -> list[Answer]:
         """The answers that have come since the last call."""
+        self._left = [child for child in self._left if child.poll() is None]
         if self._child is None:
             self._start()
             return []
         assert self._child.stdout is not None
         ended = self._child.poll() is not None
         while chunk := self._child.stdout.read(1 << 16):
-            self._text += chunk
+            self._text, self._heard = self._text + chunk, time.monotonic()
         lines = self._text.split(b"\n")
         self._text = lines.pop()[:_LINE_BYTES]
         found = [self._take(json.loads(line)) for line in lines if line]
-        if ended:
+        if ended or time.monotonic() - self._heard > PATIENCE_S:
             found += self._finish()
             self._start()
         return found
@@ -78,11 +85,10 @@ class Libraries:
     def close(self) -> None:
         """End the child, whatever it is at."""
         if self._child is not None:
-            self._child.kill()
             self._bury(self._child)
 
     def _start(self) -> None:
-        if not self._queue:
+        if not self._queue or len(self._left) >= _LEFT_BEHIND:
             return
         self._asked, self._queue = self._queue, []
         self._child = subprocess.Popen(
@@ -100,12 +106,19 @@ class Libraries:
         except BrokenPipeError:
             self._text = b""  # it died at once: the next poll finds that out and says so
         os.set_blocking(self._child.stdout.fileno(), False)
+        self._heard = time.monotonic()
 
-    def _bury(self, child: subprocess.Popen[bytes]) -> int:
+    def _bury(self, child: subprocess.Popen[bytes]) -> int | None:
+        """Its exit code; None for one that cannot be killed now: it ends when the file system answers."""
         assert child.stdout is not None
-        child.stdout.close()
         self._child = None
-        return child.wait()
+        child.kill()
+        try:
+            child.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:
+            self._left.append(child)
+        child.stdout.close()
+        return child.returncode
 
     def _take(self, line: dict[str, Any]) -> Answer:
         key = self._asked[0][0]
@@ -121,4 +134,5 @@ class Libraries:
             return []
         # The child died over the first file that it did not answer for; the others get another one.
         self._queue = left[1:] + self._queue
-        return [Answer(left[0][0], error=f"reading it took too long or too much memory (exit {code})")]
+        why = ": its file system does not answer" if code is None else f" or too much memory (exit {code})"
+        return [Answer(left[0][0], error=f"reading it took too long{why}")]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
+import select
+import signal
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,10 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.elf import STRUCTURES, answers, examine
+from agent.elf import answers, examine
+from agent.layouts import OPTIONAL, STRUCTURES
 from agent.libraries import Libraries
 from emulator.build import Libraries as Built
 
+TIOCSPTLCK, TIOCGPTN = 0x40045431, 0x80045430  # asm-generic/ioctls.h: unlock a pseudoterminal, and its number
 WANTED = ["ncclAllReduce", "pncclAllReduce", "ncclCommInitRank", "ncclBcast", "ncclNoSuchThing"]
 
 
@@ -41,7 +48,7 @@ def test_functions_and_layout(emulated: Built) -> None:
     assert f"(File Offset: {functions['ncclBcast']:#x})" in listing
     offsets = layout["layout"]
     assert isinstance(offsets, dict)
-    assert set(offsets) == set(STRUCTURES)
+    assert set(offsets) == {*STRUCTURES, *OPTIONAL}
     assert offsets["ncclComm"]["nRanks"] == offsets["ncclComm"]["rank"] + 4
 
 
@@ -99,12 +106,24 @@ def test_no_library_at_all(tmp_path_factory: pytest.TempPathFactory, data: bytes
 
 def test_not_even_a_file(tmp_path: Path) -> None:
     """Folders, devices and missing files are answered for, without waiting for any of them."""
-    import os
-
     os.mkfifo(tmp_path / "pipe")
-    assert [ask(path)[0].get("functions") for path in (tmp_path / "pipe", Path("/dev/null"))] == [{}, {}]
-    assert "gone" in ask(tmp_path)[0]
+    assert [ask(path)[0].get("functions") for path in (tmp_path / "pipe", tmp_path, Path("/dev/null"))] == [{}] * 3
     assert "gone" in ask(tmp_path / "nothing")[0]
+
+
+def test_a_device_is_not_opened(tmp_path: Path) -> None:
+    """A library's path that leads to a device is not opened: that alone may start what the device is for."""
+    controller = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(controller, TIOCSPTLCK, struct.pack("i", 0))
+    (number,) = struct.unpack("i", fcntl.ioctl(controller, TIOCGPTN, bytes(4)))
+    (tmp_path / "libnccl.so.2").symlink_to(f"/dev/pts/{number}")
+    watched = select.poll()
+    watched.register(controller, 0)
+    assert ask(tmp_path / "libnccl.so.2")[0]["functions"] == {}
+    assert watched.poll(0) == []  # once its terminal was opened and closed it says so for ever
+    os.close(os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY))
+    assert watched.poll(0) == [(controller, select.POLLHUP)]
+    os.close(controller)
 
 
 def test_first_path_that_opens(emulated: Built, tmp_path: Path) -> None:
@@ -129,3 +148,44 @@ def test_child_that_dies_costs_one_file(emulated: Built, monkeypatch: pytest.Mon
     finder.close()
     assert (collected[0].key, bool(collected[0].error)) == ("bad", True)
     assert any(answer.key == "good" and answer.functions for answer in collected)
+
+
+@pytest.mark.parametrize("killable", [True, False])
+def test_child_that_hangs_costs_one_file(emulated: Built, monkeypatch: pytest.MonkeyPatch, killable: bool) -> None:
+    """A child that waits for a file system for ever is given up, killable or not, and the others are answered."""
+    finder = Libraries(WANTED)
+    finder.ask("bad", ("/mnt/server-that-is-away/libnccl.so.2",))
+    finder.ask("good", (str(emulated.nccl),))
+    finder.poll()
+    child = finder._child
+    assert child is not None
+    child.send_signal(signal.SIGSTOP)
+    if not killable:
+        monkeypatch.setattr(child, "kill", lambda: None)
+    monkeypatch.setattr("agent.libraries.PATIENCE_S", 0.0)
+    (given_up,) = finder.poll()
+    monkeypatch.undo()
+    assert given_up.key == "bad"
+    assert given_up.error.startswith("reading it took too long")
+    assert given_up.error.endswith("does not answer") is not killable
+    collected = []
+    while finder.busy:
+        collected += finder.poll()
+    finder.close()
+    assert any(answer.key == "good" and answer.functions for answer in collected)
+    child.kill()
+    child.wait()
+
+
+def test_children_that_hang_are_few(emulated: Built) -> None:
+    """While too many cannot be killed no more are started; when one has ended, files are read again."""
+    with subprocess.Popen(["sleep", "60"]) as stuck:
+        finder = Libraries(WANTED)
+        finder._left = [stuck] * 4
+        finder.ask("good", (str(emulated.nccl),))
+        assert (finder.poll(), finder._child, finder.busy) == ([], None, True)
+        stuck.kill()
+        stuck.wait()
+        assert finder.poll() == []
+        assert finder._child is not None
+        finder.close()

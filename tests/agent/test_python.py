@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from agent.collectors import Collectors
 from agent.config import AgentConfig
-from agent.elf import answers
+from agent.elf import answers, find_trace_points
 from agent.heap import count_collections, find_statistics
 from agent.interpreter import STRIPPED, WANTED, plan
 from agent.memory import Memory
@@ -102,6 +102,40 @@ def test_notes(entries: list[tuple[str, str, tuple[int, int, int], int, bytes]])
     data = b"".join(note(one.encode(), two.encode(), *rest) for one, two, *rest in entries)
     told = [(point.name, point.location, point.base, point.semaphore) for point in parse_notes(data)]
     assert told == [(f"{e[0]}:{e[1]}", *e[2]) for e in entries if e[3:] == (3, b"stapsdt\0")]
+
+
+def test_a_file_that_wants_endless_probes() -> None:
+    """A file that says of thousands of places that they collect garbage gets no probe, and the reason says so."""
+    places = {f"python:gc__{end}" + f"#{n}" * bool(n): 64 * n + 7 for end in ("start", "done") for n in range(3000)}
+    chosen = plan(places | {"PyGC_Collect": 5}, {}, "")
+    assert chosen is not None
+    assert chosen.points == ()
+    assert "too many places" in chosen.reason
+    notes = b"".join(note(b"python", b"gc__done", (64 * n + 7, 0, 0)) for n in range(3000))
+    found, _ = find_trace_points(Notes(notes), ["python:gc__done"])
+    assert 64 < len(found) < 80
+
+
+class Notes:
+    """An ELF file that has nothing but notes."""
+
+    def __init__(self, notes: bytes) -> None:
+        self.notes = notes
+
+    def get_section_by_name(self, name: str) -> Any:
+        """The section of notes."""
+        return self if name == ".note.stapsdt" else None
+
+    def __getitem__(self, word: str) -> int:
+        return len(self.notes)
+
+    def data(self) -> bytes:
+        """What the section holds."""
+        return self.notes
+
+    def address_offsets(self, address: int) -> list[int]:
+        """Every address is its own offset."""
+        return [address]
 
 
 @given(st.binary(max_size=200), st.integers(0, 90))
