@@ -24,8 +24,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "allocations": ("cudaMalloc", "cudaMallocAsync"),
 }
 """Programs that are attached only on request: their functions are called too often to be free."""
-FileKey = tuple[str, int]
-"""Device and inode of a mapping, as /proc/PID/maps shows them."""
+FileKey = tuple[str, int, str]
+"""Device, inode and name of a mapping, as /proc/PID/maps shows them. A file that is deleted soon leaves its number to
+another, such as the next version's libraries; that one mostly has another name."""
 _NAMES = ("nccl", "cudart")
 _REMEMBERED = 65536
 _LIBRARIES = 256
@@ -108,7 +109,7 @@ class Attachments:
             self._detach(library, "the agent stops")
 
     def _see(self, process: Process, file: MappedFile) -> None:
-        key = (file.device, file.inode)
+        key = (file.device, file.inode, os.path.basename(file.path))
         known = self._identities.get(key)
         if known:
             self.libraries[known].users.add(process)

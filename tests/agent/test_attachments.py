@@ -13,7 +13,7 @@ import pytest
 
 from agent.attachments import Attachments, Library
 from agent.libraries import Answer
-from agent.processes import Processes
+from agent.processes import MappedFile, Processes
 from emulator.build import Libraries
 
 pytestmark = pytest.mark.bpf
@@ -231,3 +231,31 @@ def test_a_layout_that_cannot_be_read_costs_only_the_layout(
     first.call()
     second.call()
     assert (total(seen, first.pid), total(seen, second.pid)) == (31, 37)
+
+
+def test_a_number_that_another_file_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of no interest that is deleted leaves its inode to a new one, such as an upgraded NCCL, which is seen."""
+    asked: list[object] = []
+
+    class Finder(SwappedFinder):
+        """Finds nothing in any file."""
+
+        def ask(self, key: object, paths: tuple[str, ...]) -> None:
+            super().ask(key, paths)
+            asked.append(paths[1])
+
+        def poll(self) -> list[Answer]:
+            return [Answer(answer.key, "8:1:2:3:4", answer.inode, "/x", {}) for answer in super().poll()]
+
+    monkeypatch.setattr("agent.attachments.Libraries", Finder)
+    monkeypatch.setattr("agent.attachments.attach", lambda *place: 1)
+    processes, me = Processes(), Processes().find(os.getpid())
+    assert me is not None
+    attachments = Attachments({"ncclAllReduce": -1}, processes)
+    for name in ("libcudnn.so.9", "libcudnn.so.9", "libnccl.so.2"):
+        files = [MappedFile(me, "8:3", 71, f"/opt/{name}", "1000-2000")]
+        monkeypatch.setattr(processes, "changed", lambda files=files: [(me, files)])
+        attachments.update()
+    assert [os.path.basename(str(path)) for path in asked] == ["libcudnn.so.9", "libnccl.so.2"]
+    assert [library.name for library in attachments.libraries.values()] == ["libnccl.so.2"]
+    attachments.close()
