@@ -13,6 +13,8 @@ INIT, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT = range(1, 9)
 _DEVICES = 64
 _PENDING = 16384
 """Communicators under construction, of all processes; a process that announces more is not believed."""
+_KNOWN = 65536
+"""Communicators of which anything is remembered; there is no room in the kernel for the counts of so many."""
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
 
@@ -82,7 +84,10 @@ class Communicators:
         """The communicator that was to be written at `out` has this address."""
         born = self._pending.pop((pid, out), None)
         if born is not None:
-            self.known[pid, comm] = replace(born, born=True)
+            if len(self.known) >= _KNOWN:  # such as made and ended again and again, with nothing asked of them
+                self.known = {key: one for key, one in self.known.items() if not one.ended}
+            if len(self.known) < _KNOWN:
+                self.known[pid, comm] = replace(born, born=True)
 
     def look_up(self, pid: int, comm: int, read_pointer: Callable[[int, int], int | None]) -> Communicator:
         """The communicator at that address; one nobody announced is looked for where new ones were to be written."""

@@ -14,6 +14,8 @@ NOBODY = -1
 _WORD = struct.Struct("<Q")
 _ARGUMENTS, _SUBS = 64, 128
 _GUESSED_BYTES = 1 << 16
+_LIST_BYTES, _CONNECTIONS = 2 << 20, 8192
+"""More than a list or a process of ranks can hold: sizes and addresses are another's word, and memory is ours."""
 _PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
 _LEAP = 1 << 40
 """No connection moves so many steps between two looks: a value that says so is torn."""
@@ -130,12 +132,15 @@ class Proxy:
         if head is None:
             return None
         pieces, path, address = [head], list[tuple[int, int]](), int.from_bytes(head, "little")
+        room = _LIST_BYTES
         while address and len(path) < _ARGUMENTS:
-            node = self._memory.read(address + self._node.begin, self._node.size)
+            node = self._memory.read(address + self._node.begin, self._node.size) if self._node.size <= room else None
             if node is None:
                 return None
             count, _, following = self._node.read(node, 0)
-            subs = self._memory.read(address + self._subs, count * self._stride) if 0 <= count <= _SUBS else None
+            room -= self._node.size + count * self._stride
+            fits = 0 <= count <= _SUBS and room >= 0
+            subs = self._memory.read(address + self._subs, count * self._stride) if fits else None
             if subs is None:
                 return None
             pieces += [node, subs]
@@ -173,6 +178,9 @@ class Proxy:
         """Add up what a connection has moved; whether the network has work for it, and whether the GPU has."""
         connection, steps, _, base, posted, received, transmitted, done = sub
         if connection not in self._sides:
+            if len(self._sides) >= _CONNECTIONS:
+                self._sides.clear()
+                self._last.clear()
             word = self._memory.word(connection + self._send_at, 4)
             self._sides[connection] = None if word is None else bool(word)
         sending = self._sides[connection]

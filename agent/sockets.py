@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +34,11 @@ def held(process: Path, wanted: set[int]) -> set[int]:
     """Those of the wanted sockets that a process holds; none where it has ended, or is not ours to look at."""
     found: set[int] = set()
     try:
-        names = os.listdir(process / "fd")
+        with os.scandir(process / "fd") as entries:
+            names = [entry.name for entry in islice(entries, _DESCRIPTORS)]
     except OSError:
         return found
-    for name in names[:_DESCRIPTORS]:
+    for name in names:
         number = _socket(f"{process}/fd/{name}")
         if number in wanted:
             found.add(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +135,20 @@ def test_announcements_are_bounded() -> None:
         stream(communicators, event(DESTROY, comm=turn))
     assert len(communicators._pending) < 20_000
     assert communicators.known == {}
+
+
+def test_known_ones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that makes and ends communicators without end, or only makes them, does not fill the agent's memory."""
+    monkeypatch.setattr("agent.communicators._KNOWN", 7)
+    communicators = Communicators("m1")
+    for comm in range(0x7000, 0x7040):
+        made = event(INIT, out=0x100, ranks=2, rank=1, id=UNIQUE), event(BORN, out=0x100, comm=comm)
+        stream(communicators, *made, event(DESTROY, comm=comm))
+        assert communicators.known[501, comm].ended
+    assert len(communicators.known) <= 7
+    for comm in range(0x8000, 0x8040):
+        stream(communicators, event(INIT, out=0x100, ranks=2, rank=1, id=UNIQUE), event(BORN, out=0x100, comm=comm))
+    assert len(communicators.known) == 7
 
 
 def test_memory_has_the_last_word() -> None:

@@ -200,6 +200,26 @@ def test_torn_lists(memory: Memory) -> None:
     assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, unoffered=True)
 
 
+def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout whose parts are megabytes, or ever new connections, do not fill the agent's memory."""
+    node = arguments([(4, 0, 3, 1), (6, 0, 4, 2)])
+    head = block(next=(0, 8, ctypes.addressof(node)))
+    asked: list[int] = []
+    read = memory.read
+    monkeypatch.setattr(memory, "read", lambda address, size: asked.append(size) or read(address, size))
+    vast = LAYOUT | {"ncclProxySubArgs": LAYOUT["ncclProxySubArgs"] | {"sizeof": 8 << 20}}
+    assert Proxy(memory, ctypes.addressof(head), vast).look() is None
+    assert max(asked) < 4096
+    monkeypatch.setattr("agent.proxy._CONNECTIONS", 7)
+    proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
+    connections = [block(send=(4, 4, 1)) for _ in range(31)]
+    for connection in connections:
+        node[8:16] = ctypes.addressof(connection).to_bytes(8, "little")
+        assert proxy.look() == Transfers(active=True, sending=True, send_to=31)
+    assert len(proxy._sides) <= 7
+    assert len(proxy._last) <= 7
+
+
 def test_the_list_is_found_from_the_communicator(memory: Memory) -> None:
     """The head of the list lies where the layout says, behind the communicator's proxy state."""
     data = communicator()
