@@ -128,8 +128,9 @@ class Log:
         with contextlib.suppress(FileNotFoundError):  # it is being replaced: until then the old one is read
             now = os.stat(self._path)
             if (now.st_dev, now.st_ino) != self._identity:
-                os.close(self._file)
-                self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                fresh = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.close(self._file)  # only now: it may have gone again, and a closed number is soon another file's
+                self._file = fresh
                 self._identity = (now.st_dev, now.st_ino)
                 self._rest = b""
             elif now.st_size < os.lseek(self._file, 0, os.SEEK_CUR):

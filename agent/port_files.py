@@ -71,7 +71,7 @@ class PortFiles:
         self._folder = os.open(place.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._begin(place, now)
-        except PortGoneError:
+        except OSError:  # PortGoneError is one
             self.close()
             raise
 

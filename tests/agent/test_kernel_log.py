@@ -248,6 +248,27 @@ def test_a_log_that_is_cut_or_replaced(machine: Machine, source: KernelLog) -> N
     assert [event["code"] for event in events(source, START + 3)] == ["nfs_resumed"]
 
 
+def test_a_log_that_goes_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is gone again when it is to be opened leaves the old one open: nobody else's file is read."""
+    path = tmp_path / "kmsg"
+    path.write_text("")
+    log = kmsg.Log(path)
+    path.rename(tmp_path / "old")
+    path.write_text("")
+    really = os.open
+    monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert log.read(5) == []
+    with path.open("a") as file, (tmp_path / "old").open("a") as old:
+        old.write("3,7,13,-;from the old one\n")
+        old.flush()
+        assert [record.text for record in log.read(5)] == ["from the old one"]
+        monkeypatch.setattr(os, "open", really)
+        file.write("3,8,14,-;from the new one\n")
+        file.flush()
+        assert [record.text for record in log.read(5)] == ["from the new one"]
+    log.close()
+
+
 def test_a_fifo(tmp_path: Path) -> None:
     """A FIFO is read as it fills, whether anybody writes to it or not."""
     (tmp_path / "dev").mkdir()
