@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import socket
 import sys
 from inspect import signature
@@ -106,6 +107,7 @@ def build(stems: list[str], flags: list[str]) -> tuple[dict[str, Any], list[int]
 
 def main() -> None:
     """Answer one request from standard input on the socket whose number is the first argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked, who may be about to end anyway
     channel = socket.socket(fileno=int(sys.argv[1]))
     request = json.load(sys.stdin)
     try:
