@@ -46,6 +46,8 @@ class Order:
     task: str
     machines: frozenset[str]
     now: int
+    named: bool = False
+    """Whether the task is named by the machines themselves; then those that have left it are still looked at."""
     at: int | None = None
     """How far the part was judged; a worker that knows it otherwise begins anew."""
 
@@ -58,6 +60,7 @@ class Report:
     verdicts: list[Verdict]
     machines: frozenset[str]
     worker: str
+    named: bool
 
 
 def judge(order: Order) -> Report:
@@ -72,10 +75,15 @@ def judge(order: Order) -> Report:
         )
         runner = Runner(Portion(store, order.machines), order.config, order.now)
     assert isinstance(runner.store, Portion)
-    runner.store.machines = order.machines
+    if order.named:
+        # One that goes on elsewhere must be seen to do so, or it would be called silent here.
+        runner.store.machines |= order.machines
+        runner.detector.state.tasks.only = order.task
+    else:
+        runner.store.machines = order.machines
     verdicts = runner.catch_up(order.now, threading.Event())
     _runners[key] = runner
-    return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address)
+    return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named)
 
 
 class Foreman:
@@ -92,7 +100,8 @@ class Foreman:
     def step(self, now: int) -> list[Verdict]:
         """Judge as far as `now` (Unix ns) and keep the new verdicts; a part that fails is judged at the next step."""
         parts = self._parts(now)
-        futures = {task: self._submit(task, machines, now) for task, machines in parts.items()}
+        over = {task: frozenset[str]() for task in self.reports if task not in parts}  # what is open there is cleared
+        futures = {task: self._submit(task, machines, now) for task, machines in (parts | over).items()}
         for task, future in futures.items():
             try:
                 self.reports[task] = future.result()
@@ -100,6 +109,9 @@ class Foreman:
             except (StoreError, distributed.KilledWorker, distributed.CancelledError) as error:
                 log.error("task %s is judged at the next step: %s", task, " ".join(str(error).split())[:300])
                 self.reports.pop(task, None)
+        for task in over:
+            if task in self.reports and not self.reports[task].machines:
+                del self.reports[task]
         self.store.write([batch_of(verdict) for verdict in self.unsaid])
         said, self.unsaid = self.unsaid, []
         return said
@@ -110,7 +122,9 @@ class Foreman:
 
     def _submit(self, task: str, machines: frozenset[str], now: int) -> Any:
         last = self.reports.get(task)
-        order = replace(self.order, task=task, machines=machines, now=now, at=last.at if last else None)
+        named = task in self.tasks.said.values() or (last is not None and last.named)
+        at = last.at if last else None
+        order = replace(self.order, task=task, machines=machines, now=now, named=named, at=at)
         home = {"workers": [last.worker], "allow_other_workers": True} if last else {}
         return self.client.submit(judge, order, key=f"{task}-{now}", pure=False, **home)
 

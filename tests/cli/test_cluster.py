@@ -87,6 +87,25 @@ def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
     assert kept == [(one.task, one.machine) for one in named]
 
 
+def test_machines_move_on(tmp_path: Path, cluster: Any) -> None:
+    """Machines that leave for another task are not called silent; a task that all have left is forgotten."""
+    store = Embedded(tmp_path / "s.db")
+    for second in range(1, 241):
+        moved = set(MACHINES) if second > 200 else {"b2", "b6"} if second > 100 else set()
+        at = START + second * SECOND
+        tasks = {machine: "green" if machine in moved else task for machine, task in MACHINES.items()}
+        store.write([Batch(machine, at, _samples(task, 1.7e9)) for machine, task in tasks.items()])
+    order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 80 * SECOND)
+    with distributed.Client(cluster, set_as_default=False) as client:
+        foreman = Foreman(client, store, order)
+        verdicts = [foreman.step(START + second * SECOND) for second in (90, 190)]
+        assert {task: len(report.machines) for task, report in foreman.reports.items()} == {"blue": 6, "green": 10}
+        verdicts += [foreman.step(START + second * SECOND) for second in (210, 240)]
+        assert {task: len(report.machines) for task, report in foreman.reports.items()} == {"green": 16}
+    assert verdicts == [[], [], [], []]
+    store.close()
+
+
 def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Parts whose worker cannot open the store are judged as soon as it can."""
     order = Order(f"{store.path}.absent.db", InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
