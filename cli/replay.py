@@ -59,6 +59,7 @@ def replay(
 ) -> None:
     """Run the detector over a recording in time order, using nothing later than the time it judges."""
     from detector import evaluation
+    from detector.pipeline import judge
 
     asked = [name.strip() for name in machines.split(",") if name.strip()] if machines else None
     settings = read_settings(config)
@@ -67,7 +68,8 @@ def replay(
         span = store.span() or (0, 0)
         with progress("replaying", span) as tell:
             watched = Watched(store, tell)
-            for verdict in evaluation.replay(watched, method, settings.detector, task, asked):
+            detector = evaluation.detector_of(method, settings.detector, task, asked)
+            for verdict in judge(watched, detector):
                 if json:
                     sys.stdout.write(text.dumps(verdict.as_json()) + "\n")
                     sys.stdout.flush()
@@ -75,6 +77,8 @@ def replay(
     strangers = sorted(set(asked or ()) - watched.machines)
     if strangers:
         raise RecordingError(f"{folder} has no machine {strangers[0]}; it has {_some(sorted(watched.machines))}")
+    for sentence in detector.without_peers():
+        typer.echo(sentence, err=True)
     if not json:
         _show(said, len(watched.machines))
 

@@ -47,7 +47,7 @@ class Config:
     """No soft verdict comes sooner, however strong: bursts of other work on a machine are that long."""
     prompt_tables: tuple[str, ...] = ("nccl",)
     """Tables that speak of the task's own progress: not disturbed by other work on the machine ..."""
-    prompt_factor: float = 0.2
+    prompt_factor: float = 0.3
     """... so they need this share of the two durations above."""
     strength_most: float = 6.0
     """Deviations beyond this many bounds say no more than this."""

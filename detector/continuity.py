@@ -53,6 +53,8 @@ class Cells:
     entity: Ints
     strength: Nats
     """In multiples of the least that counts: at least 1 incriminates, NaN is unknown."""
+    urgency: Nats
+    """How fast this may convict, as a share of the table's pace."""
 
     @property
     def at(self) -> tuple[Ints, Ints, Ints]:
@@ -63,7 +65,7 @@ class Cells:
 def nothing() -> Cells:
     """No cells."""
     none = np.zeros(0, np.int64)
-    return Cells(none, none, none, np.zeros(0))
+    return Cells(none, none, none, np.zeros(0), np.zeros(0))
 
 
 def suspects(streaks: Streaks, strength: Nats, high: NDArray[np.bool_], low: NDArray[np.bool_]) -> Cells:
@@ -74,7 +76,7 @@ def suspects(streaks: Streaks, strength: Nats, high: NDArray[np.bool_], low: NDA
     active[LOW] |= strength <= np.where(low, -1, -np.inf)[:, None].astype(np.float32)
     side, metric, entity = np.unravel_index(np.flatnonzero(active), active.shape)
     value = strength[metric, entity] * np.where(side == HIGH, 1, -1)
-    return Cells(side, metric, entity, np.maximum(value, 0))
+    return Cells(side, metric, entity, np.maximum(value, 0), np.ones(len(side)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def add_up(streaks: Streaks, cells: Cells, group: Ints, pace: Pace, enough: Nats
     most = pace.most[group[cells.entity]]
     # Nothing seen speaks neither way, but does not keep a suspicion for ever.
     gain = np.where(np.isnan(gain), -pace.nats * pace.share / 10, np.minimum(gain, most))
+    gain = np.where(gain > 0, gain * cells.urgency, gain)
     after = np.clip(before + gain, 0.0, enough + slack)
     begins = (before <= 0) & (after > 0)
     streaks.since[cells.at] = np.where(begins, now - pace.step_ns, streaks.since[cells.at])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from detector.config import Config
 from detector.labels import GRACE_S, Labels, Outcome, assess
-from detector.pipeline import METHODS, Detector, Method, State, Store, walk
+from detector.pipeline import METHODS, Detector, Method, State, Store, judge, walk
 from detector.tasks import Tasks
 from detector.verdict import Verdict
 
@@ -37,15 +37,16 @@ def methods_of(name: str) -> tuple[Callable[[Config], Method], ...]:
     raise ValueError(f"no method is called {name}; there are {', '.join((OURS, *BASELINES))}")
 
 
-def replay(
-    store: Store, name: str, config: Config, task: str | None = None, machines: Iterable[str] | None = None
-) -> Iterator[Verdict]:
-    """What one method would have said over all that the store holds, in time order. Raises ValueError."""
+def detector_of(name: str, config: Config, task: str | None = None, machines: Iterable[str] | None = None) -> Detector:
+    """A detector that judges by one method. Raises ValueError."""
     only = frozenset(machines) if machines else None
     methods = [method(config) for method in methods_of(name)]
-    detector = Detector(config, State(Tasks(only=task, machines=only), methods))
-    for until, rows in walk(store, detector.state.incidents.settled):
-        yield from detector.step(until, rows)
+    return Detector(config, State(Tasks(only=task, machines=only), methods))
+
+
+def replay(store: Store, name: str, config: Config) -> Iterator[Verdict]:
+    """What one method would have said over all that the store holds, in time order. Raises ValueError."""
+    yield from judge(store, detector_of(name, config))
 
 
 def measure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from store.catalogue import METRICS
 Ints = NDArray[np.int64]
 NO_TASK = -1
 _BLOCKED = "host_blocked_seconds_total"
+_PACE = "operations_total"
+_PACE_LOST = 0.95
 COMES_LATE = ("nccl.active_ratio", f"nccl.{_BLOCKED}")
 """Low on whoever comes late to a collective: the others wait for it, it waits for nobody."""
 
@@ -71,6 +74,19 @@ def reason(panel: Panel, cell: tuple[int, int, int]) -> str:
     if not active < 0 or np.isnan(blocked):
         return ""
     return "; it comes late: its GPU computes longer" if blocked < active / 3 else "; its host comes late"
+
+
+def is_slowed(panel: Panel, center: NDArray[Any]) -> NDArray[np.bool_]:
+    """[group]: whether the task has lost pace, as far as the peers' operations tell; `center` is [metric, group].
+
+    What a rank reads that slows nobody is no fault yet, be it odd: congestion and bursts pass.
+    """
+    if _PACE not in panel.window.metrics:
+        return np.ones(panel.groups.count + 1, bool)
+    row = panel.window.metrics.index(_PACE)
+    level = panel.groups.middle(panel.norm.level[row : row + 1, : len(panel.group)])[0]
+    slowed: NDArray[np.bool_] = center[row] < _PACE_LOST * level
+    return slowed
 
 
 def is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:

@@ -89,6 +89,11 @@ class Detector:
             if isinstance(method, Evidence):
                 method.take_up(still)
 
+    def without_peers(self) -> list[str]:
+        """Who is compared with nobody, and why, a sentence each."""
+        peers = (method for method in self.state.methods if isinstance(method, Peers))
+        return [sentence for method in peers for sentence in method.without_peers()]
+
     def suspicions(self) -> dict[str, float]:
         """By machine, the evidence of the peers against it, in multiples of what convicts."""
         peers = (method for method in self.state.methods if isinstance(method, Peers))
@@ -120,7 +125,11 @@ def replay(
 ) -> Iterator[Verdict]:
     """Verdicts over all that the store holds, in time order, as if it were live."""
     only = frozenset(machines) if machines else None
-    detector = Detector(config, State(tasks=Tasks(only=task, machines=only)))
+    yield from judge(store, Detector(config, State(tasks=Tasks(only=task, machines=only))))
+
+
+def judge(store: Store, detector: Detector) -> Iterator[Verdict]:
+    """Verdicts of a detector over all that the store holds, in time order."""
     for until, rows in walk(store, detector.state.incidents.settled):
         yield from detector.step(until, rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from detector.dissimilarity import (
 )
 from detector.embedding import depth_of
 from detector.orders import Clear
-from detector.panel import COMES_LATE, NO_TASK, Panel, is_whole_machine, reason
+from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason
 from detector.rows import Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
@@ -46,8 +47,6 @@ class Peers:
 
     config: Config
     panels: dict[str, Panel] = field(default_factory=dict)
-    alone: set[str] = field(default_factory=set)
-    """Tasks and tables, as `task/table`, that have too few peers to be judged."""
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new, judge every table whose next step has come, and say who stands convicted."""
@@ -95,19 +94,23 @@ class Peers:
         panel.strength = distance.strength
         streams = np.bincount(panel.group[panel.group >= 0], minlength=panel.groups.count) * len(window.metrics)
         pace = pace_of(window.table, window.step_ns, streams, config)
-        panel.cells = self._suspects(panel, bounds)
+        panel.cells = self._suspects(panel, bounds, distance.center)
         enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
         add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
         panel.weight = panel.streaks.evidence[panel.cells.at] / enough
         self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
-    def _suspects(self, panel: Panel, bounds: Bounds) -> Cells:
+    def _suspects(self, panel: Panel, bounds: Bounds, center: NDArray[Any]) -> Cells:
         found = suspects(panel.streaks, panel.strength, bounds.high, bounds.low)
         seated = panel.group[found.entity] >= 0
         if not seated.all():
             side, metric, entity = (part[seated] for part in found.at)
-            found = Cells(side, metric, entity, found.strength[seated])
+            found = Cells(side, metric, entity, found.strength[seated], found.urgency[seated])
         _one_or_nobody(found, panel, self.config)
+        if panel.window.table in self.config.prompt_tables:
+            prompt = np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics])
+            hurry = (prompt[found.metric] & (found.side == LOW)) | is_slowed(panel, center)[panel.group[found.entity]]
+            found.urgency = np.where(hurry, 1.0, self.config.prompt_factor)
         return found
 
     def _study(self, panel: Panel, distance: Distance, bounds: Bounds, enough: NDArray[np.float64]) -> None:
@@ -153,11 +156,23 @@ class Peers:
             panel.streaks.forget(moved)
         panel.tasks, panel.team, panel.machine = list(numbers), team, machine
         panel.groups = groups_of(team)
-        for number, task in enumerate(panel.tasks):
-            self._note_peers(f"{task}/{panel.window.table}", int((team == number).sum()))
 
-    def _note_peers(self, name: str, count: int) -> None:
-        (self.alone.add if 0 < count < self.config.fewest_peers else self.alone.discard)(name)
+    def without_peers(self) -> list[str]:
+        """Who is compared with nobody, and why, a sentence each."""
+        found = []
+        for table, panel in sorted(self.panels.items()):
+            count, metrics = panel.strength.shape[1], slice(len(panel.strength))
+            for number in range(panel.groups.count):
+                members = np.flatnonzero(panel.group == number)
+                who = f"{table}, task {panel.tasks[number]}" if len(members) else table
+                old = members[members < count]
+                seen = len(old) > 0 and (np.median(panel.norm.count[metrics, old]) >= self.config.peer_steps)
+                if 0 < len(members) < self.config.fewest_peers:
+                    least = self.config.fewest_peers
+                    found.append(f"{who}: no peers, as {len(members)} are too few to be compared (at least {least})")
+                elif seen and panel.believed.shape[1] > number and not panel.believed[:, number].any():
+                    found.append(f"{who}: no peers, as the readings of one foretell nothing of the others'")
+        return found
 
     def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detector.pipeline import replay
+from detector.pipeline import Detector, judge, replay
 
 Make = Callable[..., pa.Table]
 SECOND, START = 10**9, 1_700_000_000 * 10**9
@@ -171,3 +171,47 @@ def test_strangers_are_not_compared(memory: Any) -> None:
     time = np.repeat(START + np.arange(steps) * 60 * SECOND, machines)
     names = np.tile([f"m{n}" for n in range(machines)], steps)
     assert named(memory, apart=pa.table({"time": time, "machine": names, "walk": walk.reshape(-1)})) == []
+
+
+def without(memory: Any, **tables: pa.Table) -> list[str]:
+    """What a detector says after a recording of those that it compares with nobody."""
+    detector = Detector()
+    assert list(judge(memory(tables), detector)) == []
+    return detector.without_peers()
+
+
+def test_who_has_no_peers_is_said(memory: Any, fleet: Make) -> None:
+    """Too few, or strangers to each other: that nobody was compared is said, with the reason; of peers it is not."""
+
+    def apart(values: np.ndarray) -> None:
+        values += 20 * np.sin(np.arange(700)[:, None] / np.array([13, 17, 23, 31, 41, 53]))
+
+    assert without(memory, odd=fleet(machines=6, steps=150)) == []
+    assert without(memory, odd=fleet(machines=3, steps=150)) == [
+        "odd, task all: no peers, as 3 are too few to be compared (at least 4)"
+    ]
+    assert without(memory, apart=fleet(steps=700, step_s=60, bend=apart)) == [
+        "apart, task all: no peers, as the readings of one foretell nothing of the others'"
+    ]
+
+
+def test_a_late_sender_needs_time_unless_the_task_slows_down(memory: Any, fleet: Make) -> None:
+    """A rank that sends slowly is named within half a minute where all lose pace by it, else only if it goes on."""
+    steps, onset = 260, 150
+
+    def sending(values: np.ndarray) -> None:
+        values[:] = 0.1 + (values - 100) / 500
+        values[onset:, 4] += 0.6
+
+    def said(pace: float) -> float:
+        operations = 50 + np.random.default_rng(3).normal(0, 0.3, (steps, 6))
+        operations[onset:] *= pace
+        table = fleet("send_pending_ratio", steps=steps, bend=sending)
+        table = table.append_column("gpu", pa.array(["0"] * len(table)))
+        table = table.append_column("operations_total", pa.array(operations.cumsum(0).reshape(-1)))
+        first = next(replay(memory({"nccl": table})))
+        assert (first.machine, first.metric) == ("m4", "nccl.send_pending_ratio")
+        return (first.time - START) / SECOND - onset
+
+    assert said(pace=0.7) <= 30
+    assert 45 <= said(pace=1.0) <= 90
