@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +18,13 @@ from cli.config import Settings, open_place, read_settings
 from cli.terminal import console
 from cli.times import ago
 from store.contract import StoreError
+from store.nats_config import is_stream
+from store.places import open_stream
 
 if TYPE_CHECKING:
     from agent.context import Context
 
+_START = "systemctl start peerwatch-agent, or peerwatch up"
 LOOK_S = 20.0
 """How long to wait for the answers about the libraries of running processes."""
 STYLE = {"on": "green", "off": "dim", "blocked": "bold red"}
@@ -132,7 +136,8 @@ def _surroundings() -> Iterator[Finding]:
 
 def _store(place: str, settings: Settings) -> Finding:
     name = f"store {place}"
-    start = "systemctl start peerwatch-agent, or peerwatch up"
+    if is_stream(place):
+        return _stream(place, settings)
     try:
         store = open_place(place, settings=settings)
         try:
@@ -140,11 +145,21 @@ def _store(place: str, settings: Settings) -> Finding:
         finally:
             store.close()
     except StoreError as error:
-        return Finding(name, "off", str(error), start)
+        return Finding(name, "off", str(error), _START)
     if span is None:
-        return Finding(name, "off", "it holds no reading yet", start)
+        return Finding(name, "off", "it holds no reading yet", _START)
     age_s = (time.time_ns() - span[1]) / 1e9
-    return Finding(name, "on" if age_s < 60 else "off", f"last reading {ago(age_s)} ago", "" if age_s < 60 else start)
+    return Finding(name, "on" if age_s < 60 else "off", f"last reading {ago(age_s)} ago", "" if age_s < 60 else _START)
+
+
+def _stream(place: str, settings: Settings) -> Finding:
+    try:
+        with closing(open_stream(place, settings.nats)) as stream:
+            count = stream.kept()
+    except StoreError as error:
+        return Finding(f"stream {place}", "off", str(error))
+    state = "on" if count else "off"
+    return Finding(f"stream {place}", state, f"it keeps {count} posts of agents", "" if count else _START)
 
 
 def _blocked(name: str, why: str) -> Finding:

@@ -121,6 +121,18 @@ class Stream:
 
         return self._asked(look())
 
+    def kept(self) -> int:
+        """How many messages the stream keeps; none where it is not there, and then it is not begun either."""
+
+        async def look() -> int:
+            context = (await self._connected()).jetstream(timeout=self.config.timeout_seconds)
+            try:
+                return (await context.stream_info(self.address.stream)).state.messages
+            except NotFoundError:
+                return 0
+
+        return self._asked(look())
+
     def explain(self, answer: Answer) -> str:
         """One line that names cause and mend; a token is never in it."""
         if answer.status == NO_ANSWER:

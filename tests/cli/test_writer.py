@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from cli.config import Settings
+from cli.doctor import _store
 from store.embedded import Embedded
 from store.line_protocol import lines_of, pack
 from store.nats_config import NatsConfig, stream_of
@@ -40,6 +42,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     place, config, store = f"{server.url}/s", tmp_path / "p.toml", Embedded(tmp_path / "a.db")
     config.write_text("[nats]\nkeep_bytes = 10000000\nsettle_seconds = 1.0\n")
     agent = Stream(stream_of(place), NatsConfig(keep_bytes=10**7))
+    assert (_store(place, Settings()).state, agent.kept()) == ("off", 0)
     for first in (1, 31):
         writer = started(place, tmp_path / "a.db", config)
         for number in range(first, first + 30):
@@ -52,11 +55,13 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         server.start()
     last = started(place, tmp_path / "a.db", config)
     assert found(store, 60) == list(range(1, 61))
+    assert (_store(place, Settings()).state, agent.kept()) == ("on", 60)
     last.kill()
     last.wait()
     store.close()
     agent.close()
     server.kill()
+    assert "is the server up" in _store(place, Settings()).why
 
 
 def test_what_is_no_stream(tmp_path: Path) -> None:
