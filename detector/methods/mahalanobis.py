@@ -25,6 +25,8 @@ class Parameters:
     memory_s: float = 300.0
     warm_s: float = 120.0
     """Nobody is judged before the covariance has seen this much."""
+    fewest: int = 60
+    """With coarse steps the two are at least so many of them."""
     ridge: float = 1e-3
     """Added to the correlation matrix, so that metrics that move as one do not make it singular."""
     least: float = 0.01
@@ -79,13 +81,13 @@ class Mahalanobis:
         residual[known] = frame.values[known] - np.nanmedian(frame.values[known], axis=1, keepdims=True)
         residual[np.isnan(residual)] = 0.0
         memory.steps += 1
-        rate = max(1 / memory.steps, step_s / p.memory_s)
+        rate = max(1 / memory.steps, 1 / max(p.memory_s / step_s, p.fewest))
         level = np.abs(np.nan_to_num(frame.values).mean(1))
         far, part = _distances(memory.covariance, residual, p.least * np.maximum(level, 0.1), p.ridge)
         # Who is farthest teaches nothing, or a fault would soon be what is usual.
         rest = np.delete(residual, int(far.argmax()), axis=1)
         memory.covariance += rate * (rest @ rest.T / rest.shape[1] - memory.covariance)
-        if memory.steps * step_s < p.warm_s:
+        if memory.steps < max(p.warm_s / step_s, p.fewest):
             return None
         spread = far.std()
         score = (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))

@@ -56,6 +56,8 @@ class Parameters:
     """Seen before the denoiser is trained, and again after each ..."""
     retrain_s: float = 600.0
     """... so long."""
+    fewest: int = 60
+    """With coarse steps each of the two is at least so many of them."""
     training_windows: int = 4000
 
 
@@ -150,7 +152,7 @@ class Minder:
         if memory.steps % p.window == 0:
             memory.seen = [*memory.seen[-keep:], windows]
         wait = p.retrain_s if memory.denoisers else p.train_s
-        if (memory.steps - memory.trained) * step_s < wait or len(memory.seen) < 2:
+        if memory.steps - memory.trained < max(wait / step_s, p.fewest) or len(memory.seen) < 2:
             return
         memory.trained = memory.steps
         for metric in range(len(memory.metrics)):
