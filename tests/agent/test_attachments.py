@@ -259,3 +259,17 @@ def test_a_number_that_another_file_has_now(monkeypatch: pytest.MonkeyPatch) -> 
     assert [os.path.basename(str(path)) for path in asked] == ["libcudnn.so.9", "libnccl.so.2"]
     assert [library.name for library in attachments.libraries.values()] == ["libnccl.so.2"]
     attachments.close()
+
+
+def test_two_nccls_in_one_process(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """Two copies of NCCL that one process maps, such as one within PyTorch, each carry probes; no call counts twice."""
+    cudart, nccl = copies(emulated, tmp_path / "one")
+    _, second = copies(emulated, tmp_path / "two")
+    second = second.rename(tmp_path / "two/libtorch_cuda.so")
+    seen, process = watch(), caller(cudart, nccl, second, calls=19)
+    other = caller(cudart, second, calls=29)
+    seen.wait_attached(nccl)
+    seen.wait_attached(second)
+    process.call()
+    other.call()
+    assert (total(seen, process.pid), total(seen, other.pid)) == (19, 29)
