@@ -51,6 +51,7 @@ class Rhythm:
 
     def __init__(self) -> None:
         self._held: deque[tuple[Ints, Ints]] = deque()  # signatures and times (ticks), as they were read
+        self._length = 0
         self._read: int | None = None
         self._anchor: Anchor | None = None
         self._marks = np.empty(0, np.int64)  # times of the anchor's last occurrences
@@ -66,7 +67,7 @@ class Rhythm:
             return
         if fresh > len(entries):  # some are lost: what follows has no place behind what was
             self._held.clear()
-            self._marks, fresh = self._marks[:0], len(entries)
+            self._length, self._marks, fresh = 0, self._marks[:0], len(entries)
         new = entries[(count - fresh + np.arange(fresh)) % len(entries)]
         ticks = now // TICK_NS
         # The nearest time with these 32 bits: what came while we read is a moment ahead of us.
@@ -88,8 +89,9 @@ class Rhythm:
 
     def _hold(self, signatures: Ints, times: Ints) -> None:
         self._held.append((signatures, times))
-        while sum(len(one) for one, _ in self._held) > _REMEMBERED + len(self._held[0][0]):
-            self._held.popleft()
+        self._length += len(times)
+        while self._length > _REMEMBERED + len(self._held[0][0]):
+            self._length -= len(self._held.popleft()[0])
 
     def _is_lost(self) -> bool:
         """The anchor came no more for as many operations as three iterations had."""
@@ -115,7 +117,7 @@ class Rhythm:
         took = marks[apart:] - marks[:-apart]
         took = took[-len(places) :]
         if len(took):
-            self._last = int(marks[-1]), float(np.median(took)) * TICK_NS / 1e9
+            self._last = int(marks[-1]), int(np.sort(took)[len(took) // 2]) * TICK_NS / 1e9
         self._marks, self._since_mark = marks[-apart:], len(times) - 1 - int(places[-1])
 
 
