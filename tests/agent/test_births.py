@@ -1,4 +1,4 @@
-"""Whichever call makes a communicator, the probes see who it is, without debug information, and count from its birth."""
+"""Whichever call makes a communicator, the probes see who it is, without debug information, and count from there."""
 
 from __future__ import annotations
 
