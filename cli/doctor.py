@@ -88,10 +88,12 @@ def _sources(settings: Settings) -> Iterator[Finding]:
             except (NothingThereError, OSError, ValueError) as error:
                 yield _blocked(f"source {name}", str(error))
         batch = loop.read_once(workers, time.time_ns(), settings.agent.name, LOOK_S)
+        nothing = {worker.name: getattr(worker.source, "nothing", "") for worker in workers}
         for sample in batch.samples:
             if sample.table == "source" and sample.values["source"] in SOURCES:
-                name, why = f"source {sample.values['source']}", sample.values.get("error")
-                yield _blocked(name, str(why)) if why else Finding(name, "on")
+                word, why = str(sample.values["source"]), sample.values.get("error")
+                name = f"source {word}"
+                yield _blocked(name, str(why)) if why else Finding(name, "on", nothing[word])
             elif sample.table == "probe" and str(sample.values["library"]).startswith("tracepoint "):
                 name, why = str(sample.values["library"]), str(sample.values["reason"] or "")
                 yield _blocked(name, why) if sample.values["state"] == "blocked" else Finding(name, "on", why)

@@ -59,6 +59,11 @@ class Gpu:
         events += [event for event in told if self._repeats.take(now, event)] + self._repeats.due(now)
         return rows + samples("gpu", now, events) + self._health()
 
+    @property
+    def nothing(self) -> str:
+        """Why there are no GPUs to read now; empty: there are, or they are being asked."""
+        return self._watch.error
+
     def close(self) -> None:
         """End the child."""
         self._watch.close()

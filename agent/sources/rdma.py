@@ -65,6 +65,11 @@ class Rdma:
             samples += [_event(name, *_explained(port.files.place, event)) for event in happened]
         return samples
 
+    @property
+    def nothing(self) -> str:
+        """Why there are no ports to read now; empty: there are."""
+        return "" if self._ports else f"there is no RDMA port under {self._class}"
+
     def close(self) -> None:
         """Let go of all files."""
         for port in self._ports.values():

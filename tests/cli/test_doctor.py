@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.config import SOURCES
+from agent.nvml_files import find_library
 from agent.sources.scheduler import TRACEPOINTS
 from bpf.loader import BpfError, Kernel, load
 from bpf.tracepoint import attach
@@ -31,6 +33,23 @@ def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
     assert {name: found[f"source {name}"]["state"] for name in SOURCES} == dict.fromkeys(SOURCES, "on")
     assert {name: found[f"tracepoint {name}"]["state"] for name in TRACEPOINTS} == dict.fromkeys(TRACEPOINTS, "on")
     assert found[f"store {tmp_path / 'none.db'}"]["state"] == "off"
+
+
+def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
+    """A machine without GPU driver or RDMA is well, and is told apart from one whose GPUs and ports are read."""
+    configuration = tmp_path / "peerwatch.toml"
+    port = tmp_path / "one/sys/class/infiniband/mlx5_3/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    for root, words in ((tmp_path / "none", "there is no RDMA port"), (tmp_path / "one", "")):
+        configuration.write_text(f'[agent]\nroot = "{root}"\nsources = ["gpu", "rdma"]\n')
+        code, found = run("--config", str(configuration), "--store", str(tmp_path / "none.db"))
+        assert code == 0
+        assert found["source rdma"]["state"] == "on"
+        assert found["source rdma"]["why"].startswith(words)
+        assert bool(found["source rdma"]["why"]) == bool(words)
+        if not find_library(root, os.environ):
+            assert found["source gpu"]["why"] == "there is no libnvidia-ml.so.1"
 
 
 @pytest.mark.bpf
