@@ -101,14 +101,15 @@ class Peers:
         self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
     def _suspects(self, panel: Panel, bounds: Bounds, center: NDArray[Any]) -> Cells:
-        found = suspects(panel.streaks, panel.strength, bounds.high, bounds.low)
+        prompt = np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics], bool)
+        # Who is long in its collectives waits for others: for a late rank, or for all while it has no work of its own.
+        found = suspects(panel.streaks, panel.strength, bounds.high & ~prompt, bounds.low)
         seated = panel.group[found.entity] >= 0
         if not seated.all():
             side, metric, entity = (part[seated] for part in found.at)
             found = Cells(side, metric, entity, found.strength[seated], found.urgency[seated])
         _one_or_nobody(found, panel, self.config)
         if panel.window.table in self.config.prompt_tables:
-            prompt = np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics])
             hurry = (prompt[found.metric] & (found.side == LOW)) | is_slowed(panel, center)[panel.group[found.entity]]
             found.urgency = np.where(hurry, 1.0, self.config.prompt_factor)
         return found

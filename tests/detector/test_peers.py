@@ -215,3 +215,14 @@ def test_a_late_sender_needs_time_unless_the_task_slows_down(memory: Any, fleet:
 
     assert said(pace=0.7) <= 30
     assert 45 <= said(pace=1.0) <= 90
+
+
+def test_who_waits_for_the_others_is_not_to_blame(memory: Any, fleet: Make) -> None:
+    """A rank that is at its collectives all the time waits there: it may have written a checkpoint before the others."""
+
+    def activity(values: np.ndarray) -> None:
+        values[:] = 0.2 + (values - 100) / 200
+        values[ONSET:, 2] = 0.97
+
+    table = fleet("active_ratio", steps=220, bend=activity)
+    assert named(memory, nccl=table.append_column("gpu", pa.array(["0"] * len(table)))) == []
