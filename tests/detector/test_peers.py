@@ -218,7 +218,7 @@ def test_a_late_sender_needs_time_unless_the_task_slows_down(memory: Any, fleet:
 
 
 def test_who_waits_for_the_others_is_not_to_blame(memory: Any, fleet: Make) -> None:
-    """A rank that is at its collectives all the time waits there: it may have written a checkpoint before the others."""
+    """A rank that is at its collectives all the time waits there: it may have written its checkpoint first."""
 
     def activity(values: np.ndarray) -> None:
         values[:] = 0.2 + (values - 100) / 200
