@@ -58,8 +58,11 @@ def _remembered(kept: Path | None, config: Config, now: int) -> tuple[State, int
     except KeptError as error:
         log.warning("%s", error)
         return None
+    if not 0 <= now - at < STALE_NS:
+        log.info("what was kept is from another time (%d s ago); the detector learns anew", (now - at) / SECOND)
+        return None
     log.info("going on from what was kept %d s ago", (now - at) / SECOND)
-    return (state, at) if 0 <= now - at < STALE_NS else None
+    return state, at
 
 
 def _keep(runner: Runner, kept: Path | None) -> None:
