@@ -29,17 +29,23 @@ _TYPES = tuple(map(Struct, ("<d", "<I4x", "<Q", "<Q", "<q", "<i4x", "<H6x")))
 
 
 def open_library(paths: Iterable[str]) -> None:
-    """Load the first of these libraries that can be, and initialise it. Raises NvmlError.
+    """Load the first of these libraries that can be, and initialise it. Raises NvmlError; OSError where none can be.
 
     What is loaded by path is found again by its name, which is how the binding asks for it.
     """
+    failure: OSError | None = None
     for path in paths:
         try:
             ctypes.CDLL(path)
             break
-        except OSError:  # of another architecture, or needs another libc: the next may do
-            continue
-    nvml.nvmlInit()
+        except OSError as error:  # of another architecture, or needs another libc: the next may do
+            failure = error
+    try:
+        nvml.nvmlInit()
+    except NvmlError as error:
+        if failure is not None and error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            raise OSError(f"the library cannot be loaded: {failure}") from None
+        raise
 
 
 class Fields:

@@ -117,4 +117,6 @@ def main() -> None:
         _tell({"gone": f"NVML says: {error}"})
     except BrokenPipeError:
         pass  # nobody listens any more
+    except OSError as error:
+        _tell({"gone": str(error)})
     os._exit(0)  # the thread that waits for events need not come back

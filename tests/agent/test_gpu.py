@@ -457,6 +457,19 @@ def test_a_library_that_cannot_be_loaded_is_passed_over(
     reader.source.close()
 
 
+def test_a_library_that_is_broken_is_named(gpus: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the only library cannot be loaded, the reason says which and why; it is no event and no stall."""
+    (tmp_path / NAME).write_text("an interrupted download")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(nvml_watch, "find_library", lambda *_: [str(tmp_path / NAME)])
+    reader = Reader(gpus)
+    reader.until(lambda: reader.health)
+    assert reader.health["success"] == 0.0
+    assert f"cannot be loaded: {tmp_path / NAME}" in str(reader.health["error"])
+    assert not reader.events
+    reader.source.close()
+
+
 def test_xid_is_an_event_and_no_gauge_that_sticks(reader: Reader) -> None:
     """It is told once, with the driver's severity, and the next readings say nothing of it."""
     reader.gpus.xid(2, 79)
