@@ -214,7 +214,7 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
         if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
             yield answer | {"functions": {}, "done": True}
             return
-        file = os.fdopen(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_CLOEXEC), "rb")
+        file = os.fdopen(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     finally:
         os.close(named)
     with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
