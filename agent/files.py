@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from collections.abc import Iterable
 
+MOST = 16384
 _OVERLAY = 0x794C7630  # include/uapi/linux/magic.h
 
 
@@ -18,6 +20,14 @@ def identity(descriptor: int) -> str:
     ctypes.CDLL(None).fstatfs(descriptor, system)
     device = "overlay" if system[0] == _OVERLAY else str(status.st_dev)
     return f"{device}:{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"
+
+
+def allow_many() -> None:
+    """Let this process open as many files as it may, up to MOST: each probe is one, and many a limit begins at 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def open_first(paths: Iterable[str]) -> int:

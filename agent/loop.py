@@ -17,6 +17,7 @@ from typing import Protocol
 from agent.attachments import Attachments
 from agent.config import AgentConfig
 from agent.context import Context, NothingThereError, Source
+from agent.files import allow_many
 from agent.processes import Processes
 from bpf.loader import BpfError, load
 from store.catalogue import TABLES
@@ -184,6 +185,7 @@ def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[[int], None] | None = None) -> None:
     """Read and write until told to stop. `prune` is called once a minute with the time (Unix ns)."""
+    allow_many()
     context = open_context(config)
     workers = open_workers(context)
     outbox = Outbox(sink)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ import pytest
 from agent import loop
 from agent.config import AgentConfig
 from agent.context import Context
+from agent.files import MOST
 from store.sample import Batch, Sample
 
 
@@ -154,6 +156,19 @@ def test_run_ends_when_told() -> None:
     times = [batch.time for batch in store.kept]
     assert times == sorted(set(times))
     assert {batch.machine for batch in store.kept} == {"m3"}
+
+
+def test_many_files_can_be_open() -> None:
+    """An agent that was started with a small limit of open files raises it: probes on many libraries need one each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stop = threading.Event()
+    stop.set()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        loop.run(AgentConfig(machine="m3", sources=("host",)), Shut(), stop)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == (hard if 0 <= hard < MOST else MOST)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
