@@ -172,6 +172,10 @@ class Collectors:
         except OSError as error:
             self._take_off(collector)
             collector.reason = f"no probes on its garbage collection: {error.strerror}"
+            if error.errno == errno.ESTALE and collector.file is not None:
+                self._answers.pop((collector.file.device, collector.file.inode), None)
+                if collector.tries < _TRIES:  # a mere touch or link of the file looks like that: it is read anew
+                    collector.state, collector.file = "asked", None
         else:
             collector.state, collector.judged, collector.counted = "on", now, self.entry(collector).copy()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -543,6 +544,17 @@ def test_a_stripped_interpreter_says_so(seen: Any, trainer: Any, emulated: Libra
     (after,) = pauses(seen, process)
     assert after["gc_pauses_total"] - before["gc_pauses_total"] == 3
     assert "gc_seconds_total" not in after
+
+
+@pytest.mark.bpf
+def test_an_interpreter_that_was_touched(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """A file that has changed since it was read for an earlier process, be it only its time, is read anew."""
+    copy = Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "python3.78"))
+    first = begin(seen, emulated, trainer(python=str(copy)))
+    os.utime(copy, (1_000_000_007, 1_000_000_009))
+    second = begin(seen, emulated, trainer(python=str(copy)))
+    assert (second.state, second.reason) == (first.state, first.reason)
+    assert first.answer.identity != second.answer.identity
 
 
 @pytest.mark.bpf
