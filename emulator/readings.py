@@ -12,111 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from emulator.levels import ENDS, LEVELS, READINGS, WORK
 from emulator.simulated import SECOND, START, Array, Columns, Fleet, Place, name_of
 
-Reading = tuple[str, float, float, float]
-"""Metric, level, offset between devices and noise (both as a share of the level, or absolute at level 0)."""
-_HOST: tuple[Reading, ...] = (
-    ("cpu_utilization_ratio", 0.3, 0.05, 0.05),
-    ("cpu_system_ratio", 0.05, 0.1, 0.1),
-    ("cpu_iowait_ratio", 0.004, 0.3, 0.5),
-    ("cpu_pressure_ratio", 0.02, 0.2, 0.5),
-    ("memory_utilization_ratio", 0.45, 0.08, 0.002),
-    ("memory_pressure_ratio", 0.0, 0.0, 0.0),
-    ("io_pressure_ratio", 0.01, 0.3, 0.5),
-    ("disk_read_bytes_total", 6e7, 0.1, 0.4),
-    ("disk_write_bytes_total", 2e6, 0.2, 0.6),
-    ("network_receive_bytes_total", 3e6, 0.1, 0.3),
-    ("network_transmit_bytes_total", 3e6, 0.1, 0.3),
-    ("tcp_retransmit_segments_total", 0.5, 0.3, 1.0),
-    ("context_switches_total", 9e4, 0.05, 0.1),
-    ("processes_running", 18.0, 0.05, 0.15),
-)
-_GPU: tuple[Reading, ...] = (
-    ("duty_cycle_ratio", 0.99, 0.001, 0.004),
-    ("power_watts", 120.0, 0.08, 0.02),
-    ("temperature_celsius", 61.0, 0.06, 0.006),
-    ("sm_clock_hertz", 1.95e9, 0.008, 0.006),
-    ("memory_used_bytes", 6.9e10, 0.01, 0.0),
-    ("graphics_active_ratio", 0.97, 0.002, 0.006),
-    ("sm_active_ratio", 0.05, 0.02, 0.05),
-    ("tensor_active_ratio", 0.0, 0.0, 0.004),
-    ("dram_active_ratio", 0.05, 0.02, 0.05),
-    ("pcie_transmit_bytes_total", 8e7, 0.05, 0.1),
-    ("pcie_receive_bytes_total", 8e7, 0.05, 0.1),
-    ("nvlink_transmit_bytes_total", 1e6, 0.01, 0.1),
-    ("nvlink_receive_bytes_total", 1e6, 0.01, 0.1),
-    ("pcie_generation", 5.0, 0.0, 0.0),
-    ("pcie_width", 16.0, 0.0, 0.0),
-    ("ecc_corrected_total", 0.0, 0.0, 0.0),
-    ("ecc_uncorrected_total", 0.0, 0.0, 0.0),
-    ("nvlink_errors_total", 0.0, 0.0, 0.0),
-    ("throttle_thermal_seconds_total", 0.0, 0.0, 0.0),
-    ("throttle_power_seconds_total", 0.05, 0.3, 0.5),
-)
-_RDMA: tuple[Reading, ...] = (
-    ("transmit_bytes_total", 1e6, 0.05, 0.1),
-    ("receive_bytes_total", 1e6, 0.05, 0.1),
-    ("transmit_wait_ticks_total", 3e3, 0.4, 1.0),
-    ("pfc_transmit_frames_total", 3.0, 0.3, 2.0),
-    ("ecn_marked_packets_total", 30.0, 0.3, 0.8),
-    ("cnp_sent_total", 25.0, 0.3, 0.8),
-    ("packet_sequence_errors_total", 0.0, 0.0, 0.02),
-    ("symbol_errors_total", 0.0, 0.0, 0.0),
-    ("link_downed_total", 0.0, 0.0, 0.0),
-    ("rate_bits_per_second", 4e11, 0.0, 0.0),
-    ("link_up", 1.0, 0.0, 0.0),
-)
-_NCCL: tuple[Reading, ...] = (
-    ("host_blocked_seconds_total", 0.0, 0.0, 0.01),
-    ("active_ratio", 0.1, 0.0, 0.02),
-    ("send_pending_ratio", 0.08, 0.1, 0.3),
-)
-_CUDA: tuple[Reading, ...] = (
-    ("synchronize_seconds_total", 0.0, 0.0, 0.01),
-    ("launches_total", 20.0, 0.05, 0.2),
-    ("gc_pauses_total", 0.2, 0.1, 0.5),
-    ("gc_seconds_total", 0.004, 0.1, 0.5),
-)
-_READINGS: Mapping[str, tuple[Reading, ...]] = {
-    "host": _HOST,
-    "gpu": _GPU,
-    "rdma": _RDMA,
-    "nccl": _NCCL,
-    "cuda": _CUDA,
-}
-# What training adds, per unit of pace; the GPUs' own share of time computing scales some of it.
-_WORK: Mapping[str, float] = {
-    "gpu.power_watts": 530.0,
-    "gpu.sm_active_ratio": 0.75,
-    "gpu.tensor_active_ratio": 0.42,
-    "gpu.dram_active_ratio": 0.35,
-    "gpu.pcie_transmit_bytes_total": 2.1e9,
-    "gpu.pcie_receive_bytes_total": 2.2e9,
-    "gpu.nvlink_transmit_bytes_total": 1.2e11,
-    "gpu.nvlink_receive_bytes_total": 1.2e11,
-    "rdma.transmit_bytes_total": 1.6e10,
-    "rdma.receive_bytes_total": 1.6e10,
-    "cuda.launches_total": 3000.0,
-}
-
-
-# Work of the first and the last stage of a pipeline over that of the others.
-_ENDS: Mapping[str, tuple[float, float]] = {
-    "gpu.power_watts": (0.95, 1.06),
-    "gpu.tensor_active_ratio": (0.92, 1.1),
-    "gpu.dram_active_ratio": (1.1, 1.15),
-    "gpu.sm_active_ratio": (0.97, 1.03),
-    "rdma.transmit_bytes_total": (0.7, 0.6),
-    "rdma.receive_bytes_total": (0.6, 0.7),
-    "gpu.pcie_receive_bytes_total": (1.3, 1.0),
-    "cuda.launches_total": (1.1, 1.2),
-}
-_LEVELS: Mapping[str, tuple[float, float]] = {
-    "gpu.memory_used_bytes": (1.1, 0.9),
-    "host.cpu_utilization_ratio": (1.4, 1.0),
-    "host.disk_read_bytes_total": (2.0, 0.5),
-}
 _WANDER_S = 120.0  # knots between which offsets drift along straight lines
 _SLOTS = (0.7, 0.3)  # of a rank's time for its data-parallel communicator, and for that of all
 _RACK = 8  # machines that share their air
@@ -135,7 +33,7 @@ class Meter:
         f = self.fleet
         shape = (end - begin, f.machines, 1 if self.table == "host" else f.gpus)
         columns: Columns = {}
-        for name, level, offset, noise in _READINGS[self.table]:
+        for name, level, offset, noise in READINGS[self.table]:
             rate = _reading(f, f"{self.table}.{name}", (level, offset, noise), begin, shape)
             columns[name] = self._count(name, rate, begin) if name.endswith("_total") else rate
         if self.table == "nccl":
@@ -169,12 +67,12 @@ def _reading(f: Fleet, key: str, form: tuple[float, float, float], begin: int, s
     level, offset, noise = form
     scale, end = abs(level) or 1.0, begin + shape[0]
     out: Array = _tailed(_dice(f, key, begin), shape) * np.float32(noise * scale)
-    out += _own(f, key, offset * scale, begin, shape) + np.float32(level) * _of_stage(f, _LEVELS, key)
-    if key in _WORK:
+    out += _own(f, key, offset * scale, begin, shape) + np.float32(level) * _of_stage(f, LEVELS, key)
+    if key in WORK:
         # Samples cut iterations at different phases, hence the ripple.
         ripple = 1 + np.float32(0.06 / max(1.0, f.step_s) ** 0.5) * _tailed(_dice(f, key, begin, 1), shape)
-        work = f.pace()[begin:end, None] * f.load[begin:end][:, f.stage] * _of_stage(f, _ENDS, key)[:, 0]
-        out += np.float32(_WORK[key]) * work[:, :, None].astype(np.float32) * ripple
+        work = f.pace()[begin:end, None] * f.load[begin:end][:, f.stage] * _of_stage(f, ENDS, key)[:, 0]
+        out += np.float32(WORK[key]) * work[:, :, None].astype(np.float32) * ripple
     if key.endswith("temperature_celsius"):
         out += _air(f, begin, end)[:, :, None] + np.float32(6) * (f.pace()[begin:end, None, None] - 1).astype(
             np.float32
