@@ -47,7 +47,7 @@ class Crowd:
     task: Ints
     """Of each process; -1: none."""
     running: NDArray[np.bool_]
-    """Of each process: whether its task moves. While it stands, everybody but one waits, which proves no habit."""
+    """Of each process: whether its task moves. While it stands (a hang, a checkpoint) waiting proves no habit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class Lateness:
             seconds = min(seconds, 2 * ranks.period / SECOND)
             excess = self._excess(ranks, crowd, seconds, seats)
             late, sending, others = (np.bincount(crowd.process, part, len(crowd.machine)) for part in excess)
-            self.total[:, seats] = np.minimum(late, _EARNED * np.maximum(others, 0.0)), sending
+            # Nobody is late, and no sender slow, whom the others do not wait for.
+            self.total[:, seats] = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
             self._add_up(now, self.total[:, seats].sum(0), crowd, seats, seconds)
         found = np.flatnonzero((self.convicted[seats] > 0) & (crowd.task >= 0))
         return [self._late(int(process), seats[process]) for process in found]

@@ -25,7 +25,8 @@ from detector.verdict import Finding, Level, Verdict
 from detector.words import subject
 
 Ints = NDArray[np.int64]
-_HALT_S, _HALT_GAPS = 1.0, 1.5
+_MOVES_NS, _MOVES_PERIODS = SECOND // 2, 2.5
+"""A task whose operations have not grown for longer than this stands: clocks differ by half a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,6 @@ class Standing:
     pending: NDArray[np.bool_]
     stuck: NDArray[np.bool_]
     """Whether its communicator has moved nothing for too long while some rank waits."""
-    halted: NDArray[np.bool_]
-    """Whether its communicator has moved nothing for a while, too short to speak of."""
     still_since: Ints
     waits: NDArray[np.bool_]
     """Whether its process waits in any communicator."""
@@ -104,14 +103,13 @@ class Progress:
         still = now - moved
         state.times["calm"][live[~waiting[comm]]] = now
         stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
-        halted = waiting & (still > (_HALT_S + _HALT_GAPS * gap) * SECOND + state.period)
         state.learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
         lead = state.floats["operations"][live] + state.floats["offset"][live]
         lead[state.floats["aligned"][live] == 0] = np.nan
         _, process = np.unique(state.process[live], return_inverse=True)
         waits = np.zeros(len(live), bool)
         np.logical_or.at(waits, process, pending)
-        return Standing(live, comm, process, lead, pending, stuck[comm], halted[comm], moved[comm], waits[process])
+        return Standing(live, comm, process, lead, pending, stuck[comm], moved[comm], waits[process])
 
     def _never_entered(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
         front = np.full(standing.comm.max() + 1, -np.inf)
@@ -253,9 +251,10 @@ class Progress:
         self._seat(tasks)
         machine = ranks.machine[seat]
         team = self.team[machine]
-        halted = np.zeros(len(self.teams) + 1, bool)  # the last one is of those that work for no task
-        np.logical_or.at(halted, team[standing.process], standing.halted)
-        crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, ~halted[team])
+        moved = np.full(len(self.teams) + 1, NEVER)  # the last one is of those that work for no task
+        np.maximum.at(moved, team[standing.process], ranks.times["moved"][standing.place])
+        running = now - moved[team] <= _MOVES_NS + _MOVES_PERIODS * ranks.period
+        crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, running)
         return [
             self._standing_out(now, late, idents[standing.place[first[late.process]]], self.teams[team[late.process]])
             for late in self.lateness.judge(now, ranks, crowd)

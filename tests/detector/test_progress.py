@@ -143,13 +143,16 @@ def test_lost_calls_make_absence_less_sure(memory: Any) -> None:
     assert "17 calls were lost to the probes, so this is less sure" in verdict.message
 
 
-def shares(late: int, sends: int, steps: int = 60) -> dict[str, Any]:
-    """Two columns: from step 35 on the late rank is hardly ever at work, and the slow sender always sending."""
+def shares(late: int, sends: int, steps: int = 60, felt: bool = True) -> dict[str, Any]:
+    """Two columns: from step 35 on the late rank is hardly ever at work, and the slow sender always sending.
+
+    The others wait for them in their collectives, unless it is not `felt`.
+    """
     noise = np.random.default_rng(8).normal(0, 0.02, (steps, 6))
     who = np.arange(6)
 
     def active(step: Any) -> Any:
-        return 0.3 + noise + (step > 35) * np.where(who == late, -0.25, 0.25 * (late >= 0))
+        return 0.3 + noise + (step > 35) * np.where(who == late, -0.25, 0.25 * felt)
 
     def sending(step: Any) -> Any:
         return 0.1 + noise / 2 + (step > 35) * (who == sends) * 0.5
@@ -169,6 +172,11 @@ def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
     """Whose chunks are longer under way than those of the ranks beside it has the slow link."""
     found = [v for v in ranks(memory, stops_at=60, columns=shares(-1, 3)) if v.kind == "progress"]
     assert {(v.machine, v.metric) for v in found} == {("m3", "nccl.send_pending_ratio")}
+
+
+def test_a_slow_sender_that_nobody_waits_for_is_left_alone(memory: Any) -> None:
+    """Congestion that slows no collective is no fault of progress."""
+    assert ranks(memory, stops_at=60, columns=shares(-1, 2, felt=False)) == []
 
 
 def test_equal_shares_name_nobody(memory: Any) -> None:
