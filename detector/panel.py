@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 NO_TASK = -1
 _BLOCKED = "host_blocked_seconds_total"
 _PACE = "operations_total"
-_PACE_LOST = 0.95
+_PACE_LOST, _STANDS = 0.95, 0.1
 COMES_LATE = ("nccl.active_ratio", f"nccl.{_BLOCKED}")
 """Low on whoever comes late to a collective: the others wait for it, it waits for nobody."""
 
@@ -83,10 +83,22 @@ def is_slowed(panel: Panel, center: NDArray[Any]) -> NDArray[np.bool_]:
     """
     if _PACE not in panel.window.metrics:
         return np.ones(panel.groups.count + 1, bool)
+    return _pace_below(_PACE_LOST, panel, center)
+
+
+def standing_tasks(panel: Panel, center: NDArray[Any]) -> list[str]:
+    """The tasks in which hardly an operation is called: what is read of them now is not how they run."""
+    if panel.window.table != "nccl" or _PACE not in panel.window.metrics:
+        return []
+    below = _pace_below(_STANDS, panel, center)
+    return [task for task, stands in zip(panel.tasks, below.tolist(), strict=False) if stands]
+
+
+def _pace_below(share: float, panel: Panel, center: NDArray[Any]) -> NDArray[np.bool_]:
     row = panel.window.metrics.index(_PACE)
     level = panel.groups.middle(panel.norm.level[row : row + 1, : len(panel.group)])[0]
-    slowed: NDArray[np.bool_] = center[row] < _PACE_LOST * level
-    return slowed
+    below: NDArray[np.bool_] = center[row] < share * level
+    return below
 
 
 def is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:

@@ -30,7 +30,7 @@ from detector.dissimilarity import (
 )
 from detector.embedding import depth_of
 from detector.orders import Clear
-from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason
+from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
 from detector.rows import Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
@@ -47,6 +47,8 @@ class Peers:
 
     config: Config
     panels: dict[str, Panel] = field(default_factory=dict)
+    standing: list[str] = field(default_factory=list)
+    """Tasks that stand still, as far as their operations tell."""
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new, judge every table whose next step has come, and say who stands convicted."""
@@ -94,6 +96,8 @@ class Peers:
         panel.strength = distance.strength
         streams = np.bincount(panel.group[panel.group >= 0], minlength=panel.groups.count) * len(window.metrics)
         pace = pace_of(window.table, window.step_ns, streams, config)
+        if window.table == "nccl":
+            self.standing = standing_tasks(panel, distance.center)
         panel.cells = self._suspects(panel, bounds, distance.center)
         enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
         add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
@@ -108,6 +112,9 @@ class Peers:
         if not seated.all():
             side, metric, entity = (part[seated] for part in found.at)
             found = Cells(side, metric, entity, found.strength[seated], found.urgency[seated])
+        if self.standing:  # what differs between the stages of a task that runs speaks neither for nor against them
+            stands = np.array([task in self.standing for task in panel.tasks])
+            found.strength[stands[panel.team[found.entity]]] = 1.0
         _one_or_nobody(found, panel, self.config)
         if panel.window.table in self.config.prompt_tables:
             hurry = (prompt[found.metric] & (found.side == LOW)) | is_slowed(panel, center)[panel.group[found.entity]]
@@ -124,6 +131,9 @@ class Peers:
             unsettle(panel.norm, panel.values, panel.groups, part, bounds, config)
         most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
         suspect = (most > panel.groups.each(enough[None] / 8)) | (np.abs(distance.strength[part.rows]) > 1)
+        if self.standing:
+            stands = np.array([[task in self.standing for task in panel.tasks] + [False]])
+            suspect |= panel.groups.each(stands)
         learn(panel.norm, panel.values, distance, part, suspect, config)
         learn_drift(panel.norm, distance, Part(slice(place % depth, metrics, depth), depth))
         if panel.believed.shape != (metrics, panel.groups.count + 1):

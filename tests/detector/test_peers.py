@@ -226,3 +226,21 @@ def test_who_waits_for_the_others_is_not_to_blame(memory: Any, fleet: Make) -> N
 
     table = fleet("active_ratio", steps=220, bend=activity)
     assert named(memory, nccl=table.append_column("gpu", pa.array(["0"] * len(table)))) == []
+
+
+def test_what_a_standing_task_reads_is_held_against_nobody(memory: Any, fleet: Make) -> None:
+    """A machine that does more than the rest of a task does nothing while all stand; then it does more again."""
+
+    def busier(values: np.ndarray) -> None:
+        values[:, 1] += 60
+        values[200:330] = 0
+
+    def pace(values: np.ndarray) -> None:
+        values[:] = 3.0
+        values[200:330] = 0
+        values[:] = values.cumsum(0)
+
+    readings = fleet("load", steps=500, bend=busier)
+    assert named(memory, odd=readings) != []  # lest this test prove nothing
+    calls = fleet("operations_total", steps=500, bend=pace)
+    assert named(memory, odd=readings, nccl=calls) == []
