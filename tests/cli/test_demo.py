@@ -25,14 +25,12 @@ FAULTS = {
     "slow_link": ("gpu:0",),
     "slow_host": ("gpu:0",),
     "rank_hang": ("gpu:0",),
-    "rank_exit": ("gpu:0",),
     "wrong_collective": ("gpu:0",),
     "gc_pauses": ("gpu:0",),
-    "power_cap": ("gpu:0",),
     "nic_downgrade": ("rdma:mlx5_0/1", "gpu:0"),
     "xid_79": ("gpu:0",),
 }
-"""What may be named; of the faults of the hardware one each of GPU, port and kernel log (the rest: test_bench.py)."""
+"""What may be named; two faults of the hardware, one of a port and one in the kernel log (the rest: test_bench.py)."""
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
 
 
