@@ -15,8 +15,6 @@ import pytest
 from store.places import open_store
 from store.sample import Batch, Sample
 
-NOW = time.time_ns()
-
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, its output and exit code."""
@@ -34,7 +32,7 @@ def row(rank: int, comm: str, *, ranks: int, at: int, operation: str) -> Sample:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two machines of two ranks each: pairs within a machine, and the world; they started 300 s ago."""
-    place = tmp_path_factory.mktemp("store") / "readings.db"
+    place, now = tmp_path_factory.mktemp("store") / "readings.db", time.time_ns()
     with closing(open_store(str(place), create=True)) as store:
         for at in range(8):
             for number, machine in enumerate(("m1", "m2")):
@@ -42,9 +40,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for rank in (2 * number, 2 * number + 1):
                     rows += [row(rank, "feed0", ranks=4, at=at, operation="AllReduce:f32:9")]
                     rows += [row(rank, f"beef{number + 1}", ranks=2, at=at, operation="AllGather:f16:7")]
-                    begun = {"gpu": str(rank % 2), "pid": 700 + rank, "start_time_seconds": NOW / 1e9 - 300}
+                    begun = {"gpu": str(rank % 2), "pid": 700 + rank, "start_time_seconds": now / 1e9 - 300}
                     rows += [Sample("startup", begun)] if at == 0 else []
-                store.write([Batch(machine, NOW - (10 - at) * 10**9, tuple(rows))])
+                store.write([Batch(machine, now - (10 - at) * 10**9, tuple(rows))])
     return place
 
 
