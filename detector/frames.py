@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from detector.config import SECOND
 from detector.rows import NEVER, Rows
 from detector.tasks import Tasks
+from detector.verdict import Finding
 from detector.window import Window
 from store.catalogue import TABLES
 
@@ -36,6 +37,17 @@ class Frames:
 
     windows: dict[str, Window] = field(default_factory=dict)
     judged_at: int = NEVER
+    standing: dict[str, list[Finding]] = field(default_factory=dict)
+    """By task, what was found in its last frame."""
+
+    def judge(
+        self, now: int, rows: Mapping[str, Rows], tasks: Tasks, found: Callable[[Frame, int], list[Finding]]
+    ) -> list[Finding]:
+        """Take in what is new, find what each frame that is due holds, and give all that stands."""
+        self.feed(rows)
+        for frame in self.due(now, tasks):
+            self.standing[frame.task] = found(frame, now)
+        return [finding for findings in self.standing.values() for finding in findings]
 
     def feed(self, rows: Mapping[str, Rows]) -> None:
         """Take in what is new."""

@@ -78,10 +78,6 @@ class Tasks:
         task = self._found.get(machine)
         return task if self.only in (None, task) else None
 
-    def machines_of(self, task: str) -> list[str]:
-        """All machines seen that work for a task."""
-        return [machine for machine in sorted(self.seen) if self.task_of(machine) == task]
-
     def _assign(self) -> dict[str, str]:
         wanted = sorted(self.seen if self.machines is None else self.seen & self.machines)
         if self.said:

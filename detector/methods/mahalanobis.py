@@ -57,20 +57,12 @@ class Mahalanobis:
     parameters: Parameters = field(default_factory=Parameters)
     frames: Frames = field(default_factory=Frames)
     memory: dict[str, Memory] = field(default_factory=dict)
-    standing: dict[str, Finding] = field(default_factory=dict)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new and say who has been farthest from the peers for long enough."""
-        self.frames.feed(rows)
-        for frame in self.frames.due(now, tasks):
-            finding = self._judge(frame, now)
-            if finding is None:
-                self.standing.pop(frame.task, None)
-            else:
-                self.standing[frame.task] = finding
-        return list(self.standing.values())
+        return self.frames.judge(now, rows, tasks, self._judge)
 
-    def _judge(self, frame: Frame, now: int) -> Finding | None:
+    def _judge(self, frame: Frame, now: int) -> list[Finding]:
         p, step_s = self.parameters, self.frames.step_s()
         memory = self.memory.get(frame.task)
         if memory is None or (memory.machines, memory.metrics) != (frame.machines, frame.metrics):
@@ -88,7 +80,7 @@ class Mahalanobis:
         rest = np.delete(residual, int(far.argmax()), axis=1)
         memory.covariance += rate * (rest @ rest.T / rest.shape[1] - memory.covariance)
         if memory.steps < max(p.warm_s / step_s, p.fewest):
-            return None
+            return []
         spread = far.std()
         score = (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
         worst = int(score.argmax())
@@ -96,12 +88,12 @@ class Mahalanobis:
         memory.streak.note(worst if score[worst] > limit else -1, max(3, round(p.continuity_s / step_s)))
         who = memory.streak.lasting(p.share)
         if who < 0:
-            return None
+            return []
         machine, key = frame.machines[who], frame.metrics[int(part[:, who].argmax())]
         since = now - int(p.continuity_s * SECOND)
         message = f"{machine} is farthest from its {len(far) - 1} peers over all metrics, most of all by {key}"
         verdict = Verdict(now, frame.task, machine, None, "mahalanobis", key, float(score[who]), since, "crit", message)
-        return Finding(verdict, False, 1.0)
+        return [Finding(verdict, False, 1.0)]
 
 
 def _distances(covariance: Floats, residual: Floats, least: Floats, ridge: float) -> tuple[Floats, Floats]:

@@ -36,14 +36,10 @@ class Median:
     frames: Frames = field(default_factory=Frames)
     since: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """By task, machine and metric, Unix ns."""
-    standing: dict[str, list[Finding]] = field(default_factory=dict)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new and say who has been an outlier for long enough."""
-        self.frames.feed(rows)
-        for frame in self.frames.due(now, tasks):
-            self.standing[frame.task] = self._judge(frame, now)
-        return [finding for findings in self.standing.values() for finding in findings]
+        return self.frames.judge(now, rows, tasks, self._judge)
 
     def _judge(self, frame: Frame, now: int) -> list[Finding]:
         known = ~np.isnan(frame.values).all(1)

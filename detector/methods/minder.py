@@ -88,33 +88,25 @@ class Minder:
     parameters: Parameters = field(default_factory=Parameters)
     frames: Frames = field(default_factory=Frames)
     memory: dict[str, Memory] = field(default_factory=dict)
-    standing: dict[str, Finding] = field(default_factory=dict)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new and say whom the first metric that has a lasting candidate convicts."""
-        self.frames.feed(rows)
-        for frame in self.frames.due(now, tasks):
-            finding = self._judge(frame, now)
-            if finding is None:
-                self.standing.pop(frame.task, None)
-            else:
-                self.standing[frame.task] = finding
-        return list(self.standing.values())
+        return self.frames.judge(now, rows, tasks, self._judge)
 
-    def _judge(self, frame: Frame, now: int) -> Finding | None:
+    def _judge(self, frame: Frame, now: int) -> list[Finding]:
         chosen = [frame.metrics.index(key) for key in PRIORITY if key in frame.metrics] or range(len(frame.metrics))
         metrics, values = tuple(frame.metrics[at] for at in chosen), frame.values[list(chosen)]
         memory = self._remember(frame, metrics, values)
         p, step_s = self.parameters, self.frames.step_s()
         if memory.steps < p.window:
-            return None
+            return []
         scale = np.where(memory.most > memory.least, memory.most - memory.least, 1.0)
         windows = ((memory.ring - memory.least) / scale).transpose(1, 2, 0)
         self._train(memory, windows, step_s)
         if not memory.denoisers:
-            return None
+            return []
         steps = max(3, round(p.continuity_s / step_s))
-        found = None
+        found: list[Finding] = []
         for metric, denoiser in memory.denoisers.items():
             score = scores(_latent(denoiser, windows[metric]))
             worst = int(score.argmax())
@@ -122,8 +114,8 @@ class Minder:
             streak = memory.streaks.setdefault(metric, Streak())
             streak.note(worst if score[worst] > limit else -1, steps)
             who = streak.lasting(p.share)
-            if who >= 0 and found is None:
-                found = self._finding(memory, (metric, who, float(score[who])), now, frame.task)
+            if who >= 0 and not found:
+                found = [self._finding(memory, (metric, who, float(score[who])), now, frame.task)]
         return found
 
     def _remember(self, frame: Frame, metrics: tuple[str, ...], values: Floats) -> Memory:
