@@ -6,6 +6,8 @@ import socket
 
 import msgspec
 
+from store.settings import refuse_outside
+
 SOURCES = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup")
 """Every source, by the stem of its file under `agent/sources/`."""
 
@@ -48,21 +50,19 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""
-        for key, low, high in (
+        bounds = (
             ("period_seconds", 0.05, 3600.0),
             ("limit_seconds", 0.01, 3600.0),
             ("scan_seconds", 0.1, 3600.0),
             ("progress_hertz", 0.0, 100.0),
             ("keep_seconds", 1.0, 1e10),
             ("keep_bytes", 1_000_000, 1 << 60),
-        ):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"agent.{key} is {getattr(self, key)}: it must lie between {low:g} and {high:g}")
+        )
+        refuse_outside(self, "agent", bounds)
         for key, known in (("sources", SOURCES), ("cuda_calls", CUDA_CALLS)):
             for word in getattr(self, key):
                 if word not in known:
                     raise ValueError(f"agent.{key} names {word!r}: known are {', '.join(known)}")
-
         if self.return_probes not in RETURN_PROBES:
             raise ValueError(f"agent.return_probes is {self.return_probes!r}: known are {', '.join(RETURN_PROBES)}")
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from store.contract import StoreError
+from store.settings import refuse_outside, token_of
 
 DIALECTS = ("auto", "v1", "v2")
 READINGS = ("auto", "influxql", "flux")
@@ -48,33 +47,21 @@ class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""
-        for key, low, high in (
+        bounds = (
             ("post_seconds", 0.1, 3600.0),
             ("timeout_seconds", 0.1, 3600.0),
             ("keep_days", 1, 36500),
             ("spool_bytes", 100_000, 1 << 50),
             ("spool_seconds", 1.0, 1e10),
-        ):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"influxdb.{key} is {getattr(self, key)}: it must lie between {low:g} and {high:g}")
+        )
+        refuse_outside(self, "influxdb", bounds)
         for key, known in (("dialect", DIALECTS), ("reading", READINGS)):
             if getattr(self, key) not in known:
                 raise ValueError(f"influxdb.{key} is {getattr(self, key)!r}: known are {', '.join(known)}")
 
     def token(self) -> str:
-        """The token: from its file, else from systemd's credential, else from the environment; empty if none is given.
-
-        Raises StoreError where the file that was named cannot be read.
-        """
-        credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / CREDENTIAL
-        file = self.token_file or (str(credential) if os.path.isfile(credential) else "")
-        if not file:
-            return os.environ.get(TOKEN_VARIABLE, "").strip()
-        try:
-            return next(iter(Path(file).read_text().splitlines()), "").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise StoreError(f"influxdb.token_file {file} cannot be read: {why}") from error
+        """What `token_of` finds."""
+        return token_of("influxdb", self.token_file, CREDENTIAL, TOKEN_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)

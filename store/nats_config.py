@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from store.contract import StoreError
+from store.settings import refuse_outside, token_of
 
 TOKEN_VARIABLE = "PEERWATCH_NATS_TOKEN"  # noqa: S105 - a name, no secret
 CREDENTIAL = "nats-token"
@@ -42,31 +41,19 @@ class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""
-        for key, low, high in (
+        bounds = (
             ("post_seconds", 0.1, 3600.0),
             ("timeout_seconds", 0.1, 3600.0),
             ("settle_seconds", 0.1, 3600.0),
             ("keep_seconds", 1.0, 1e9),
             ("keep_bytes", 100_000, 1 << 50),
             ("replicas", 1, 5),
-        ):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"nats.{key} is {getattr(self, key)}: it must lie between {low:g} and {high:g}")
+        )
+        refuse_outside(self, "nats", bounds)
 
     def token(self) -> str:
-        """The token: from its file, else from systemd's credential, else from the environment; empty if none is given.
-
-        Raises StoreError where the file that was named cannot be read.
-        """
-        credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / CREDENTIAL
-        file = self.token_file or (str(credential) if os.path.isfile(credential) else "")
-        if not file:
-            return os.environ.get(TOKEN_VARIABLE, "").strip()
-        try:
-            return next(iter(Path(file).read_text().splitlines()), "").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise StoreError(f"nats.token_file {file} cannot be read: {why}") from error
+        """What `token_of` finds."""
+        return token_of("nats", self.token_file, CREDENTIAL, TOKEN_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from detector.alert import Alert, Sink
+from store.settings import refuse_outside
 from store.statuses import Status, Statuses
 
 
@@ -27,11 +28,8 @@ class InfluxdbConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""
-        for key, low in (("heartbeat_seconds", 1.0), ("repeat_seconds", 0.0)):
-            if not low <= getattr(self, key) <= 1e6:
-                raise ValueError(
-                    f"alerts.influxdb.{key} is {getattr(self, key)}: it must lie between {low:g} and 1e+06"
-                )
+        bounds = (("heartbeat_seconds", 1.0, 1e6), ("repeat_seconds", 0.0, 1e6))
+        refuse_outside(self, "alerts.influxdb", bounds)
 
 
 class Influxdb(Sink):
