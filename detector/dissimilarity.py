@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
+from detector.peer_groups import Groups
 from detector.window import grown
 from store.catalogue import METRICS
 
 Array = NDArray[np.floating[Any]]
-Either = NDArray[Any]
-"""Numbers or truth values."""
 Ints = NDArray[np.int64]
 _CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.92 of its variance
 _DRIFT_CALLS = 40.0
@@ -23,80 +21,6 @@ FARTHEST = 99.0
 """Any deviation of a metric that never moves is this many bounds away."""
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
 _TINY = float(np.finfo(np.float32).tiny)
-
-
-def middle(values: Array) -> Array:
-    """Median along the last axis, NaN left out (NaN where nothing is known); [metric, entity] -> [metric]."""
-    flat = values.reshape(-1, values.shape[-1])
-    gaps = np.isnan(flat)
-    if not gaps.any():
-        return _halfway(flat).reshape(values.shape[:-1])
-    result = np.full(len(flat), np.nan, values.dtype)
-    missing = gaps.sum(-1)
-    whole, some = np.flatnonzero(missing == 0), np.flatnonzero((missing > 0) & (missing < flat.shape[-1]))
-    if len(whole):
-        result[whole] = _halfway(flat[whole])
-    if len(some):
-        ordered = np.sort(flat[some], axis=-1)  # NaN goes to the end
-        last = flat.shape[-1] - missing[some] - 1
-        each = np.arange(len(some))
-        result[some] = (ordered[each, last // 2] + ordered[each, (last + 1) // 2]) / 2
-    return result.reshape(values.shape[:-1])
-
-
-def _halfway(values: Array) -> Array:
-    """Median along the last axis where all is known."""
-    half, odd = divmod(values.shape[-1], 2)
-    parted = np.partition(values, half, -1)
-    upper: Array = parted[:, half]
-    return upper if odd else (upper + parted[:, :half].max(-1)) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Who is compared with whom; what belongs to groups is [metric, group], with a last column for who has no peers."""
-
-    of: Ints
-    """[entity]: its group, or -1."""
-    sizes: tuple[tuple[Ints, Ints], ...]
-    """By size: the groups of that size [n], and their members [n, size]."""
-    count: int
-    everybody: bool
-    """Whether all are in one group, which spares copies."""
-
-    def middle(self, values: Either) -> Either:
-        """Median of each group."""
-        return self._over(values, middle)
-
-    def total(self, values: Either) -> Either:
-        """Sum of each group."""
-        return self._over(values, lambda members: members.sum(-1))
-
-    def _over(self, values: Either, reduce: Callable[[Either], Either]) -> Either:
-        out = np.full((len(values), self.count + 1), np.nan, values.dtype if values.dtype != bool else float)
-        if self.everybody:
-            out[:, 0] = reduce(values)
-        else:
-            for groups, members in self.sizes:
-                out[:, groups] = reduce(values[:, members])
-        return out
-
-    def each(self, by_group: Either) -> Either:
-        """[metric, entity] (or what spreads to that): every entity's share of what is said of its group."""
-        return by_group[:, :1] if self.everybody else by_group[:, self.of]
-
-
-def groups_of(of: Ints) -> Groups:
-    """Groups out of each entity's group number, -1 where it has none."""
-    count = int(of.max(initial=-1)) + 1
-    order = np.argsort(of, kind="stable")[np.count_nonzero(of < 0) :]
-    size = np.bincount(of[order], minlength=count)
-    first = np.cumsum(size) - size
-    sizes = []
-    for each in np.unique(size[size > 0]).tolist():
-        groups = np.flatnonzero(size == each)
-        sizes.append((groups, order[first[groups][:, None] + np.arange(each)]))
-    return Groups(of, tuple(sizes), count, count == 1 and len(order) == len(of))
 
 
 @dataclass(frozen=True, slots=True)

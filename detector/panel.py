@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.continuity import Cells, Streaks, nothing
-from detector.dissimilarity import Groups, Norm, groups_of, middle
+from detector.dissimilarity import Norm
 from detector.embedding import Embedding
+from detector.peer_groups import Groups, groups_of, middle
 from detector.rows import NEVER
 from detector.verdict import Finding
 from detector.window import Window

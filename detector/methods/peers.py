@@ -20,17 +20,16 @@ from detector.dissimilarity import (
     Part,
     bounds_of,
     compare,
-    groups_of,
     has_peers,
     learn,
     learn_drift,
-    middle,
     rule,
     unsettle,
 )
 from detector.embedding import depth_of
 from detector.orders import Clear
 from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
+from detector.peer_groups import groups_of, middle
 from detector.rows import Rows
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
