@@ -20,6 +20,7 @@ from detector.config import SECOND, Config
 from detector.lateness import LATE, Crowd, Late, Lateness
 from detector.ranks import Ranks
 from detector.rows import NEVER, Rows
+from detector.standing import Standing, standing_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
 from detector.words import subject
@@ -27,23 +28,6 @@ from detector.words import subject
 Ints = NDArray[np.int64]
 _MOVES_NS, _MOVES_PERIODS = SECOND // 2, 2.5
 """A task whose operations have not grown for longer than this stands: clocks differ by half a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The live series at one time, and what is known of each one's communicator; arrays over live series."""
-
-    place: Ints
-    comm: Ints
-    process: Ints
-    lead: NDArray[np.float64]
-    """Operations enqueued, usual differences in counting taken off."""
-    pending: NDArray[np.bool_]
-    stuck: NDArray[np.bool_]
-    """Whether its communicator has moved nothing for too long while some rank waits."""
-    still_since: Ints
-    waits: NDArray[np.bool_]
-    """Whether its process waits in any communicator."""
 
 
 @dataclass(slots=True)
@@ -65,7 +49,7 @@ class Progress:
             self.series.note_losses(sources)
         if new is not None and len(new.time) and "comm" in new.texts and "operations_total" in new.metrics:
             self.series.feed(new)
-        standing = self._standing(now)
+        standing = standing_of(now, self.series, self.config)
         if standing is None:
             return []
         idents = list(self.series.number)
@@ -84,32 +68,6 @@ class Progress:
             for verdict, task in zip(found, teams, strict=True)
             if task is not None
         ]
-
-    def _standing(self, now: int) -> Standing | None:
-        state = self.series
-        live = state.live(now)
-        if not len(live):
-            return None
-        _, comm = np.unique(state.code[live], return_inverse=True)
-        pending = state.floats["pending"][live] > 0
-        count = int(comm.max()) + 1
-        moved, rest = np.full(count, NEVER), np.full(count, NEVER)
-        gap, waiting = np.zeros(count), np.zeros(count, bool)
-        np.maximum.at(moved, comm, np.maximum(state.times["moved"], state.times["calm"])[live])
-        np.maximum.at(rest, comm, state.times["moved"][live])
-        np.maximum.at(gap, comm, state.floats["gap"][live])
-        np.logical_or.at(waiting, comm, pending)
-        patience = np.maximum(self.config.still_s, self.config.still_gaps * gap) + state.period / SECOND
-        still = now - moved
-        state.times["calm"][live[~waiting[comm]]] = now
-        stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
-        state.learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
-        lead = state.floats["operations"][live] + state.floats["offset"][live]
-        lead[state.floats["aligned"][live] == 0] = np.nan
-        _, process = np.unique(state.process[live], return_inverse=True)
-        waits = np.zeros(len(live), bool)
-        np.logical_or.at(waits, process, pending)
-        return Standing(live, comm, process, lead, pending, stuck[comm], moved[comm], waits[process])
 
     def _never_entered(self, now: int, standing: Standing, idents: list[tuple[str, ...]]) -> list[Verdict]:
         front = np.full(standing.comm.max() + 1, -np.inf)
