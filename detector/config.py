@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SECOND = 1_000_000_000
 
@@ -53,6 +53,10 @@ class Config:
     """Deviations beyond this many bounds say no more than this."""
     false_alarm_days: float = 7.0
     """Healthy days per false verdict in one task: sets how much evidence convicts."""
+    calibration: str = ""
+    """A file of `peerwatch calibrate`: what healthy recordings of this fleet say of the evidence that convicts."""
+    caution: dict[str, float] = field(default_factory=dict)
+    """By table, or by method: how many times the evidence convicts that would otherwise."""
     spread_share: float = 0.2
     """When more of the machines than this deviate at once, it is the task and not a machine."""
     still_s: float = 8.0
@@ -73,3 +77,7 @@ class Config:
     """Live, so much is read again each time, for rows that came later still."""
     history_s: float = 300.0
     """Live, the detector begins this far back, so that it knows the norm when it starts."""
+
+    def caution_of(self, what: str) -> float:
+        """How many times the usual evidence convicts by this table or method; `*` speaks for those not named."""
+        return self.caution.get(what, self.caution.get("*", 1.0))

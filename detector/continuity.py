@@ -92,6 +92,8 @@ class Pace:
     step_ns: int
     nats: float
     strongest: float
+    caution: float
+    """Times the nats of `enough` that convict; what one step can add stays, so each of them costs time."""
 
 
 def pace_of(table: str, step_ns: int, streams: Ints, config: Config) -> Pace:
@@ -102,7 +104,8 @@ def pace_of(table: str, step_ns: int, streams: Ints, config: Config) -> Pace:
     looks = np.maximum(streams, 1) * config.false_alarm_days * 86400 / independent
     enough = np.maximum(np.log(looks), config.nats)
     shortest_steps = max(3.0, config.shortest_s * factor / step_s)
-    return Pace(step_s / independent, enough / shortest_steps, enough, step_ns, config.nats, config.strength_most)
+    share, most, caution = step_s / independent, enough / shortest_steps, config.caution_of(table)
+    return Pace(share, most, enough, step_ns, config.nats, config.strength_most, caution)
 
 
 def enough_of(streaks: Streaks, cells: Cells, group: Ints, pace: Pace, unknown: NDArray[np.bool_]) -> Nats:
@@ -115,7 +118,7 @@ def enough_of(streaks: Streaks, cells: Cells, group: Ints, pace: Pace, unknown: 
     if strange.any():
         wolf = streaks.cleared[:, : len(unknown)].sum(-1)[cells.side, cells.metric]
         own = np.where(strange, np.maximum(own, np.minimum(1 + wolf / 2, 2.0**MOST_DOUBLINGS)), own)
-    enough: Nats = pace.enough[group[cells.entity]] * own
+    enough: Nats = pace.enough[group[cells.entity]] * own * pace.caution
     return enough
 
 

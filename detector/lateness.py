@@ -85,8 +85,12 @@ class Lateness:
     convicted: Floats = field(default_factory=lambda: np.zeros(0))
     judged_at: int = 0
 
-    def judge(self, now: int, ranks: Ranks, crowd: Crowd) -> list[Late]:
-        """Who stands out at `now` (Unix ns), judged once a period of the series' rows."""
+    def judge(self, now: int, ranks: Ranks, crowd: Crowd, caution: float = 1.0) -> list[Late]:
+        """Who stands out at `now` (Unix ns), judged once a period of the series' rows.
+
+        `caution` is how many times the usual evidence convicts.
+        """
+        enough = _ENOUGH * caution
         seconds = (now - self.judged_at) / SECOND if self.judged_at else 1.0
         seats = crowd.seat
         for name in ("evidence", "since", "looks", "firsts", "convicted"):
@@ -99,14 +103,18 @@ class Lateness:
             late, sending, others = (np.bincount(crowd.process, part, len(crowd.machine)) for part in excess)
             # Nobody is late, and no sender slow, whom the others do not wait for.
             self.total[:, seats] = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
-            self._add_up(now, self.total[:, seats].sum(0), crowd, seats, seconds)
+            self._add_up(now, self.total[:, seats].sum(0), crowd, enough, seconds)
         found = np.flatnonzero((self.convicted[seats] > 0) & (crowd.task >= 0))
-        return [self._late(int(process), seats[process]) for process in found]
+        return [self._late(int(process), seats[process], enough) for process in found]
 
-    def _late(self, process: int, seat: np.int64) -> Late:
+    def weights(self) -> Floats:
+        """[process]: evidence in multiples of what usually convicts."""
+        return self.evidence / _ENOUGH
+
+    def _late(self, process: int, seat: np.int64, enough: float) -> Late:
         parts = self.total[:, seat]
         share = self.firsts[seat] / max(self.looks[seat], 1.0)
-        score, weight = float(parts.sum()) / BOUND, float(self.evidence[seat]) / _ENOUGH
+        score, weight = float(parts.sum()) / BOUND, float(self.evidence[seat]) / enough
         signal = SENDING if parts[SENDING] > _MAINLY * parts.sum() else LATE
         return Late(process, signal, score, weight, float(share), int(self.since[seat]))
 
@@ -134,7 +142,8 @@ class Lateness:
             out[signal, runs] = np.where(warm, smooth - norm, 0.0)
         return out
 
-    def _add_up(self, now: int, score: Floats, crowd: Crowd, seats: Ints, seconds: float) -> None:
+    def _add_up(self, now: int, score: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
+        seats = crowd.seat
         worst, apart = _worst(score, crowd)
         against = np.where(apart, np.clip(score / BOUND - 1, -1.0, _STEP), -1.0) * crowd.running
         before = self.evidence[seats]
@@ -143,9 +152,9 @@ class Lateness:
         self.looks[begins] = self.firsts[begins] = 0.0
         self.looks[seats] += crowd.running
         self.firsts[seats] += worst & crowd.running
-        self.evidence[seats] = after = np.clip(before + against * seconds, 0.0, 3 * _ENOUGH)
+        self.evidence[seats] = after = np.clip(before + against * seconds, 0.0, 3 * enough)
         held = self.convicted[seats] > 0
-        self.convicted[seats] = (after >= _ENOUGH) | (held & (after > 0))
+        self.convicted[seats] = (after >= enough) | (held & (after > 0))
 
 
 def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, Floats, Floats]:

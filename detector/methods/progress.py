@@ -215,7 +215,7 @@ class Progress:
         crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, running)
         return [
             self._standing_out(now, late, idents[standing.place[first[late.process]]], self.teams[team[late.process]])
-            for late in self.lateness.judge(now, ranks, crowd)
+            for late in self.lateness.judge(now, ranks, crowd, self.config.caution_of("progress"))
         ]
 
     def _seat(self, tasks: Tasks) -> None:
