@@ -51,9 +51,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a writer stands: messages that wait for it, and those that the stream dropped before it came."""
+    """How a writer stands: messages that wait for it, those that it took and did not settle yet, and those that the
+    stream dropped before it came."""
 
     waiting: int
+    unsettled: int
     lost: int
 
 
@@ -117,7 +119,8 @@ class Stream:
             writer = await context.consumer_info(self.address.stream, name)
             first = (await context.stream_info(self.address.stream)).state.first_seq
             reached = writer.delivered.stream_seq if writer.delivered else 0
-            return Standing(writer.num_pending or 0, max(0, first - 1 - reached))
+            lost = max(0, first - 1 - reached)
+            return Standing(writer.num_pending or 0, writer.num_ack_pending or 0, lost)
 
         return self._asked(look())
 
