@@ -8,10 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Protocol
 
 from agent.attachments import Attachments
@@ -19,6 +16,7 @@ from agent.config import AgentConfig
 from agent.context import Context, NothingThereError, Source
 from agent.files import allow_many
 from agent.processes import Processes
+from agent.reader import Reader, Worker
 from bpf.loader import BpfError, load
 from store.catalogue import TABLES
 from store.sample import Batch, Sample, Value
@@ -39,67 +37,6 @@ class Sink(Protocol):
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep the batches. Raises OSError or ValueError when it cannot."""
-
-
-class Worker:
-    """One source with a thread of its own, and how it fares; the thread of one that hangs ends with the process."""
-
-    def __init__(self, name: str, source: Source) -> None:
-        self.name, self.source = name, source
-        self.running: Future[list[Sample]] | None = None
-        self.started = 0.0
-        self.failures = 0
-        self.error = ""
-        self._jobs: SimpleQueue[tuple[int, Future[list[Sample]]] | None] = SimpleQueue()
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
-
-    def start(self, now: int) -> None:
-        """Begin a reading, unless the last one is still at it."""
-        if self.running is None:
-            self.started = time.monotonic()
-            self.running = Future()
-            self._jobs.put((now, self.running))
-
-    def close(self) -> None:
-        """End the thread and close the source; one that hangs is left behind."""
-        self._jobs.put(None)
-        if self.running is None or self.running.done():
-            self.source.close()
-
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            now, reading = job
-            try:
-                reading.set_result(list(self.source.read(now)))
-            except BaseException as error:  # it is collect's to say what went wrong
-                reading.set_exception(error)
-
-    def collect(self, deadline: float) -> list[Sample]:
-        """What the reading brought by the deadline, and a row on how it went."""
-        assert self.running is not None
-        reading, samples = self.running, list[Sample]()
-        before, self.error = self.error, ""
-        try:
-            samples = reading.result(max(deadline - time.monotonic(), 0.0))
-            self.running = None
-        except FutureTimeoutError as error:
-            self.error = f"still reading after {time.monotonic() - self.started:.1f} s"
-            if reading.done():  # the time-out was the source's own
-                self.error, self.running = f"{type(error).__name__}: {error}", None
-        except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
-            self.error = f"{type(error).__name__}: {error}"
-            self.running = None
-        self.failures += bool(self.error)
-        if self.error and self.error.split(" after")[0] != before.split(" after")[0]:
-            log.warning("source %s: %s", self.name, self.error)
-        values: dict[str, Value] = {
-            "source": self.name,
-            "success": float(not self.error),
-            "duration_seconds": time.monotonic() - self.started,
-            "failures_total": self.failures,
-            "error": self.error or None,
-        }
-        return [*samples, Sample("source", values)]
 
 
 @dataclass
@@ -151,24 +88,20 @@ def open_worker(context: Context, name: str) -> Worker:
     return Worker(name, source)
 
 
-def open_workers(context: Context) -> list[Worker]:
+def open_reader(context: Context) -> Reader:
     """The configured sources that this machine can give; the others are named with their reason."""
-    workers = []
+    reader = Reader()
     for name in context.config.sources:
         try:
-            workers.append(open_worker(context, name))
+            reader.workers.append(open_worker(context, name))
         except (NothingThereError, OSError, ValueError) as error:
             log.warning("source %s is off: %s", name, error)
-    return workers
+    return reader
 
 
-def read_once(workers: list[Worker], now: int, machine: str, limit_s: float) -> Batch:
-    """One reading of all sources, each within the same time limit."""
-    for worker in workers:
-        worker.start(now)
-    deadline = time.monotonic() + limit_s
-    samples = [sample for worker in workers for sample in worker.collect(deadline)]
-    return Batch(machine, now, tuple(_joined(samples)))
+def read_once(reader: Reader, now: int, machine: str, limit_s: float) -> Batch:
+    """One reading of all sources within the time limit."""
+    return Batch(machine, now, tuple(_joined(reader.read(now, limit_s))))
 
 
 def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -187,13 +120,13 @@ def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[
     """Read and write until told to stop. `prune` is called once a minute with the time (Unix ns)."""
     allow_many()
     context = open_context(config)
-    workers = open_workers(context)
+    reader = open_reader(context)
     outbox = Outbox(sink)
     due = pruned = time.monotonic()
-    log.info("%s: sources %s", config.name, ", ".join(worker.name for worker in workers) or "none")
+    log.info("%s: sources %s", config.name, ", ".join(worker.name for worker in reader.workers) or "none")
     try:
         while not stop.is_set():
-            outbox.send(read_once(workers, time.time_ns(), config.name, config.limit_seconds))
+            outbox.send(read_once(reader, time.time_ns(), config.name, config.limit_seconds))
             if prune and time.monotonic() - pruned >= PRUNE_PERIOD_S:
                 pruned = time.monotonic()
                 prune(time.time_ns())
@@ -201,15 +134,11 @@ def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[
             due += config.period_seconds * max(1, -(-(time.monotonic() - due) // config.period_seconds))
             stop.wait(max(due - time.monotonic(), 0.0))
     finally:
-        close(workers, context)
+        close(reader, context)
 
 
-def close(workers: list[Worker], context: Context) -> None:
-    """Let go of everything; a source that hangs is left behind, it ends with the process."""
-    for worker in workers:
-        try:
-            worker.close()
-        except (OSError, ValueError) as error:
-            log.warning("source %s did not close: %s", worker.name, error)
+def close(reader: Reader, context: Context) -> None:
+    """Let go of everything."""
+    reader.close()
     if context.kernel is not None:
         context.kernel.close()

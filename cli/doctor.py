@@ -75,20 +75,21 @@ def _sources(settings: Settings) -> Iterator[Finding]:
     from agent import loop
     from agent.config import SOURCES
     from agent.context import NothingThereError
+    from agent.reader import Reader
 
     context = loop.open_context(settings.agent)
-    workers = []
+    reader = Reader()
     try:
         for name in SOURCES:
             if name not in settings.agent.sources:
                 yield Finding(f"source {name}", "off", "not in the configuration", f'add "{name}" to agent.sources')
                 continue
             try:
-                workers.append(loop.open_worker(context, name))
+                reader.workers.append(loop.open_worker(context, name))
             except (NothingThereError, OSError, ValueError) as error:
                 yield _blocked(f"source {name}", str(error))
-        batch = loop.read_once(workers, time.time_ns(), settings.agent.name, LOOK_S)
-        nothing = {worker.name: getattr(worker.source, "nothing", "") for worker in workers}
+        batch = loop.read_once(reader, time.time_ns(), settings.agent.name, LOOK_S)
+        nothing = {worker.name: getattr(worker.source, "nothing", "") for worker in reader.workers}
         for sample in batch.samples:
             if sample.table == "source" and sample.values["source"] in SOURCES:
                 word, why = str(sample.values["source"]), sample.values.get("error")
@@ -99,7 +100,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
                 yield _blocked(name, why) if sample.values["state"] == "blocked" else Finding(name, "on", why)
         yield from _libraries(context)
     finally:
-        loop.close(workers, context)
+        loop.close(reader, context)
 
 
 def _libraries(context: Context) -> Iterator[Finding]:

@@ -22,13 +22,13 @@ class Watch:
 
     def __init__(self, **settings: Any) -> None:
         self.context = loop.open_context(AgentConfig(machine="m41", scan_seconds=0.1, **settings))
-        self.workers = loop.open_workers(self.context)
+        self.reader = loop.open_reader(self.context)
         self.open = True
         self.rows: dict[str, list[dict[str, Any]]] = {}
 
     def read(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of one reading, by table."""
-        batch = loop.read_once(self.workers, time.time_ns(), "m41", 20.0)
+        batch = loop.read_once(self.reader, time.time_ns(), "m41", 20.0)
         self.rows = {}
         for sample in batch.samples:
             self.rows.setdefault(sample.table, []).append(dict(sample.values))
@@ -54,7 +54,7 @@ class Watch:
         """Take the probes off; once is enough."""
         if self.open:
             self.open = False
-            loop.close(self.workers, self.context)
+            loop.close(self.reader, self.context)
 
 
 class Caller:

@@ -25,6 +25,7 @@ from agent.nvml_files import NAME, find_library
 from agent.nvml_process import Child, ChildError
 from agent.nvml_watch import STALL_NS, Watch
 from agent.processes import Process
+from agent.reader import Reader as AllSources
 from agent.sources.gpu import Gpu, open_source
 from agent.training import Trainee
 from emulator.build import Libraries
@@ -183,24 +184,23 @@ def test_nvml_hang_blocks_nobody(reader: Reader) -> None:
 def test_hang_costs_other_sources_nothing(gpus: Gpus) -> None:
     """While NVML hangs, the loop's reading has the other sources' rows, and the source itself did not time out."""
     context = Context(AgentConfig())
-    workers = [loop.open_worker(context, name) for name in ("host", "gpu")]
+    everything = AllSources(loop.open_worker(context, name) for name in ("host", "gpu"))
     now, limit = 1_700_000_000 * SECOND, time.monotonic() + 60
     tables = set[str]()
     while "gpu" not in tables and time.monotonic() < limit:
         now += SECOND
-        tables = {sample.table for sample in loop.read_once(workers, now, "m31", 20.0).samples}
+        tables = {sample.table for sample in loop.read_once(everything, now, "m31", 20.0).samples}
         time.sleep(0.1)
     gpus.hang()
     for _ in range(12):
         now += SECOND
-        samples = loop.read_once(workers, now, "m31", 20.0).samples
+        samples = loop.read_once(everything, now, "m31", 20.0).samples
         assert [sample.table for sample in samples].count("host") == 1
         told = {str(sample.values["source"]): sample.values for sample in samples if sample.table == "source"}
         assert told["gpu"]["success"] == 1.0
     assert told["nvml"]["success"] == 0.0
     gpus.hang(False)
-    for worker in workers:
-        worker.close()
+    everything.close()
 
 
 def test_a_clock_set_forward_is_no_hang(reader: Reader) -> None:

@@ -14,6 +14,7 @@ from agent import loop
 from agent.config import AgentConfig
 from agent.context import Context
 from agent.files import MOST
+from agent.reader import Reader, Worker
 from store.sample import Batch, Sample
 
 
@@ -53,9 +54,9 @@ class Stuck(Steady):
         return super().read(now)
 
 
-def workers(**sources: Any) -> list[loop.Worker]:
-    """Sources on threads of their own."""
-    return [loop.Worker(name, source) for name, source in sources.items()]
+def opened(**sources: Any) -> Reader:
+    """A reader of these sources."""
+    return Reader(Worker(name, source) for name, source in sources.items())
 
 
 def fared(batch: Batch) -> dict[Any, Any]:
@@ -65,7 +66,7 @@ def fared(batch: Batch) -> dict[Any, Any]:
 
 def test_a_failing_source_is_counted_and_named() -> None:
     """Its error, count and duration are metrics, and the other source's row is there."""
-    running = workers(steady=Steady(), broken=Broken())
+    running = opened(steady=Steady(), broken=Broken())
     loop.read_once(running, 1, "m3", 5.0)
     batch = loop.read_once(running, 207, "m3", 5.0)
     assert (batch.machine, batch.time) == ("m3", 207)
@@ -78,18 +79,21 @@ def test_a_failing_source_is_counted_and_named() -> None:
 
 
 def test_a_hanging_source_costs_the_others_nothing() -> None:
-    """It is waited for once until the limit, not started again, and comes back when it can."""
-    stuck, steady = Stuck(), Steady()
-    running = workers(stuck=stuck, steady=steady)
+    """It is waited for until the limit, not started again, and comes back when it can; so with two of them."""
+    stuck, other, steady = Stuck(), Stuck(), Steady()
+    running = opened(stuck=stuck, other=other, steady=steady)
     for now in (1, 2, 3):
-        batch = loop.read_once(running, now, "m3", 0.05)
+        batch = loop.read_once(running, now, "m3", 0.8)
         assert fared(batch)["steady"]["success"] == 1.0
-        assert "still reading" in fared(batch)["stuck"]["error"]
-    assert stuck.readings == 1
+        for name in ("stuck", "other"):
+            assert "still reading" in fared(batch)[name]["error"]
+    assert stuck.readings == other.readings == 1
     stuck.free.set()
+    other.free.set()
     batch = loop.read_once(running, 4, "m3", 5.0)
-    assert fared(batch)["stuck"]["success"] == 1.0
-    assert fared(batch)["stuck"]["failures_total"] == 3
+    for name in ("stuck", "other"):
+        assert fared(batch)[name]["success"] == 1.0
+        assert fared(batch)[name]["failures_total"] == 3
     loop.close(running, Context(AgentConfig()))
     assert steady.closed
 
@@ -104,7 +108,7 @@ class Slow(Steady):
 
 def test_a_time_out_of_the_sources_own_is_a_failure_like_others() -> None:
     """It is read again the next period."""
-    running = workers(slow=Slow())
+    running = opened(slow=Slow())
     for now in (1, 2, 3):
         batch = loop.read_once(running, now, "m3", 5.0)
     assert fared(batch)["slow"]["failures_total"] == 3
@@ -204,7 +208,7 @@ def test_two_sources_tell_of_one_device_in_one_row() -> None:
     events = [Sample("event", {"source": "a", "code": "b", "message": text}) for text in ("first", "second")]
     calls = Rows(Sample("cuda", {"gpu": "0", "pid": 31}), Sample("cuda", {"gpu": "1", "pid": 47}), *events)
     pauses = Rows(Sample("cuda", {"gpu": "1", "gc_pauses_total": 5}))
-    running = workers(calls=calls, pauses=pauses)
+    running = opened(calls=calls, pauses=pauses)
     samples = loop.read_once(running, 19, "m3", 5.0).samples
     told = [dict(row.values) for row in samples if row.table == "cuda"]
     assert told == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]

@@ -390,7 +390,7 @@ def trainer(emulated: Libraries) -> Iterator[Callable[..., Trainer]]:
 
 def watched(seen: Any) -> Collectors:
     """The interpreters that an agent knows."""
-    (source,) = [worker.source for worker in seen.workers if worker.name == "python"]
+    (source,) = [worker.source for worker in seen.reader.workers if worker.name == "python"]
     found: Collectors = source.watched
     return found
 
@@ -563,7 +563,7 @@ def test_too_many_collections(seen: Any, trainer: Any, emulated: Libraries, tmp_
     process = trainer(stand_in(tmp_path, 14))
     process.do("libraries[2].run(1)")
     found = begin(seen, emulated, process)
-    (source,) = [worker.source for worker in seen.workers if worker.name == "python"]
+    (source,) = [worker.source for worker in seen.reader.workers if worker.name == "python"]
     begun = time.time_ns()
 
     def rows(now: int) -> list[dict[str, Any]]:

@@ -93,7 +93,7 @@ class Trainee:
 def seen(probes_allowed: None, emulated: Libraries) -> Iterator[Watch]:
     """One agent for all of these tests; a process keeps its probes on the libraries."""
     opened, keeper = Watch(sources=SOURCES), Trainee(emulated, 99)
-    if any(worker.name == "scheduler" for worker in opened.workers):
+    if any(worker.name == "scheduler" for worker in opened.reader.workers):
         opened.wait_attached(emulated.nccl)
         yield opened
     keeper.close()
@@ -159,7 +159,7 @@ def test_waits_of_data_loaders_count(seen: Watch, trainee: Callable[..., Trainee
     one = trainee()
     if not Path(f"/proc/{one.pid}/task/{one.pid}/children").exists():
         pytest.skip("this kernel does not list children (CONFIG_PROC_CHILDREN)")
-    (scheduler,) = [worker.source for worker in seen.workers if worker.name == "scheduler"]
+    (scheduler,) = [worker.source for worker in seen.reader.workers if worker.name == "scheduler"]
     rival()
     start = f"import subprocess; said = subprocess.Popen(['/usr/bin/python3', '-I', '-c', {on_first_cpu(SPIN)!r}]).pid"
     child = int(one.do(start))

@@ -106,7 +106,7 @@ def test_scheduler_cost_of_a_reading(watch: Any, trainees: Callable[[int], Train
         assert one.end() == "trains"
         one.do(f"import threading\nfor _ in range({THREADS}): threading.Thread(target=time.sleep, args=(999,)).start()")
         seen.until(one.row)
-    (scheduler,) = [worker.source for worker in seen.workers if worker.name == "scheduler"]
+    (scheduler,) = [worker.source for worker in seen.reader.workers if worker.name == "scheduler"]
     living = seen.context.training.living
     spent, begin = 0.0, time.time_ns()
     for reading in range(READINGS):

@@ -62,10 +62,10 @@ def test_probed_sources_keep_the_contract(watch: Any, caller: Any, emulated: Lib
     seen, process = watch(), caller(emulated.cudart, emulated.nccl, mix="ncclAllReduce=2,cudaStreamSynchronize=1")
     seen.wait_attached(emulated.nccl)
     process.call()
-    for worker in seen.workers:
+    for worker in seen.reader.workers:
         check(list(worker.source.read(time.time_ns())))
     rows = seen.until(lambda rows: all(rows.get(table) for table in ("nccl", "cuda", "host")) and rows)
-    assert {row["source"] for row in rows["source"]} == {*(worker.name for worker in seen.workers), "kernel"}
+    assert {row["source"] for row in rows["source"]} == {*(worker.name for worker in seen.reader.workers), "kernel"}
 
 
 @pytest.mark.bpf

@@ -1,0 +1,162 @@
+"""Reads the sources: one after another on one thread, for a thread that wakes up costs more than most readings.
+
+A source that is slow has a thread of its own, and one that hangs keeps the thread that it hangs on: the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
+
+from agent.context import Source
+from store.sample import Sample, Value
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 0.25
+"""Share of the time limit after which the others wait no longer behind a source."""
+
+
+class Worker:
+    """One source, and how it fares."""
+
+    def __init__(self, name: str, source: Source) -> None:
+        self.name, self.source = name, source
+        self.running: Future[list[Sample]] | None = None
+        self.started = self.took = 0.0
+        """When the last reading began (monotonic seconds), and how long the last one that ended took."""
+        self.failures = 0
+        self.error = ""
+
+    def read(self, now: int) -> None:
+        """Read the source; what it brought, or what went wrong, is there for `collect`."""
+        assert self.running is not None
+        self.started = time.monotonic()
+        try:
+            samples, failure = list(self.source.read(now)), None
+        except BaseException as error:  # it is collect's to say what went wrong
+            samples, failure = [], error
+        self.took = time.monotonic() - self.started
+        if failure is None:
+            self.running.set_result(samples)
+        else:
+            self.running.set_exception(failure)
+
+    def collect(self, deadline: float) -> list[Sample]:
+        """What the reading brought by the deadline, and a row on how it went."""
+        assert self.running is not None
+        reading, samples = self.running, list[Sample]()
+        before, self.error = self.error, ""
+        try:
+            samples = reading.result(max(deadline - time.monotonic(), 0.0))
+            self.running = None
+        except FutureTimeoutError as error:
+            self.error = f"still reading after {time.monotonic() - self.started:.1f} s"
+            if reading.done():  # the time-out was the source's own
+                self.error, self.running = f"{type(error).__name__}: {error}", None
+        except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
+            self.error = f"{type(error).__name__}: {error}"
+            self.running = None
+        self.failures += bool(self.error)
+        if self.error and self.error.split(" after")[0] != before.split(" after")[0]:
+            log.warning("source %s: %s", self.name, self.error)
+        values: dict[str, Value] = {
+            "source": self.name,
+            "success": float(not self.error),
+            "duration_seconds": time.monotonic() - self.started if self.running else self.took,
+            "failures_total": self.failures,
+            "error": self.error or None,
+        }
+        return [*samples, Sample("source", values)]
+
+    def close(self) -> None:
+        """Close the source; one that hangs is left behind, it ends with the process."""
+        if self.running is None or self.running.done():
+            self.source.close()
+
+
+class _Round:
+    """One reading of several sources, which threads take one by one."""
+
+    def __init__(self, now: int, workers: Sequence[Worker]) -> None:
+        self.now = now
+        self.waiting: deque[Worker] = deque()
+        self.over = threading.Event()
+        self._left = len(workers)
+        self._lock = threading.Lock()
+        for worker in workers:
+            worker.started, worker.running = time.monotonic(), Future()
+
+    def work(self) -> None:
+        """Read what waits until nothing does."""
+        while True:
+            try:
+                worker = self.waiting.popleft()
+            except IndexError:
+                return
+            self.read(worker)
+
+    def read(self, worker: Worker) -> None:
+        """Read one source."""
+        worker.read(self.now)
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self.over.set()
+
+
+class Reader:
+    """All sources of an agent."""
+
+    def __init__(self, workers: Iterable[Worker] = ()) -> None:
+        self.workers = list(workers)
+        self._rounds: SimpleQueue[_Round | None] = SimpleQueue()
+        self._begin()
+
+    def read(self, now: int, limit_s: float) -> list[Sample]:
+        """What all sources brought within the limit, and a row on how each went."""
+        deadline, patience = time.monotonic() + limit_s, PATIENCE * limit_s
+        idle = [worker for worker in self.workers if worker.running is None]
+        current = _Round(now, idle)
+        for worker in idle:
+            if worker.took < patience:
+                current.waiting.append(worker)
+            else:
+                threading.Thread(target=current.read, args=(worker,), name=worker.name, daemon=True).start()
+        self._rounds.put(current)
+        while idle and not current.over.wait(min(patience, max(deadline - time.monotonic(), 0.0))):
+            if time.monotonic() >= deadline:
+                break
+            if current.waiting:
+                self._leave()
+                self._rounds.put(current)
+        return [sample for worker in self.workers for sample in worker.collect(deadline)]
+
+    def close(self) -> None:
+        """End the thread and close the sources."""
+        self._rounds.put(None)
+        for worker in self.workers:
+            try:
+                worker.close()
+            except (OSError, ValueError) as error:
+                log.warning("source %s did not close: %s", worker.name, error)
+
+    def _leave(self) -> None:
+        """Another thread goes on; this one ends when the source that it hangs on lets it go."""
+        self._rounds.put(None)
+        self._rounds = SimpleQueue()
+        self._begin()
+
+    def _begin(self) -> None:
+        threading.Thread(target=_serve, args=(self._rounds,), name="sources", daemon=True).start()
+
+
+def _serve(rounds: SimpleQueue[_Round | None]) -> None:
+    while (current := rounds.get()) is not None:
+        current.work()
