@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,6 +41,8 @@ class Panel:
     """Each entity's task, an index into `tasks`, or -1."""
     groups: Groups = field(default_factory=lambda: groups_of(np.zeros(0, np.int64)))
     """Who is compared with whom."""
+    titles: list[tuple[int, str]] = field(default_factory=list)
+    """[group]: its task, an index into `tasks`, and what its members are within it; empty: all there are."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's machine as a number."""
     judged_at: int = NEVER
@@ -59,6 +61,10 @@ class Panel:
     def group(self) -> Ints:
         """Each entity's peer group."""
         return self.groups.of
+
+    def stands(self, standing: Collection[str]) -> NDArray[np.bool_]:
+        """[1, group]: whether its task is one of these; False for who has no group."""
+        return np.array([[self.tasks[task] in standing for task, _ in self.titles] + [False]], bool)
 
 
 def reason(panel: Panel, cell: tuple[int, int, int]) -> str:
@@ -92,7 +98,8 @@ def standing_tasks(panel: Panel, center: NDArray[Any]) -> list[str]:
     if panel.window.table != "nccl" or _PACE not in panel.window.metrics:
         return []
     below = _pace_below(_STANDS, panel, center)
-    return [task for task, stands in zip(panel.tasks, below.tolist(), strict=False) if stands]
+    move = {task for (task, _), stands in zip(panel.titles, below.tolist(), strict=False) if not stands}
+    return [panel.tasks[task] for task in {task for task, _ in panel.titles} - move]
 
 
 def _pace_below(share: float, panel: Panel, center: NDArray[Any]) -> NDArray[np.bool_]:

@@ -69,6 +69,9 @@ class Detector:
             state.tasks.feed(new)
         state.tasks.turn(now)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
+        for method in state.methods:
+            if isinstance(method, Progress):
+                state.tasks.learn_roles(now, method.series)
         for panels in self._panels():
             findings = [at_port(finding, panels) for finding in findings]
         return state.incidents.update(now, findings, state.tasks.orders)

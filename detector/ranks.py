@@ -36,6 +36,8 @@ class Ranks:
     operation: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
     code: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The communicator as a number; -1: not known."""
+    processes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """(machine, GPU) -> its number, in the order of numbers."""
     process: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The process as a number."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -46,7 +48,6 @@ class Ranks:
     lost: dict[str, float] = field(default_factory=dict)
     """Machine -> probe hits that its kernel side could not keep at all."""
     _comms: dict[str, int] = field(default_factory=lambda: {"": -1})
-    _processes: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def note_losses(self, rows: Rows) -> None:
         """Take in what the agents' sources say of themselves."""
@@ -111,9 +112,9 @@ class Ranks:
     def _seat(self, first: int) -> None:
         """Give series from `first` on the numbers of their process and machine."""
         for place, ident in enumerate(list(self.number)[first:], first):
-            process = self._processes.setdefault(ident[:2], len(self._processes))
+            process = self.processes.setdefault(ident[:2], len(self.processes))
             self.process[place] = process
-            self.machine = grown(self.machine, (len(self._processes),), -1)
+            self.machine = grown(self.machine, (len(self.processes),), -1)
             self.machine[process] = self.machines.setdefault(ident[0], len(self.machines))
 
     def _learn_period(self, gap: Ints) -> None:

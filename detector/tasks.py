@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.orders import Orders
+from detector.ranks import Ranks
+from detector.roles import Roles
 from detector.rows import Rows
 
 EVERYBODY = "all"
@@ -27,6 +29,7 @@ class Tasks:
     seen: set[str] = field(default_factory=set)
     orders: Orders = field(default_factory=Orders)
     """A machine in maintenance works for no task."""
+    roles: Roles = field(default_factory=Roles)
     version: int = 0
     """Grows whenever somebody may belong to another task."""
     _found: dict[str, str] = field(default_factory=dict)
@@ -53,6 +56,10 @@ class Tasks:
     def turn(self, now: int) -> None:
         """Begin the step at `now` (Unix ns), all rows of which are fed."""
         self.version += self.orders.turn(now)
+
+    def learn_roles(self, now: int, ranks: Ranks) -> None:
+        """Learn what each rank does in its task from how the ranks stand at `now` (Unix ns)."""
+        self.version += self.roles.look(now, ranks)
 
     def _meet(self, rows: Rows) -> None:
         if rows.idents is not self._idents.get(rows.table):

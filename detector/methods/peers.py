@@ -29,8 +29,9 @@ from detector.dissimilarity import (
 from detector.embedding import depth_of
 from detector.orders import Clear
 from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
-from detector.peer_groups import groups_of, middle
+from detector.peer_groups import middle
 from detector.rows import Rows
+from detector.seating import seat, without_peers
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
 from detector.window import Window
@@ -86,7 +87,7 @@ class Peers:
         snapshot = window.snapshot(now, config.hold_steps)
         if not snapshot.size:
             return
-        self._seat(panel, tasks)
+        seat(panel, tasks, self.config)
         panel.values = panel.embedding.push(snapshot, depth_of(window.step_ns / 1e9, config))
         panel.norm.fit(snapshot.shape)
         panel.streaks.fit(snapshot.shape)
@@ -131,8 +132,7 @@ class Peers:
         most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
         suspect = (most > panel.groups.each(enough[None] / 8)) | (np.abs(distance.strength[part.rows]) > 1)
         if self.standing:
-            stands = np.array([[task in self.standing for task in panel.tasks] + [False]])
-            suspect |= panel.groups.each(stands)
+            suspect |= panel.groups.each(panel.stands(self.standing))
         learn(panel.norm, panel.values, distance, part, suspect, config)
         learn_drift(panel.norm, distance, Part(slice(place % depth, metrics, depth), depth))
         if panel.believed.shape != (metrics, panel.groups.count + 1):
@@ -143,46 +143,9 @@ class Peers:
         rule(panel.norm, distance, panel.groups, part, bounds, panel.believed, config)
         panel.streaks.cleared[:, part.rows] *= (1 - 1 / config.trust_steps) ** weight
 
-    def _seat(self, panel: Panel, tasks: Tasks) -> None:
-        """Give each entity its task, peer group and machine numbers; who changes task or group begins anew."""
-        entities = panel.window.entities
-        if panel.seated == (tasks.version, len(entities)):
-            return
-        panel.seated = (tasks.version, len(entities))
-        numbers: dict[str, int] = {name: place for place, name in enumerate(panel.tasks)}
-        machines: dict[str, int] = {}
-        team = np.full(len(entities), NO_TASK, np.int64)
-        machine = np.empty(len(entities), np.int64)
-        for place, (name, _) in enumerate(entities):
-            task = tasks.task_of(name)
-            if task is not None:
-                team[place] = numbers.setdefault(task, len(numbers))
-            machine[place] = machines.setdefault(name, len(machines))
-        before = np.full(len(entities), NO_TASK, np.int64)
-        before[: len(panel.team)] = panel.team
-        moved = np.flatnonzero((before != team) & (before != NO_TASK))
-        if len(moved):
-            panel.norm.forget(moved)
-            panel.streaks.forget(moved)
-        panel.tasks, panel.team, panel.machine = list(numbers), team, machine
-        panel.groups = groups_of(team)
-
     def without_peers(self) -> list[str]:
         """Who is compared with nobody, and why, a sentence each."""
-        found = []
-        for table, panel in sorted(self.panels.items()):
-            count, metrics = panel.strength.shape[1], slice(len(panel.strength))
-            for number in range(panel.groups.count):
-                members = np.flatnonzero(panel.group == number)
-                who = f"{table}, task {panel.tasks[number]}" if len(members) else table
-                old = members[members < count]
-                seen = len(old) > 0 and (np.median(panel.norm.count[metrics, old]) >= self.config.peer_steps)
-                if 0 < len(members) < self.config.fewest_peers:
-                    least = self.config.fewest_peers
-                    found.append(f"{who}: no peers, as {len(members)} are too few to be compared (at least {least})")
-                elif seen and panel.believed.shape[1] > number and not panel.believed[:, number].any():
-                    found.append(f"{who}: no peers, as the readings of one foretell nothing of the others'")
-        return found
+        return without_peers(self.panels, self.config)
 
     def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []

@@ -1,0 +1,142 @@
+"""Roles: which ranks of a task are replicas of each other, as their communicators show it.
+
+Stages of a pipeline carry different loads, so a rank's peers are those of its own stage. The stage is a rank's place in
+the communicators whose operations go from one rank to the next (Send, Recv): one for a whole pipeline, or one for each
+pair of neighbours. Where none is seen, ranks that smaller communicators than the task's largest join have one role:
+tensor, data and expert groups lie within a stage.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import SECOND
+from detector.ranks import Ranks
+from detector.rows import NEVER
+
+Ints = NDArray[np.int64]
+UNKNOWN = -1
+_JOINED, _MIXED = 10**6, 10**9
+"""Below the first a role is a stage, below the second a set of joined ranks, else a mix of those on one machine."""
+_LOOK_NS = 10 * SECOND
+_LOOKS = 6
+"""So often communicators are looked at after some were new: the first operations do not show what they are for."""
+_LONGEST = 256
+"""More stages than this are none: the ranks were misread."""
+
+
+@dataclass(slots=True)
+class Roles:
+    """What is known of roles; who is not read for a while keeps its own."""
+
+    process: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """(machine, GPU) -> role."""
+    machine: dict[str, int] = field(default_factory=dict)
+    """The role of all its ranks, or a number for their mix."""
+    pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
+    """Communicators, by number, that were seen to go from rank to rank."""
+    known: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
+    """Pairs of process and communicator, as one number, at the last look."""
+    left: int = 0
+    looked_at: int = NEVER
+
+    def of(self, machine: str, device: str | None) -> int:
+        """The role of a machine or of one of its devices; of a port that of its machine."""
+        whole = self.machine.get(machine, UNKNOWN)
+        if device is None or not device.startswith("gpu:"):
+            return whole
+        return self.process.get((machine, device[4:]), whole if whole < _MIXED else UNKNOWN)
+
+    def look(self, now: int, ranks: Ranks) -> bool:
+        """Learn from how the ranks stand at `now` (Unix ns), now and then; whether somebody's role is another."""
+        if now - self.looked_at < _LOOK_NS:
+            return False
+        self.looked_at = now
+        live = ranks.live(now)
+        live = live[np.isfinite(ranks.floats["rank"][live])]
+        pairs = np.unique(ranks.process[live] * (int(ranks.code.max(initial=0)) + 2) + ranks.code[live])
+        # Who falls silent changes nobody's role; who comes, or forms communicators anew, may.
+        if not np.isin(pairs, self.known).all():
+            self.left = _LOOKS
+        if not self.left or not len(live):
+            return False
+        self.left -= 1
+        self.known = pairs
+        return self._learn(live, ranks)
+
+    def _learn(self, live: Ints, ranks: Ranks) -> bool:
+        people, person = np.unique(ranks.process[live], return_inverse=True)
+        comms, comm = np.unique(ranks.code[live], return_inverse=True)
+        words = ranks.operation[live].astype(str)
+        pairs = np.char.startswith(words, "Send") | np.char.startswith(words, "Recv")
+        seen = comms[2 * np.bincount(comm, pairs) > np.bincount(comm)]
+        self.pipes = np.union1d(self.pipes[np.isin(self.pipes, comms)], seen)
+        piped = np.isin(comms, self.pipes)[comm]
+        rank = ranks.floats["rank"][live].astype(np.int64)
+        stage = _stages(person[piped], comm[piped], rank[piped], len(people))
+        task = _joined(person, comm, len(people))
+        size = np.nan_to_num(ranks.floats["ranks"][live], nan=np.inf)
+        largest = np.zeros(len(people))
+        np.maximum.at(largest, task[person], size)
+        small = size < largest[task[person]]
+        part = people[_joined(person[small], comm[small], len(people))] + _JOINED
+        part[np.bincount(person[small], minlength=len(people)) == 0] = UNKNOWN
+        return self._note(people, np.where(np.isin(task, task[stage >= 0]), stage, part), ranks)
+
+    def _note(self, people: Ints, role: Ints, ranks: Ranks) -> bool:
+        """Write down the roles of processes, and of their machines; whether any is another."""
+        idents, machines = list(ranks.processes), list(ranks.machines)
+        process = {idents[at]: one for at, one in zip(people.tolist(), role.tolist(), strict=True)}
+        of: dict[str, set[int]] = {}
+        for at, one in zip(ranks.machine[people].tolist(), role.tolist(), strict=True):
+            of.setdefault(machines[at], set()).add(one)
+        machine = {name: _mix(roles) for name, roles in of.items()}
+        before = len(self.process), len(self.machine)
+        changed = process.items() - self.process.items() or machine.items() - self.machine.items()
+        self.process |= process
+        self.machine |= machine
+        return bool(changed) or before != (len(self.process), len(self.machine))
+
+
+def named(role: int) -> str:
+    """A role in words, for people."""
+    if role < _JOINED:
+        return f"stage {role + 1} of the pipeline"
+    return "one role" if role < _MIXED else "one mix of stages"
+
+
+def _mix(roles: set[int]) -> int:
+    return roles.pop() if len(roles) == 1 else _MIXED + zlib.crc32(repr(sorted(roles)).encode())
+
+
+def _joined(person: Ints, comm: Ints, people: int) -> Ints:
+    """A label for each person, the same for all whom communicators join: the least of their numbers."""
+    label = np.arange(people)
+    while True:
+        of_comm = np.full(int(comm.max(initial=0)) + 1, people)
+        np.minimum.at(of_comm, comm, label[person])
+        new = label.copy()
+        np.minimum.at(new, person, of_comm[comm])
+        if (new == label).all():
+            return label
+        label = new
+
+
+def _stages(person: Ints, comm: Ints, rank: Ints, people: int) -> Ints:
+    """How many stages lie before each person, by the longest way there; -1 where no pipeline is known."""
+    stage = np.full(people, UNKNOWN)
+    np.maximum.at(stage, person, rank)
+    order = np.lexsort((rank, comm))
+    near = np.flatnonzero(np.diff(comm[order]) == 0)
+    first, then = order[near], order[near + 1]
+    apart = rank[then] - rank[first]
+    for _ in range(_LONGEST):
+        before = stage.copy()
+        np.maximum.at(stage, person[then], stage[person[first]] + apart)
+        if (stage == before).all():
+            return stage
+    return np.full(people, UNKNOWN)
