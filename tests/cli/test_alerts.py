@@ -102,17 +102,21 @@ def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
     wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists()).kill()
     assert server.kept == []  # nobody knows whether it was told
     store.write([verdict("m02", now - 80 * SECOND, "crit"), verdict("m01", now - 70 * SECOND, "ok")])
-    wait_for(detector(), store, lambda: len(server.kept) >= 2).kill()
+    wait_for(detector(), store, lambda: delivered(place) >= 2).kill()
     said = [(row["event"], row["machine"], row["level"]) for row in map(json.loads, server.kept)]
     assert sorted(said) == [("begun", "m02", "crit"), ("over", "m01", "ok")]
-    third = wait_for(detector(), store, lambda: delivered(place) >= 2)
+    store.write([verdict("m03", now - 60 * SECOND, "warn")])
+    third = wait_for(detector(), store, lambda: delivered(place) >= 3)
     third.send_signal(signal.SIGTERM)
     assert "hush" not in third.communicate()[1]
-    assert len(server.kept) == 2
+    assert [json.loads(one)["machine"] for one in server.kept[2:]] == ["m03"]
     shown = CliRunner().invoke(app, ["alerts", "show", "--config", str(config)]).output
-    assert "webhook: 2 delivered, 0 failed, 0 refused, 0 dropped, 0 hung, 1 open" in shown
+    assert "webhook: 3 delivered, 0 failed, 0 refused, 0 dropped, 0 hung, 2 open" in shown
     told = json.loads(CliRunner().invoke(app, ["alerts", "show", "--json", "--config", str(config)]).output)
-    assert (told["webhook"]["delivered"], [level for level, _ in told["webhook"]["told"].values()]) == (2, ["crit"])
+    assert (told["webhook"]["delivered"], [level for level, _ in told["webhook"]["told"].values()]) == (
+        3,
+        ["crit", "warn"],
+    )
     store.close()
 
 
