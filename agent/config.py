@@ -8,7 +8,7 @@ import msgspec
 
 from store.settings import refuse_outside
 
-SOURCES = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup")
+SOURCES = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup", "stacks")
 """Every source, by the stem of its file under `agent/sources/`."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
@@ -40,6 +40,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often to look for new processes and libraries."""
     progress_hertz: float = 20.0
     """How often to look at the progress of transfers; 0: never."""
+    stacks_after_seconds: float = 8.0
+    """How long a process may ask for no operation before its stacks are taken."""
     return_probes: str = "auto"
     """Probes on returns, where nothing else tells how long a garbage collection took: auto (where the kernel lets them
     pass every filter of system calls), never, always (but for processes whose system calls are filtered)."""
@@ -55,6 +57,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("limit_seconds", 0.01, 3600.0),
             ("scan_seconds", 0.1, 3600.0),
             ("progress_hertz", 0.0, 100.0),
+            ("stacks_after_seconds", 1.0, 86400.0),
             ("keep_seconds", 1.0, 1e10),
             ("keep_bytes", 1_000_000, 1 << 60),
         )
@@ -67,6 +70,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"agent.return_probes is {self.return_probes!r}: known are {', '.join(RETURN_PROBES)}")
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
             raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
+        if "stacks" in self.sources and "nccl" not in self.sources:
+            raise ValueError("agent.sources needs nccl beside stacks: it tells which processes stand still")
         for word in {"scheduler", "python"} & set(self.sources):
             if not {"nccl", "cuda"} & set(self.sources):
                 raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they tell which processes train")

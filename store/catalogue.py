@@ -63,6 +63,7 @@ TABLES: dict[str, Table] = {
         Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
+        Table("stack", ("gpu",), False, "where a process that stands still is"),
         Table("task", (), False, "which training task the machine works for"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
@@ -204,6 +205,13 @@ startup | checkpoint_read_bytes | bytes | gauge | none | 0 | 0 | bytes read in t
 startup | communicator_begun_seconds | seconds | gauge | none | 0 | 0 | from its start until it asked for its first communicator
 startup | communicator_made_seconds | seconds | gauge | none | 0 | 0 | from its start until it had its first communicator, seen at its next call
 startup | first_operation_seconds | seconds | gauge | none | 0 | 0 | from its start until its first operation
+stack | pid | number | gauge | none | 0 | 0 | process, as the agent's PID namespace numbers it
+stack | form | text | text | none | 0 | 0 | what was read: python (frames of the interpreter), kernel (what the kernel tells of threads) or none
+stack | stack | text | text | none | 0 | 0 | the process's first thread, one frame a line, the innermost first
+stack | threads | text | text | none | 0 | 0 | its other threads, those alike together
+stack | waits_in | text | text | none | 0 | 0 | what the kernel says its first thread is at
+stack | still_seconds | seconds | gauge | none | 0 | 0 | for how long the process had asked for no operation
+stack | error | text | text | none | 0 | 0 | why nothing better could be read
 task | task | text | text | none | 0 | 0 | which training task the machine works for
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
