@@ -55,6 +55,13 @@ def read_settings(file: Path | None = None) -> Settings:
         raise ConfigError(f"{place}: {text.replace('`', '')}") from error
 
 
+def judging(settings: Settings) -> DetectorConfig:
+    """What the detector is told, its calibration included. Raises CalibrationError: that file cannot be used."""
+    from detector.calibration import calibrated  # numpy, which the agent's process must not load for it
+
+    return calibrated(settings.detector)
+
+
 def store_place(named: str | None) -> str:
     """The store to open: the one that was named, else the environment's PEERWATCH_STORE, else the configuration's."""
     return named or os.environ.get("PEERWATCH_STORE") or read_settings().store

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cli.config import open_place, read_settings
+from cli.config import judging, open_place, read_settings
 from store.contract import StoreError
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ def detector(
     from cli.sinks import open_desk
 
     settings = read_settings(config)
+    judged = judging(settings)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,10 +44,10 @@ def detector(
     with closing(open_place(where, True, settings)) as place, closing(open_desk(settings.alerts, where, told)) as desk:
         log.info("judging what comes into %s", where)
         if cluster is None:
-            watch.run(place, settings.detector, desk, stop, kept or _of_the_service())
+            watch.run(place, judged, desk, stop, kept or _of_the_service())
             return
         crew = _cluster()
-        order = crew.Order(where, told, settings.detector, "", frozenset(), time.time_ns())
+        order = crew.Order(where, told, judged, "", frozenset(), time.time_ns())
         crew.run(cluster, place, order, desk, stop)
 
 

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from cli import (
     agent,
     alerts,
+    calibrate,
     copy,
     dataset,
     demo,
@@ -98,6 +99,7 @@ app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.command()(evaluate.evaluate)
+app.command()(calibrate.calibrate)
 app.command("import")(dataset.dataset)
 app.command()(train.train)
 app.command()(export.export)

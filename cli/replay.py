@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import times
-from cli.config import open_place, read_settings
+from cli.config import judging, open_place, read_settings
 from cli.terminal import console, progress
 from store.contract import LATEST, Store
 from store.recording import RecordingError
@@ -68,7 +68,7 @@ def replay(
         span = store.span() or (0, 0)
         with progress("replaying", span) as tell:
             watched = Watched(store, tell)
-            detector = evaluation.detector_of(method, settings.detector, task, asked)
+            detector = evaluation.detector_of(method, judging(settings), task, asked)
             for verdict in judge(watched, detector):
                 if json:
                     sys.stdout.write(text.dumps(verdict.as_json()) + "\n")

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cli.config import open_place, read_settings
+from cli.config import judging, open_place, read_settings
 from store.influx_config import is_address
 
 STOP_S = 10.0
@@ -34,6 +34,7 @@ def up(
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends what it began, the agent too
         signal.signal(number, signal.default_int_handler)
     settings = read_settings(config)
+    judged = judging(settings)
     place = store or settings.store
     stop = threading.Event()
     log = _log(place, settings.influxdb.spool_folder)
@@ -43,7 +44,7 @@ def up(
         picture() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):
-        runner = Runner(kept, settings.detector, time.time_ns() - LATE_NS)
+        runner = Runner(kept, judged, time.time_ns() - LATE_NS)
         desk.begin(runner.history)
         screen.say(f"readings go to {place}; Ctrl-C ends")
         while agent.poll() is None:
