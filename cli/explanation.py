@@ -12,6 +12,7 @@ import typer
 
 from cli import times
 from cli.config import open_place, store_place
+from cli.standstill import member_lines, stack_heads
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 from cli.terminal import console
 from cli.verdicts import RECENT, Told, complete, pick, read_told
@@ -102,6 +103,8 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
         ],
         "gone": [{"table": table, "device": device, "last": last} for table, device, last in explained.gone],
         "timeline": [{"time": time, "what": what} for time, what in timeline(one, explained)],
+        "communicators": [members.as_json() for members in explained.members],
+        "stacks": [group.as_json() for group in explained.stacks],
     }
 
 
@@ -149,9 +152,27 @@ def draw(one: Told, explained: Explanation, place: str) -> None:
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
     for time, what in timeline(one, explained):
         screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
+    _standstill(explained)
     for line in runner_lines(explained):
         screen.print(Text(f"\n{line}"))
     screen.print(Text(f"\npeerwatch report verdict {one.number} --html FILE --store {place} draws it", "dim"))
+
+
+def _standstill(explained: Explanation) -> None:
+    """Print how the ranks of a task that stands still stood, and where they were."""
+    from rich.text import Text
+
+    screen = console()
+    if explained.members:
+        screen.print(Text("\nhow the ranks stood", "bold"))
+    for line in member_lines(explained):
+        screen.print(Text(line))
+    if explained.stacks:
+        screen.print(Text(f"\nwhere they were, {sum(len(group.places) for group in explained.stacks)} ranks", "bold"))
+    for head, group in stack_heads(explained):
+        screen.print(Text(head, "bold red" if group.odd else ""))
+        for frame in group.stack.splitlines():
+            screen.print(Text(f"    {frame}", "dim"))
 
 
 def _table(explained: Explanation) -> Table:

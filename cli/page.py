@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli import times
 from cli.curves import curve
+from cli.standstill import member_lines, stack_heads
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
 .legend span{margin-right:16px;white-space:nowrap}
 ol{list-style:none;padding:0;margin:0}li{display:flex;gap:12px;padding:3px 0;border-top:1px solid var(--rule)}
 li time{flex:0 0 4.2em;text-align:right;color:var(--soft);font-variant-numeric:tabular-nums}
-code{font:.875em ui-monospace,Menlo,Consolas,monospace}footer{margin-top:2em;border-top:1px solid var(--rule)}
+pre,code{font:.875em ui-monospace,Menlo,Consolas,monospace}footer{margin-top:2em;border-top:1px solid var(--rule)}
 @media print{:root{--ink:#000;--soft:#444;--paper:#fff;--card:#fff;--rule:#ccc;--mine:#c2262e;--usual:#51719c}
 body{max-width:none;padding:0;font-size:12px}figure,.card{border:1px solid #ccc}
 .curves{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
@@ -54,7 +55,8 @@ def page(one: Told, explained: Explanation, place: str) -> str:
     """The whole document. All words of the store are escaped: names come from outside."""
     verdict = one.verdict
     who = f"{verdict.machine} {verdict.device or ''}".strip()
-    body = (_head(one, explained), _likely(explained), _curves(one, explained), _timeline(one, explained))
+    parts = (_head(one, explained), _likely(explained), _curves(one, explained), _timeline(one, explained))
+    body = (*parts, _standstill(explained))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
@@ -128,6 +130,16 @@ def _figure(moved: Moved, one: Told, explained: Explanation) -> str:
         f"<figure><figcaption><b>{escape(moved.key)}</b><span>{escape(device)}{convicts} · {escape(words)}</span>"
         f'<div class="numbers">{cells}</div></figcaption>{picture}</figure>'
     )
+
+
+def _standstill(explained: Explanation) -> str:
+    """How the ranks of a task that stands still stood, and where they were; nothing where none did."""
+    stood = f"<pre>{escape(chr(10).join(member_lines(explained)))}</pre>" if explained.members else ""
+    where = "".join(
+        f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
+        for head, group in stack_heads(explained)
+    )
+    return f"<section><h2>How the ranks stood, and where they were</h2>{stood}{where}</section>" * bool(stood or where)
 
 
 def _timeline(one: Told, explained: Explanation) -> str:

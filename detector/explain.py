@@ -13,8 +13,10 @@ from detector.change import GUARD_S, Compared, Moved, RunnerUp, Times
 from detector.config import SECOND, Config
 from detector.history import Readable, read_history
 from detector.likely import Likely, likely
+from detector.members import Members, Standing
 from detector.orders import OPERATOR
 from detector.rows import rows_of
+from detector.stacks import StackGroup, stack_groups
 from detector.tasks import Tasks
 from detector.verdict import Verdict
 from store.catalogue import METRICS, TABLES
@@ -24,6 +26,8 @@ BACK_S = (120.0, 600.0)
 AFTER_S = (120.0, 3600.0)
 """Least and most of the time since the onset that is looked at, if the fault lasts that long."""
 MOST_MOVED = 24
+STILL_KINDS, STILL_NS = ("progress", "evidence"), 10 * SECOND
+"""Methods whose verdicts may be of a task that stands still, and how far back the last rows of its ranks may lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ class Explanation:
     happenings: tuple[Happening, ...]
     gone: tuple[tuple[str, str | None, int], ...]
     """Tables whose readings ended while those of the peers went on: table, device, time of the last reading."""
+    members: tuple[Members, ...] = ()
+    """Where the task stood still: the ranks of the accused one's communicators as they were at the verdict."""
+    stacks: tuple[StackGroup, ...] = ()
+    """... and where the ranks of the task were in their programs."""
 
     @property
     def convicting(self) -> Moved | None:
@@ -97,6 +105,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
         found,
         happenings,
         tuple(gone),
+        *_standstill(store, verdict, times, team),
     )
 
 
@@ -138,6 +147,21 @@ def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[Happen
 
 
 _EVENT_KEYS = ("source", "code")
+
+
+def _standstill(
+    store: Readable, verdict: Verdict, times: Times, team: set[str]
+) -> tuple[tuple[Members, ...], tuple[StackGroup, ...]]:
+    """How the ranks stood and where they were, if the verdict is about a task that stands still."""
+    there = store.tables()
+    if verdict.kind not in STILL_KINDS or "nccl" not in there:
+        return (), ()
+    rows = rows_of("nccl", store.read("nccl", verdict.time - STILL_NS, verdict.time))
+    standing = Standing(rows)
+    taken = rows_of("stack", store.read("stack", times.since, times.end)) if "stack" in there else None
+    groups = stack_groups(taken, standing.ranks(), team) if taken is not None else ()
+    members = standing.members(verdict.machine, verdict.device) if verdict.kind == "progress" else ()
+    return members, groups
 
 
 def _signs(

@@ -122,7 +122,7 @@ FACTS = (
         "a rank that never came to its collective: its program hangs, or its GPU",
         "progress.nccl.operations_total",
         "gpu.power_watts- gpu.sm_active_ratio- gpu.duty_cycle_ratio- nccl.active_ratio-",
-        "Look at the process's stacks (py-spy dump, gdb) and at the GPU (nvidia-smi) before anything is restarted.",
+        "Look at where it was (below), and at the GPU (nvidia-smi), before anything is restarted.",
     ),
 )
 """What is a fact by itself."""

@@ -70,6 +70,12 @@ def subject(machine: str, device: str | None) -> str:
     return f"{machine} {device}" if device else machine
 
 
+def named(operation: str) -> str:
+    """An operation as people say it: `AllReduce (f32 × 1024)`."""
+    kind, _, rest = operation.partition(":")
+    return f"{kind} ({rest.replace(':', ' × ')})" if rest else kind or "an operation"
+
+
 def comparison(who: str, key: str, value: float, usual: float, peers: int) -> str:
     """One sentence: what one reads, and what its peers do."""
     metric = METRICS.get(key)

@@ -23,7 +23,7 @@ from detector.rows import NEVER, Rows
 from detector.standing import Standing, standing_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
-from detector.words import subject
+from detector.words import named, subject
 
 Ints = NDArray[np.int64]
 _MOVES_NS, _MOVES_PERIODS = SECOND // 2, 2.5
@@ -92,7 +92,7 @@ class Progress:
         wanted = self.series.operation[standing.place[mine & standing.pending][0]]
         doubt = self._doubt(standing, standing.comm[at], idents)
         message = (
-            f"{self._rank(place, machine, device)} never entered {_named(wanted)}: "
+            f"{self._rank(place, machine, device)} never entered {named(wanted)}: "
             f"{lag:.0f} operation{'s' * (lag != 1)} behind, {waiting} rank{'s' * (waiting != 1)} "
             f"waiting for it since {seconds:.0f} s{doubt}"
         )
@@ -140,8 +140,8 @@ class Progress:
         peers = int((standing.comm == standing.comm[at]).sum()) - 1
         message = (
             f"{self._rank(place, machine, device)} called the wrong collective: "
-            f"{_named(self.series.operation[place])} "
-            f"where its {peers} peer{'s' * (peers != 1)} called {_named(usual)}; "
+            f"{named(self.series.operation[place])} "
+            f"where its {peers} peer{'s' * (peers != 1)} called {named(usual)}; "
             "this is software, no hardware is blamed"
         )
         since = int(standing.still_since[at])
@@ -184,7 +184,7 @@ class Progress:
         place, since = standing.place[at], int(standing.still_since[at])
         machine, device = _who(idents[place])
         ranks = len(np.unique(standing.process[standing.pending]))
-        who, wanted = self._rank(place, machine, device), _named(self.series.operation[place])
+        who, wanted = self._rank(place, machine, device), named(self.series.operation[place])
         if root.side == "gpu":
             column, what = "waits_for_gpu", "has all the data it needs, but its GPU offers nothing to send on"
         else:
@@ -265,9 +265,3 @@ def _is_paired(names: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _who(ident: tuple[str, ...]) -> tuple[str, str | None]:
     return ident[0], f"gpu:{ident[1]}" if len(ident) > 1 and ident[1] else None
-
-
-def _named(operation: str) -> str:
-    """`AllReduce:float32:1024` as people say it."""
-    kind, _, rest = operation.partition(":")
-    return f"{kind} ({rest.replace(':', ' × ')})" if rest else kind or "an operation"
