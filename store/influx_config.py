@@ -44,6 +44,8 @@ class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much may wait."""
     spool_seconds: float = 7 * 86400.0
     """How long readings may wait."""
+    resend_seconds: float = 600.0
+    """For so long they stay in the spool after they were sent; a server that was started anew is sent them again."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""
@@ -53,6 +55,7 @@ class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("keep_days", 1, 36500),
             ("spool_bytes", 100_000, 1 << 50),
             ("spool_seconds", 1.0, 1e10),
+            ("resend_seconds", 0.0, 1e6),
         )
         refuse_outside(self, "influxdb", bounds)
         for key, known in (("dialect", DIALECTS), ("reading", READINGS)):

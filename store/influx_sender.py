@@ -6,11 +6,11 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from store.contract import StoreError
-from store.influx_server import Answer
+from store.influx_server import NO_ANSWER, Answer
 from store.line_protocol import lines_of, pack, unpack
 from store.sample import Batch, Sample
 from store.spool import Post, Spool
@@ -23,6 +23,10 @@ BACK_OFF_S = (1.0, 60.0)
 """The first and the longest wait after a failure; it doubles, and any part of its second half is left out by chance."""
 LONGEST_REST_S = 900.0
 """No server is obeyed that wants to be left alone for longer."""
+AGAIN_BYTES = 50_000
+"""So much is sent again at a time, behind what is new: many agents do so at once, to a server that has just begun."""
+AGAIN_S = 1.0
+"""How often."""
 LOUD_S = 600.0
 """How often it is said again that nothing can be sent."""
 FAREWELL_S = 3.0
@@ -55,6 +59,9 @@ class Server(Protocol):
 
     def explain(self, answer: Answer) -> str:
         """An answer in one line that names cause and mend."""
+
+    def began(self) -> str:
+        """Since when it runs, as it says, or nothing. Raises StoreError."""
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -92,6 +99,7 @@ class Sender:
         self.error = ""
         self.failures = 0
         """Posts in a row that were not taken."""
+        self._broke = False
         self._said: dict[str, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
@@ -106,36 +114,61 @@ class Sender:
         self._thread.join(FAREWELL_S)
 
     def send(self) -> float:
-        """Send what waits; returns after how many seconds to look again."""
+        """Send what waits, and some of what is to be sent again; returns after how many seconds to look again."""
+        rest = self.post_seconds
         try:
+            self._look()
             while posts := self.spool.take(POST_BYTES):
                 self._carry(posts)
+                self._look()
                 if self.failures:
                     log.info("%s takes readings again", self.server.address)
                 self.failures, self.error = 0, ""
                 if self._stop.is_set():
-                    break
+                    return rest
+            if posts := self.spool.take_again(AGAIN_BYTES):
+                self._carry_again(posts)
+                rest = min(rest, AGAIN_S)
         except UnsentError as error:
+            self._broke = self._broke or error.answer.status == NO_ANSWER
             return self._failed(self.server.explain(error.answer), error.answer.retry_after_s)
         except StoreError as error:
+            self._broke = True
             return self._failed(str(error), None)
-        return self.post_seconds * random.uniform(0.75, 1.25)
+        return rest * random.uniform(0.75, 1.25)
+
+    def _look(self) -> None:
+        """Have all sent again that stays, where the server is not the one that took it: it may have lost it."""
+        if not self.spool.resend_seconds:
+            return
+        began = self.server.began()
+        if began != self.spool.began or (self._broke and not began):
+            log.info("%s was started anew: it is sent again what it took lately", self.server.address)
+            self.spool.again(began)
+        self._broke = False
 
     def _carry(self, posts: list[Post]) -> None:
+        for some, refused in self._delivered(posts):
+            self.spool.settle(some, refused, time.time_ns())
+            if refused and self._may_say("refused"):
+                log.error("%s refuses %d lines, the first since %s", self.server.address, len(refused), refused[0][1])
+
+    def _carry_again(self, posts: list[Post]) -> None:
+        for some, _ in self._delivered(posts):  # what is refused now was counted when it was refused first
+            self.spool.settle_again(some)
+        self._look()
+
+    def _delivered(self, posts: list[Post]) -> Iterator[tuple[list[Post], Refused]]:
+        """Send; gives the posts that the server has, and what it refused of them. Raises UnsentError."""
         answer = self.server.write(b"".join(one.body for one in posts))
-        refused: Refused = []
-        if answer.status in (400, 413, 422):
+        if answer.good:
+            yield posts, []
+        elif answer.status in (400, 413, 422):
             # The search begins post by post: a bad line is mostly alone, and its neighbours need not be unpacked.
             for one in posts:
-                self.spool.settle([one], refused := post(self.server, unpack(one.body)), time.time_ns())
-                if refused and self._may_say("refused"):
-                    log.error(
-                        "%s refuses %d lines, the first since %s", self.server.address, len(refused), refused[0][1]
-                    )
-            return
-        if not answer.good:
+                yield [one], post(self.server, unpack(one.body))
+        else:
             raise UnsentError(answer)
-        self.spool.settle(posts)
 
     def _failed(self, why: str, rest_s: float | None) -> float:
         """Say so, not at every attempt; returns how long to wait."""

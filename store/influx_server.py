@@ -20,6 +20,7 @@ import urllib3
 
 from store.contract import StoreError
 from store.influx_config import Address, InfluxConfig
+from store.uptime import Uptime
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class Server:
             timeout=urllib3.Timeout(connect=CONNECT_S, read=config.timeout_seconds),
             ca_certs=config.ca_file or None,
         )
+        self._uptime = Uptime(address.url)
+        self._uptime.watch(self._pool)
 
     def write(self, body: bytes) -> Answer:
         """Send line protocol, packed by gzip, times in nanoseconds. Never raises for what server or network do."""
@@ -74,6 +77,14 @@ class Server:
                 self._dialect = "v1" if version.startswith(("0.", "1.")) else "v2"
                 log.info("%s is version %s: dialect %s", self.address.url, version or "unknown", self._dialect)
             return self._dialect
+
+    def began(self) -> str:
+        """Since when the server runs, in its own words; empty where it says nothing of it. Raises StoreError."""
+        try:
+            dialect = self.dialect()
+            return self._uptime.began(self._pool, dialect, self._headers(dialect))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
 
     @contextmanager
     def query(self, text: str, accept: str = "application/x-msgpack") -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -178,6 +189,7 @@ class Server:
                 timeout=(round(CONNECT_S * 1000), round(self.config.timeout_seconds * 1000)),
                 ssl_ca_cert=self.config.ca_file or None,
             )
+            self._uptime.watch(self._client.api_client.rest_client.pool_manager)
         return self._client
 
     def _headers(self, dialect: str) -> dict[str, str]:

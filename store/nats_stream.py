@@ -148,6 +148,10 @@ class Stream:
             return f"{self.address} has no room for a stream of that size ({answer.reason}): lower nats.keep_bytes"
         return f"{self.address} answers {answer.status}: {answer.reason}"
 
+    def began(self) -> str:
+        """Nothing: a kill of the server loses nothing that it acknowledged, so nothing is sent to it again."""
+        return ""
+
     def close(self) -> None:
         """Let go of the connection."""
         if self._loop.is_closed():

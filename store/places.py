@@ -49,8 +49,10 @@ def open_sink(place: str, told: InfluxConfig | None = None, stream: NatsConfig |
     from store.spool import Spool
 
     told = told or InfluxConfig()
-    server = open_stream(place, stream) if is_stream(place) else _server(place, told)
-    return Spooled(server, Spool(told.spool_folder, told.spool_bytes, told.spool_seconds))
+    bounds = told.spool_folder, told.spool_bytes, told.spool_seconds
+    if is_stream(place):
+        return Spooled(open_stream(place, stream), Spool(*bounds))
+    return Spooled(_server(place, told), Spool(*bounds, told.resend_seconds))
 
 
 def open_stream(place: str, told: NatsConfig | None = None) -> Stream:

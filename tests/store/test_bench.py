@@ -120,7 +120,7 @@ def test_bench_spool(tmp_path: Path) -> None:
     begin = time.time_ns()
     sink = Spooled(
         Server(address_of(f"{server.url}/metrics"), InfluxConfig(post_seconds=1.0)),
-        Spool(tmp_path / "spool", 10**9, 1e6),
+        Spool(tmp_path / "spool", 10**9, 1e6, InfluxConfig().resend_seconds),
     )
     batches = [Batch("m001", begin + n * 10**6, reading(1, n).samples) for n in range(300)]
     slowest = 0.0

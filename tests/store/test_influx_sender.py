@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from store.line_protocol import lines_of
 from store.sample import Batch, Sample
 from store.spool import Spool
 from tests import servers
+from tests.servers import ServerProcess
 from tests.store.conftest import influx
 from tests.wires import Reply, Scripted, Wire
 
@@ -260,6 +262,98 @@ def test_outages_of_wire_and_server_lose_nothing(tmp_path: Path) -> None:
     reader.close()
     wire.close()
     real.kill(signal.SIGTERM)
+
+
+def sent(real: ServerProcess, sender: Sender, *numbers: int) -> list[object]:
+    """Send these readings, and what is to be sent again; returns what the server has then."""
+    for n in numbers:
+        sender.spool.put(lines_of([batch(n)]), time.time_ns())
+        sender.send()
+    while sender.spool.ledger().waiting or sender.spool.take_again(1):
+        sender.send()
+    reader = influx(f"{real.url}/metrics")
+    found: list[object] = reader.read("host").column("context_switches_total").to_pylist()
+    assert reader.read("event").num_rows == len(found)
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_server_that_lost_what_it_acknowledged(tmp_path: Path, noticed: bool) -> None:
+    """It is sent all again, once, also where no post failed meanwhile; the ledger counts nothing twice."""
+    folder = tmp_path / "influxd"
+    folder.mkdir()
+    real = servers.influxd(folder)
+    real.start()
+    spool = Spool(tmp_path / "spool", 10**8, 1e6, 600.0)
+    sender = Sender(spool, Server(address_of(f"{real.url}/metrics"), InfluxConfig()), 1.0)
+    assert sent(real, sender, 1, 2, 3) == [1, 2, 3]
+    real.kill()
+    for lost in ("wal", "data"):
+        shutil.rmtree(folder / lost)
+    if noticed:
+        spool.put(lines_of([batch(4)]), time.time_ns())
+        sender.send()
+        assert sender.failures == 1
+    real.start()
+    assert sent(real, sender, 5) == [1, 2, 3, *([4] if noticed else []), 5]
+    ledger = spool.ledger()
+    assert ledger.taken == ledger.sent == (10 if noticed else 8)
+    spool.close()
+    real.kill()
+
+
+def test_a_wire_that_was_cut_has_nothing_sent_again(tmp_path: Path) -> None:
+    """A server that says it is still the same has what it has acknowledged."""
+    real = servers.influxd(tmp_path)
+    real.start()
+    wire = Wire(real.port)
+    spool = Spool(tmp_path / "spool", 10**8, 1e6, 600.0)
+    sender = Sender(spool, Server(address_of(f"http://127.0.0.1:{wire.port}/metrics"), InfluxConfig()), 1.0)
+    assert sent(real, sender, 1, 2) == [1, 2]
+    wire.cut()
+    spool.put(lines_of([batch(3)]), time.time_ns())
+    sender.send()
+    assert sender.failures == 1
+    wire.mode = "through"
+    sender.send()
+    assert (spool.ledger().waiting, spool.take_again(1)) == (0, [])
+    assert spool.began
+    spool.close()
+    wire.close()
+    real.kill()
+
+
+@pytest.mark.parametrize("dialect", ["v1", "v2"])
+def test_a_server_that_does_not_say_since_when_it_runs(tmp_path: Path, dialect: str) -> None:
+    """After a lost connection all is sent again, without what it refused; busy is not lost."""
+    script = Scripted()
+    wire = Wire(int(script.url.rpartition(":")[2]))
+    spool = Spool(tmp_path / "spool", 10**8, 1e6, 600.0)
+    unsaid = server(f"http://127.0.0.1:{wire.port}/metrics", tmp_path, dialect=dialect, org="us")
+    sender = Sender(spool, unsaid, 1.0)
+    script.reply = bad
+    spool.put(LINES[:20], time.time_ns())
+    sender.send()
+    script.reply = lambda lines: (503, "", {})
+    spool.put(LINES[20:], time.time_ns())
+    sender.send()
+    script.reply = bad
+    sender.send()
+    good = [line for line in LINES if line not in LINES[12:14]]
+    assert sorted(script.kept) == sorted(good)
+    wire.cut()
+    spool.put([b"host,machine=m1 value=1i 99"], time.time_ns())
+    sender.send()
+    wire.mode = "through"
+    script.kept.clear()
+    while spool.ledger().waiting or spool.take_again(1):
+        sender.send()
+    assert sorted(script.kept) == sorted([*good, b"host,machine=m1 value=1i 99"])
+    assert spool.ledger().refused == 2
+    spool.close()
+    wire.close()
+    script.close()
 
 
 AGENT = """

@@ -19,6 +19,7 @@ from store.influx_server import Server
 from store.line_protocol import pack
 from store.sample import Batch, Sample
 from tests import servers
+from tests.servers import ServerProcess
 from tests.store.conftest import influx, rows
 from tests.wires import Scripted
 
@@ -245,6 +246,29 @@ def test_the_second_dialect_on_a_real_server(tmp_path: Path) -> None:
     assert found == {"m1": 311.25, "m2": 312.75}
     store.close()
     real.kill(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("make", [servers.influxd, servers.victoria])
+def test_since_when_a_server_runs(tmp_path: Path, make: Callable[[Path], ServerProcess]) -> None:
+    """Two processes say two things, one says one; it is asked anew only after a connection was."""
+    real, line = make(tmp_path), b"host,machine=m1 value=1i %d" % NOW
+    real.start()
+    server = Server(address_of(f"{real.url}/metrics"), InfluxConfig())
+    assert server.write(pack([line])).good
+    first, connections = server.began(), server._uptime._begun
+    assert first
+    assert server.write(pack([line])).good
+    assert (server.began(), server._uptime._begun) == (first, connections)
+    real.kill()
+    assert not server.write(pack([line])).good
+    with pytest.raises(StoreError, match="does not answer"):
+        server.began()
+    time.sleep(1.0)  # VictoriaMetrics says it in seconds
+    real.start()
+    assert server.write(pack([line])).good
+    assert server.began() not in ("", first)
+    server.close()
+    real.kill()
 
 
 def test_an_answer_that_is_none(tmp_path: Path) -> None:

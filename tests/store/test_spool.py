@@ -15,7 +15,7 @@ import pytest
 
 from store.contract import StoreError
 from store.line_protocol import unpack
-from store.spool import FILE, POST_LINES, REFUSED_KEPT, Ledger, Spool
+from store.spool import FILE, POST_LINES, REFUSED_KEPT, Ledger, Post, Spool
 
 SECOND = 10**9
 WRITER = """
@@ -28,9 +28,9 @@ for n in range(1, 100000):
 """
 
 
-def spool(folder: Path, most_bytes: int = 10**8, most_seconds: float = 1e6) -> Spool:
+def spool(folder: Path, most_bytes: int = 10**8, most_seconds: float = 1e6, resend_seconds: float = 0.0) -> Spool:
     """A spool in this folder."""
-    return Spool(folder / "spool", most_bytes, most_seconds)
+    return Spool(folder / "spool", most_bytes, most_seconds, resend_seconds)
 
 
 def line(n: int) -> bytes:
@@ -167,6 +167,79 @@ def test_threads_put_while_one_settles(tmp_path: Path) -> None:
         thread.join()
     assert sorted(sent) == [at * 1000 + n for at in range(4) for n in range(50)]
     assert one.ledger() == Ledger(200, 200, 0, 0, 0, 0)
+    one.close()
+
+
+def numbers(posts: list[Post]) -> list[int]:
+    """The times of the lines of these posts."""
+    return [int(single.split()[-1]) for post in posts for single in unpack(post.body)]
+
+
+def test_what_was_sent_is_sent_again(tmp_path: Path) -> None:
+    """To a server that was begun anew all goes again, once, also by the next agent; nothing is counted twice."""
+    one = spool(tmp_path, resend_seconds=600.0)
+    for n in range(1, 8):
+        one.put([line(n)], n * SECOND)
+    one.settle(one.take(1 << 20)[:5], now=8 * SECOND)
+    assert one.take_again(1 << 20) == []
+    one.again("Monday")
+    one.settle(one.take(1 << 20), now=9 * SECOND)
+    first = one.take_again(400)
+    assert numbers(first) == [1, 2]
+    one.settle_again(first)
+    one.close()
+    following = spool(tmp_path, resend_seconds=600.0)
+    assert following.began == "Monday"
+    rest = following.take_again(1 << 20)
+    assert numbers(rest) == [3, 4, 5]  # the two others were sent to this server
+    following.settle_again(rest)
+    assert following.take_again(1 << 20) == following.take(1 << 20) == []
+    assert following.ledger() == Ledger(7, 7, 0, 0, 0, 0)
+    following.again("Tuesday")
+    assert numbers(following.take_again(1 << 20)) == [1, 2, 3, 4, 5, 6, 7]
+    following.close()
+
+
+def test_what_was_sent_goes_after_its_time(tmp_path: Path) -> None:
+    """What was sent leaves the disk some time later, but not while it is to be sent again."""
+    one = spool(tmp_path, resend_seconds=30.0)
+    for n in range(1, 101):
+        one.put([line(n)], n * SECOND)
+        one.settle(one.take(1 << 20), now=n * SECOND)
+    one.again("Monday")
+    found = one.take_again(1 << 20)
+    assert numbers(found) == list(range(found[0].number, 101))
+    assert 30 <= len(found) <= 34
+    one.put([line(101)], 300 * SECOND)
+    one.settle(one.take(1 << 20), now=300 * SECOND)
+    assert one.take_again(1 << 20) == found
+    one.settle_again(found)
+    one.put([line(102)], 400 * SECOND)
+    one.settle(one.take(1 << 20), now=400 * SECOND)
+    one.again("Tuesday")
+    assert numbers(one.take_again(1 << 20)) == [102]
+    assert one.ledger() == Ledger(102, 102, 0, 0, 0, 0)
+    one.close()
+
+
+def test_what_was_sent_makes_room(tmp_path: Path) -> None:
+    """Where the bytes do not suffice, what was sent goes before anything that waits, and is no loss."""
+    one = spool(tmp_path, most_bytes=20_000, resend_seconds=600.0)
+    for n in range(1, 101):
+        one.put([line(n)], n)
+    one.settle(sent := one.take(1 << 20)[:50], now=101)
+    one.again("Monday")
+    for n in range(101, 151):
+        one.put([line(n)], n)
+    assert one.ledger().dropped == 0 < one.ledger().waiting_bytes < 20_000
+    assert 0 < len(left := one.take_again(1 << 20)) < len(sent)
+    assert left == sent[-len(left) :]
+    for n in range(151, 251):
+        one.put([line(n)], n)
+    assert one.take_again(1 << 20) == []
+    ledger = one.ledger()
+    assert (ledger.taken, ledger.sent, ledger.dropped + ledger.waiting) == (250, 50, 200)
+    assert ledger.dropped > 0
     one.close()
 
 

@@ -1,0 +1,57 @@
+"""The spool's folder and file: one process at a time has them, and a damaged file is set aside."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+from store.contract import StoreError
+from store.sqlite import connect, explain
+
+log = logging.getLogger(__name__)
+
+
+def hold(folder: Path) -> int:
+    """The folder for this process alone, until it closes what is returned or ends. Raises StoreError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        held = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise StoreError(
+            f"readings cannot wait in {folder}: {error.strerror}; name another influxdb.spool_folder"
+        ) from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise StoreError(f"{folder} is in use: stop the other agent, or name another influxdb.spool_folder") from error
+    return held
+
+
+def opened(path: Path, schema: str) -> sqlite3.Connection:
+    """The file with the tables of this schema. Raises StoreError; a damaged file is moved away and a new one begun."""
+    for last in (False, True):
+        connection = None
+        try:
+            connection = connect(path, True)
+            connection.executescript(schema)
+            return connection
+        except sqlite3.DatabaseError as error:
+            if connection is not None:
+                connection.close()
+            if last or isinstance(error, sqlite3.OperationalError):
+                raise StoreError(explain(path, error)) from error
+            _move_away(path, error)
+    raise AssertionError
+
+
+def _move_away(path: Path, error: sqlite3.Error) -> None:
+    """A damaged file must not keep the agent from watching: a new one is begun, the old one kept."""
+    damaged = path.with_suffix(".damaged")
+    log.error("%s; it is kept as %s and a new one is begun", explain(path, error), damaged)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.replace(damaged)
