@@ -35,6 +35,8 @@ _MENDS = (
     ("linux-libc-dev", "apt-get install linux-libc-dev"),
     ("run as root", "sudo peerwatch doctor"),
     ("stripped, or static", "use a libnccl that exports its functions, such as NVIDIA's wheel or package"),
+    ("py-spy is not installed", "pip install py-spy"),
+    ("Permission Denied", "sudo peerwatch doctor"),
     ("CONFIG_DEBUG_INFO_BTF", "boot a kernel that was built with it, such as the distribution's own"),
     ("replaced on disk", "run with CAP_CHECKPOINT_RESTORE, or restart the training process"),
 )
@@ -61,6 +63,7 @@ def doctor(
     findings = [
         *_sources(settings),
         *_surroundings(),
+        _stacks(),
         _store(store or os.environ.get("PEERWATCH_STORE") or settings.store, settings),
     ]
     if json:
@@ -135,6 +138,21 @@ def _surroundings() -> Iterator[Finding]:
         if compiler
         else Finding("emulated fleet", "off", "there is no C compiler", "apt-get install gcc libc6-dev")
     )
+
+
+def _stacks() -> Finding:
+    """Take the stacks of this very process, as the agent takes those of others."""
+    from agent.processes import Processes
+    from agent.stack_child import take
+    from agent.stack_process import spy_path
+
+    me = Processes().find(os.getpid())
+    found = take(me, spy_path()) if me else {"form": "none", "error": "/proc does not show this process"}
+    if found["form"] == "python":
+        return Finding("stacks", "on", "of ranks that stand still; of those without Python what the kernel tells")
+    why = str(found["error"])
+    mend = next((mend for word, mend in _MENDS if word in why), "")
+    return Finding("stacks", "off", f"no more than the kernel tells of ranks that stand still: {why}", mend)
 
 
 def _store(place: str, settings: Settings) -> Finding:

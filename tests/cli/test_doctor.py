@@ -52,6 +52,31 @@ def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
             assert found["source gpu"]["why"] == "there is no libnvidia-ml.so.1"
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (None, ("stacks", "on", "of ranks that stand still; of those without Python what the kernel tells", "")),
+        (
+            "/nowhere/py-spy",
+            (
+                "stacks",
+                "off",
+                "no more than the kernel tells of ranks that stand still: py-spy is not installed: pip install py-spy",
+                "pip install py-spy",
+            ),
+        ),
+    ],
+)
+def test_stacks(path: str | None, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether stacks can be taken is tried out; without py-spy it is said what goes without it, and what mends that."""
+    if path:
+        monkeypatch.setattr("agent.stack_process.spy_path", lambda: path)
+    config = tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nsources = ["host"]\n')
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert (code, tuple(found["stacks"].values())) == (0, told)
+
+
 @pytest.mark.bpf
 def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tracepoint that this kernel refuses is blocked with its reason, and its source goes on with the others."""
