@@ -66,6 +66,11 @@ class StreamAddress:
     def __str__(self) -> str:
         return f"{','.join(self.servers)}/{self.stream}"
 
+    @property
+    def subject(self) -> str:
+        """What its messages are published under."""
+        return f"{self.stream}.lines"
+
 
 def is_stream(place: str) -> bool:
     """Whether an address names a stream."""
