@@ -23,6 +23,7 @@ def simulate(
         str, typer.Option(help="What goes wrong; A,B strike together, `random` draws one, `none` is healthy.")
     ] = "random",
     stages: Annotated[int, typer.Option(min=0, help="Stages of the pipeline; 0 draws.")] = 0,
+    shifts: Annotated[bool, typer.Option(help="Give single stages less to do for minutes at a time.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same recording.")] = 0,
     many: Annotated[
         int, typer.Option(min=0, help="Write so many recordings into the folder; sizes, steps and faults are drawn.")
@@ -37,7 +38,7 @@ def simulate(
             _write(folder / name, plan, overwrite)
         typer.echo(f"{many} recordings in {folder}; try: peerwatch evaluate {folder}")
         return
-    labels = _write(folder, pretend.Plan(machines, gpus, minutes, step, fault, seed, stages), overwrite)
+    labels = _write(folder, pretend.Plan(machines, gpus, minutes, step, fault, seed, stages, shifts), overwrite)
     wrong = ", ".join(f"{one['kind']} on {one['machine']}" for one in labels["faults"]) or "nothing"
     typer.echo(f"wrong in {folder}: {wrong}; try: peerwatch replay {folder}")
 

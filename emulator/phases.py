@@ -54,6 +54,16 @@ def _evaluations(f: Fleet, every_s: float, last_s: float) -> None:
         f.load[_during(f, begin, last_s)] = share
 
 
+def shifts(f: Fleet) -> None:
+    """Every few minutes another stage of the pipeline has less to do for a while, as where samples differ in length."""
+    rng = np.random.default_rng([f.seed, f.stages])
+    begin = rng.uniform(150, 200)
+    while begin < f.seconds[-1] and f.stages > 1:
+        last = rng.uniform(100, 200)
+        f.load[_during(f, begin, last), rng.integers(f.stages)] *= rng.uniform(0.5, 0.7)
+        begin += last + rng.uniform(20, 60)
+
+
 def _restart(f: Fleet, begin: float, last_s: float) -> None:
     on = _during(f, begin, last_s)
     f.restarts.append(on)

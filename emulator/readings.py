@@ -16,7 +16,7 @@ from emulator.levels import ENDS, LEVELS, READINGS, WORK
 from emulator.simulated import SECOND, START, Array, Columns, Fleet, Place, name_of
 
 _WANDER_S = 120.0  # knots between which offsets drift along straight lines
-_SLOTS = (0.7, 0.3)  # of a rank's time for its data-parallel communicator, and for that of all
+_SLOTS = (0.7, 0.3, 0.0)  # of a rank's time for its data-parallel communicator, that of all, and its pipeline's
 _RACK = 8  # machines that share their air
 
 
@@ -37,7 +37,7 @@ class Meter:
             rate = _reading(f, f"{self.table}.{name}", (level, offset, noise), begin, shape)
             columns[name] = self._count(name, rate, begin) if name.endswith("_total") else rate
         if self.table == "nccl":
-            return _merged([self._slot(columns, begin, shape, slot) for slot in (0, 1)])
+            return _merged([self._slot(columns, begin, shape, slot) for slot in range(3 if f.stages > 1 else 2)])
         return _rows(f, self.table, columns, begin)
 
     def _slot(self, columns: Columns, begin: int, shape: tuple[int, ...], slot: int) -> Columns:
@@ -132,22 +132,24 @@ def _air(f: Fleet, begin: int, end: int) -> Array:
 
 
 def _communicators(f: Fleet, begin: int, shape: tuple[int, ...], slot: int) -> Columns:
-    """Slot 0 is the data-parallel communicator of a stage and GPU number, slot 1 that of all ranks.
+    """Slot 0 is the data-parallel communicator of a stage and GPU number, slot 1 that of all ranks, slot 2 a pipeline.
 
     Who stands in a collective of the first has not entered the second; whose group is complete waits in the second.
     """
     steps = slice(begin, begin + shape[0])
     stuck = f.stuck[steps]
-    done = _operations(f, 3.1 if slot == 0 else 0.5)
+    done = _operations(f, (3.1, 0.5, 6.2)[slot])
     still = np.maximum.accumulate(np.where(np.diff(done, prepend=-1.0) != 0, f.seconds, 0.0))
     held = np.full(shape, not f.hung)
     for place, _ in f.hung:
         mates = np.flatnonzero(f.stage == f.stage[place.who])
         held[np.ix_(np.flatnonzero(stuck), mates, np.array([place.gpu]))] = True
-    waits = stuck[:, None, None] & (held if slot == 0 else ~held)
+    waits = stuck[:, None, None] & (held, ~held, np.zeros_like(held))[slot]
     operations = done[steps, None, None] + waits
     pending = waits.astype(np.float64)
     operation = np.full(shape, "AllReduce:bfloat16:4194304", dtype="<U26")
+    if slot == 2:
+        operation[:] = np.where(f.stage < f.stages - 1, "Send:bfloat16:1048576", "Recv:bfloat16:1048576")[:, None]
     for place, how in f.hung:
         cell = Place(place.on & f.stuck, place.who, place.gpu).cell(begin, shape)
         if cell is None or slot:
@@ -183,10 +185,13 @@ def _identity(f: Fleet, begin: int, shape: tuple[int, ...], slot: int) -> Column
     for on in f.restarts:
         life += steps >= np.flatnonzero(on)[0]
     machines, gpus = np.arange(f.machines)[:, None], np.arange(f.gpus)[None, :]
+    first = np.searchsorted(f.stage, f.stage)[:, None]
     if slot == 0:
-        first = np.searchsorted(f.stage, f.stage)[:, None]
         number, rank = 0xC0FFEE00 + f.stage[:, None] * f.gpus + gpus, machines - first + 0 * gpus
         ranks = np.bincount(f.stage)[f.stage][:, None] + 0 * gpus
+    elif slot == 2:
+        number, rank = 0xD1D00000 + (machines - first) * f.gpus + gpus, f.stage[:, None] + 0 * gpus
+        ranks = 0 * rank + f.stages
     else:
         rank = machines * f.gpus + gpus
         number, ranks = 0 * rank + 0xA1100000, 0 * rank + rank.size

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.phases import disturbances, phases
+from emulator.phases import disturbances, phases, shifts
 from emulator.readings import Meter, events_of, tasks_of
 from emulator.simulated import SECOND, START, TABLES, Columns, Culprit, Fleet, name_of
 from emulator.simulated_faults import FAIL_SLOW, FAULTS
@@ -35,6 +35,8 @@ class Plan:
     seed: int = 0
     stages: int = 0
     """Stages of the pipeline; 0 draws."""
+    shifts: bool = False
+    """Whether single stages have less to do for minutes at a time."""
 
     def check(self) -> None:
         """Raises ValueError, in one line, where this cannot be simulated."""
@@ -126,6 +128,8 @@ def _fleet(plan: Plan) -> tuple[Fleet, dict[str, Any]]:
     )
     phases(fleet)
     disturbances(fleet)
+    if plan.shifts:
+        shifts(fleet)
     kinds = [str(rng.choice(sorted(FAULTS)))] if plan.fault == "random" else plan.kinds()
     labels = {"task": "pretrain", "machines": plan.machines, "step_seconds": plan.step_s}
     return fleet, labels | {"faults": _strike(fleet, kinds)}

@@ -1,8 +1,9 @@
 """A pretend fleet before it becomes tables: one synchronous training task, and what faults and phases bend.
 
 The model: every iteration all GPUs compute, then talk; who needs longest sets the pace and waits least, the others wait
-for it. Machines are split into the stages of a pipeline, which carry different loads; the GPUs of one number in the
-machines of one stage share a data-parallel communicator, and all ranks share one of the world.
+for it. Machines are split into the stages of a pipeline, which carry different loads. The GPUs of one number in the
+machines of one stage share a data-parallel communicator, one rank of each stage shares a pipeline's with those of the
+others, and all ranks share one of the world.
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ class Fleet:
     """Metrics that a machine cannot read."""
     hung: list[tuple[Place, str]] = field(default_factory=list)
     """Ranks that are behind the others in their communicators, or called something else (differs)."""
+
+    @property
+    def stages(self) -> int:
+        """How many stages the pipeline has."""
+        return int(self.load.shape[1])
 
     def period(self) -> Array:
         """[step]: how long an iteration takes, in undisturbed ones."""
