@@ -38,8 +38,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
     scan_seconds: float = 2.0
     """How often to look for new processes and libraries."""
-    progress_hertz: float = 20.0
-    """How often to look at the progress of transfers; 0: never."""
+    progress_hertz: float = 10.0
+    """How often to look at the progress of transfers, on average; 0: never."""
     stacks_after_seconds: float = 8.0
     """How long a process may ask for no operation before its stacks are taken."""
     return_probes: str = "auto"

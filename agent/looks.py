@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import threading
 import time
@@ -70,7 +71,7 @@ class Shares:
 
 
 class Looks:
-    """A thread that looks at every known communicator's proxy `hertz` times a second."""
+    """A thread that looks at every known communicator's proxy `hertz` times a second, at random times."""
 
     def __init__(self, hertz: float) -> None:
         self._targets: dict[Key, _Target] = {}
@@ -139,7 +140,9 @@ class Looks:
                     if _look(place, now):
                         stirred = now
                 easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _NOBODY
-            time.sleep(easy * period)  # half the price of a wait for an event, and this happens many times a second
+            # At random times, or an iteration that takes a whole number of periods would always show the same moment.
+            # A sleep has half the price of a wait for an event, and this happens many times a second.
+            time.sleep(easy * period * random.uniform(0.5, 1.5))
 
 
 def _look(place: _Place, now: float) -> bool:

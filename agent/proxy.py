@@ -104,7 +104,7 @@ class Proxy:
         """What it is at now; None where it cannot be read."""
         view = self._gather.read() if self._gather else None
         data = bytes(view) if view is not None else None
-        if data is None or not self._is_followed(data):
+        if data is None or (data != self._seen and not self._is_followed(data)):
             data = self._walk()
         if data is None:
             return None

@@ -28,7 +28,9 @@ _LEAST = 0.5
 _ABOUT = 1.3
 _FIRST_LOOK = 32
 _LOOK_AGAIN = 1 << 20
-_STALE = 3
+_STALE, _LATE_S = 3, 3.0
+"""After so many iterations and seconds without another one nothing is told: logs are read every few seconds."""
+_HURRY = 8
 _FINE_BITS = 16
 """The lower bits of a signature tell count and datatype, the others communicator and kind."""
 
@@ -57,12 +59,14 @@ class Rhythm:
         self._marks = np.empty(0, np.int64)  # times of the anchor's last occurrences
         self._since_mark = self._since_look = 0
         self._look_at = _FIRST_LOOK
+        self.hurried = False
+        """A good part of the log was new at the last feed: the next one has to come soon."""
         self._last: tuple[int, float] | None = None  # end of the last iteration (ticks), seconds it took
 
     def feed(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
         """Take in a log: entries asked for in all, the last of them in a ring, and the time (monotonic ns)."""
         fresh = count - self._read if self._read is not None else min(count, len(entries))
-        self._read = count
+        self._read, self.hurried = count, _HURRY * fresh > len(entries)
         if fresh <= 0:
             return
         if fresh > len(entries):  # some are lost: what follows has no place behind what was
@@ -85,7 +89,7 @@ class Rhythm:
         if self._last is None:
             return None
         end, took = self._last
-        return took if (now // TICK_NS - end) * TICK_NS / 1e9 < _STALE * took + 1 else None
+        return took if (now // TICK_NS - end) * TICK_NS / 1e9 < _STALE * took + _LATE_S else None
 
     def _hold(self, signatures: Ints, times: Ints) -> None:
         self._held.append((signatures, times))

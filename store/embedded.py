@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from store import retention, rows
-from store.columns import Type, key_columns, type_of
+from store.columns import key_columns, type_of
 from store.contract import LATEST, StoreError
 from store.sample import Batch
 from store.sqlite import DECLARED, connect, declared_types, explain, is_busy, quote
@@ -35,14 +35,14 @@ class Embedded:
     def __init__(self, path: str | Path, create: bool = True) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._types: dict[str, dict[str, Type]] = {}
+        self._known = rows.Known()
         self._connection = self._patiently(lambda: connect(self.path, create))
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep these batches in one transaction; tables and columns that are missing are added."""
         groups = rows.group(batches)
         if groups:
-            self._transact(lambda connection: rows.insert(connection, groups, self._types))
+            self._transact(lambda connection: rows.insert(connection, groups, self._known))
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; the contract has the details."""
@@ -103,7 +103,7 @@ class Embedded:
                 result = work(connection)
                 connection.execute("COMMIT")
             except BaseException:
-                self._types.clear()  # what this transaction added is gone again
+                self._known.forget()  # what this transaction added is gone again
                 with suppress(sqlite3.Error):  # a full disk has rolled back by itself
                     connection.execute("ROLLBACK")
                 raise

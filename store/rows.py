@@ -14,8 +14,22 @@ from store.sqlite import DECLARED, declared_types, quote
 
 Row = tuple[Value, ...]
 Groups = dict[tuple[str, tuple[str, ...]], list[Row]]
-Known = dict[str, dict[str, Type]]
-"""Tables seen so far, their columns and types: spares asking SQLite at each write."""
+Converter = tuple[str, Type, Callable[[Value], Value]]
+
+
+class Known:
+    """Tables seen so far: spares asking SQLite, and putting the same statement together, at each write."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, dict[str, Type]] = {}
+        """Columns of each table, and their types."""
+        self.plans: dict[tuple[str, tuple[str, ...]], tuple[str, list[Converter]]] = {}
+        """Statements for rows that fit for good, since the catalogue knows each of their columns."""
+
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self.types.clear()
+        self.plans.clear()
 
 
 def group(batches: Iterable[Batch]) -> Groups:
@@ -26,26 +40,34 @@ def group(batches: Iterable[Batch]) -> Groups:
             when = batch.time if sample.time is None else sample.time
             columns = ("time", "machine", *sample.values)
             groups[sample.table, columns].append((when, batch.machine, *sample.values.values()))
-    for table, columns in groups:
-        check_name(table)
-        for name in columns:
-            check_name(name)
-        if len(set(columns)) < len(columns):
-            raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
     return dict(groups)
 
 
 def insert(connection: sqlite3.Connection, groups: Groups, known: Known) -> None:
     """Insert all rows, adding what tables and columns are missing; call it within a transaction."""
     for (table, columns), rows in groups.items():
-        needs = _needs(table, columns, rows)
-        types = known.get(table, {})
-        if not all(name in types and _fits(need, types[name]) for name, need in needs.items()):
-            types = known[table] = _adapt(connection, table, needs)
-        converters = [(name, types[name], converter(types[name])) for name in columns]
-        names = ", ".join(map(quote, columns))
-        statement = f"INSERT INTO {quote(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - checked
+        statement, converters = known.plans.get((table, columns)) or _plan(connection, table, columns, rows, known)
         connection.executemany(statement, [_converted(table, converters, row) for row in rows])
+
+
+def _plan(
+    connection: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Row], known: Known
+) -> tuple[str, list[Converter]]:
+    """How rows of these columns are inserted; the table is made to hold them. Raises StoreError for unfit names."""
+    for name in (table, *columns):
+        check_name(name)
+    if len(set(columns)) < len(columns):
+        raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
+    needs = _needs(table, columns, rows)
+    types = known.types.get(table, {})
+    if not all(name in types and _fits(need, types[name]) for name, need in needs.items()):
+        types = known.types[table] = _adapt(connection, table, needs)
+    names = ", ".join(map(quote, columns))
+    statement = f"INSERT INTO {quote(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - checked
+    plan = statement, [(name, types[name], converter(types[name])) for name in columns]
+    if all(type_of(table, name) for name in columns):
+        known.plans[table, columns] = plan
+    return plan
 
 
 def _needs(table: str, columns: tuple[str, ...], rows: list[Row]) -> dict[str, Type | None]:

@@ -38,6 +38,10 @@ DATATYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16"
 """In the order of ncclDataType_t (nccl.h)."""
 
 
+LISTEN_EVERY = 2
+"""Readings from one look at a process's log of operations to the next, unless it fills quickly."""
+
+
 @dataclass(slots=True)
 class Followed:
     """What the agent remembers of one entry of the kernel's array."""
@@ -60,6 +64,7 @@ class Nccl:
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
         self._logs, self._rhythms = maps["logs"], dict[Process, Rhythm]()
         self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"])
+        self._turn = 0
         self._followed: dict[int, Followed] = {}  # by index in the kernel's array
 
     def read(self, now: int) -> list[Sample]:
@@ -105,10 +110,13 @@ class Nccl:
         known = {trainee.process for trainee in living.values()}
         self._rhythms = {process: rhythm for process, rhythm in self._rhythms.items() if process in known}
         logs = self._logs.rows()
+        self._turn += 1
         for place in places.tolist():
             trainee = living.get(int(rows[place]["tgid"]))
-            if trainee is not None and logs[place]["tgid"] == trainee.process.pid:
-                rhythm = self._rhythms.setdefault(trainee.process, Rhythm())
+            if trainee is None or logs[place]["tgid"] != trainee.process.pid:
+                continue
+            rhythm = self._rhythms.setdefault(trainee.process, Rhythm())
+            if rhythm.hurried or (place + self._turn) % LISTEN_EVERY == 0:
                 rhythm.feed(int(logs[place]["count"]), logs[place]["entries"], clock)
 
     def _values(self, index: int, entry: Any, trainee: Trainee, clock: int) -> dict[str, Value]:
