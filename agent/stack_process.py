@@ -17,7 +17,7 @@ from agent.processes import Process
 PATIENCE_S = 60.0
 """How long a child may take over all processes of a machine."""
 ANSWER_BYTES = 4 << 20
-_LEFT_BEHIND = 2
+_LEFT_BEHIND, _DEATH_S = 2, 0.2
 
 
 def spy_path() -> str:
@@ -82,5 +82,7 @@ class StackProcess:
         assert child.stdout is not None
         child.kill()
         child.stdout.close()
-        if child.poll() is None:
+        try:
+            child.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:
             self._left.append(child)

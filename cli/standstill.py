@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MACHINES = 4
 _STATES = {
     SENDS: ("handed a chunk to the network that is not through", "for"),
-    RECEIVES: ("waiting for a chunk from the network", "of"),
+    RECEIVES: ("waiting for a chunk", "of"),
     GPU: ("the GPU offers no chunk to send", ""),
     WAITS: ("unfinished", ""),
     RESTS: ("nothing unfinished", ""),

@@ -39,9 +39,14 @@ def demo(*options: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def demos(probes_allowed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demos leave their data, each in a folder named after its fault."""
+    return tmp_path_factory.mktemp("demos")
+
+
+@pytest.fixture(scope="module")
+def demos(probes_allowed: None, folder: Path) -> Iterator[dict[str, Future[Any]]]:
     """All demos, under way."""
-    folder = tmp_path_factory.mktemp("demos")
     with ThreadPoolExecutor(TOGETHER) as executor:
         yield {
             fault: executor.submit(demo, "--fault", fault, "--seed", str(seed), "--folder", str(folder / fault))
@@ -64,6 +69,20 @@ def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str,
     assert 0 < first["time"] - said["fault"]["start"] <= 30 * 10**9
     assert first["device"] in FAULTS[fault]
     assert first["machine"] in first["message"]
+
+
+@pytest.mark.bpf
+def test_a_hang_tells_where_everybody_was(demos: dict[str, Future[Any]], folder: Path) -> None:
+    """The stacks of all ranks are kept with the verdict: those that wait are one group, the one that hangs is odd."""
+    _, said = demos["rank_hang"].result()
+    place = str(folder / "rank_hang" / "readings.db")
+    shown = subprocess.run([*COMMAND[:-1], "show", "1", "--json", "--store", place], stdout=subprocess.PIPE, check=True)
+    found = json.loads(shown.stdout)
+    [odd] = [group for group in found["stacks"] if group["odd"]]
+    assert [rank["machine"] for rank in odd["ranks"]] == [said["fault"]["machine"]]
+    assert (odd["form"], odd["stack"][0].split()[0]) == ("python", "Rank.suffer_before_collective")
+    assert sum(len(group["ranks"]) for group in found["stacks"]) == 6
+    assert max(len(members["ranks"]) for members in found["communicators"]) == 5
 
 
 @pytest.mark.bpf

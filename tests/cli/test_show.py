@@ -182,6 +182,73 @@ def test_the_page(place: Path, tmp_path: Path) -> None:
         assert not any(word in ET.tostring(picture, "unicode") for word in ("nan", "inf "))
 
 
+@pytest.fixture
+def hang(tmp_path: Path) -> Path:
+    """Five machines whose ranks stand still, m3 elsewhere than the others; nothing could be read of m4."""
+    path = tmp_path / "hang.db"
+    store = Embedded(path)
+    for number in range(5):
+        late = number == 3
+        nccl = {"gpu": "1", "slot": "0", "comm": "c0ffee0123", "rank": number, "ranks": 5, "pid": 70 + number}
+        nccl |= {"operation": "AllReduce:f32:9", "operations_total": 11 - late, "pending": float(not late)}
+        nccl |= {"waits_to_receive_from": -1.0 if late else float((number - 1) % 5), "waits_to_send_to": -1.0}
+        stack = {"gpu": "1", "pid": 70 + number, "form": "python", "waits_in": "sleeps in read", "still_seconds": 8.5}
+        stack |= {"stack": f"{RUDE} (train.py:3)\nmain (train.py:9)" if late else "wait (train.py:5)"}
+        if number == 4:
+            stack |= {"form": "none", "stack": None, "error": "it has ended"}
+        store.write([Batch(f"m{number}", ONSET + 11 * SECOND, (Sample("nccl", nccl), Sample("stack", stack)))])
+    values = {"task": "all", "kind": "progress", "metric": "nccl.operations_total", "score": 1.0, "since": ONSET}
+    row = Sample("verdict", {**values, "device": "gpu:1", "level": "crit", "message": "it never entered"})
+    store.write([Batch("m3", ONSET + 12 * SECOND, (row,))])
+    store.close()
+    return path
+
+
+def test_a_hang_in_words(hang: Path) -> None:
+    """How the ranks stood and where they were, the odd one first, in frames that are printed as they are."""
+    done = run("show", "1", "--store", hang)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    story = text[text.index("how the ranks stood") :].splitlines()
+    assert story[1:4] == [
+        "communicator c0ffee01, 5 ranks",
+        "  ranks 0-2, 4 (m0, m1, m2, m4): AllReduce (f32 × 9), 11 operations so far; waiting for a chunk",
+        "  rank 3 (m3 gpu:1): AllReduce (f32 × 9), 10 operations so far; nothing unfinished",
+    ]
+    assert story[5:] == [
+        "where they were, 5 ranks",
+        "odd: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read",
+        f"    {RUDE} (train.py:3)",
+        "    main (train.py:9)",
+        "ranks 0-2 (m0, m1, m2), after 8 s without an operation; sleeps in read",
+        "    wait (train.py:5)",
+        "rank 4 (m4 gpu:1): no stack, it has ended",
+        "",
+        f"peerwatch report verdict 1 --html FILE --store {hang} draws it",
+    ]
+
+
+def test_a_hang_as_an_object_and_as_a_page(hang: Path, tmp_path: Path) -> None:
+    """The object names ranks by machine, GPU and process; the page has the same words, escaped."""
+    found = json.loads(run("show", "m3", "--json", "--store", hang).stdout)
+    usual, odd, unread = found["stacks"]
+    assert [group["odd"] for group in (usual, odd, unread)] == [False, True, False]
+    assert odd["ranks"] == [{"machine": "m3", "gpu": "1", "pid": 73, "rank": 3}]
+    assert odd["stack"] == [f"{RUDE} (train.py:3)", "main (train.py:9)"]
+    assert (unread["form"], unread["error"]) == ("none", "it has ended")
+    front, back = found["communicators"]
+    assert (front["state"], front["operations"], len(front["ranks"])) == ("receives", 11, 4)
+    assert (back["state"], back["operations"], back["communicator_ranks"]) == ("rests", 10, 5)
+    file = tmp_path / "v.html"
+    assert run("report", "verdict", "1", "--html", file, "--store", hang).returncode == 0
+    reader = Reader()
+    reader.feed(file.read_text(encoding="utf-8"))
+    assert reader.open == []
+    words = "".join(reader.words)
+    assert f"{RUDE} (train.py:3)\nmain (train.py:9)" in words
+    assert "odd: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read" in words
+
+
 def test_a_recording_without_verdicts(tmp_path: Path) -> None:
     """A recording that no detector has seen is replayed, and its verdict explained."""
     made = CliRunner().invoke(
