@@ -35,6 +35,11 @@ _INNER, _OUTER = 48, 12
 """Frames that are kept of a deep stack."""
 
 
+def spy_path() -> str:
+    """Where py-spy is installed beside this program; the file need not be there."""
+    return str(Path(sys.prefix, "bin", "py-spy"))
+
+
 class SpyError(Exception):
     """py-spy gave no stacks; the message says why."""
 

@@ -9,19 +9,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import stack_child
+from agent.pace import Pace, Paces
 from agent.processes import Process, Processes
-from agent.sources.stacks import Pace
-from agent.stack_child import SpyError, frames, take, told
-from agent.stack_process import StackProcess, spy_path
+from agent.sources.stacks import Stacks
+from agent.stack_child import SpyError, frames, spy_path, take, told
 from agent.threads import describe, together
+from agent.training import Trainee
 from emulator.build import Libraries
+from store.sample import Sample
 from tests.agent.conftest import Caller, Watch
 
 PROGRAM = """
@@ -205,17 +206,49 @@ def test_pace() -> None:
     assert not pace.taken
 
 
-def test_child_that_dies(start: Callable[..., Process], tmp_path: Path) -> None:
-    """Each process that was asked about gets an answer, even where the child is killed over it."""
+class Still(Paces):
+    """Says that these processes stand still."""
+
+    def __init__(self, *processes: Process) -> None:
+        self.all = [(Trainee(process, "3"), Pace(7, time.monotonic() - 11.0)) for process in processes]
+
+    def look(self, now: int, clock: float) -> None:
+        """There is nothing to look at."""
+
+    def standing(self, clock: float, least_s: float) -> Iterator[tuple[Trainee, Pace]]:
+        """Those of whom that was not taken up."""
+        return (one for one in self.all if not one[1].taken)
+
+
+def rows_of(source: Stacks, count: int) -> list[Sample]:
+    """So many rows, in as many readings as it takes."""
+    found: list[Sample] = []
+    for now in range(0, 2000, 10):
+        found += source.read(now)
+        if len(found) >= count:
+            break
+        time.sleep(0.05)
+    source.close()
+    return found
+
+
+def test_processes_of_one_gpu(start: Callable[..., Process]) -> None:
+    """Two processes of one GPU have a row each, at times of their own."""
+    both = [start("sh", "-c", "echo ready; read line") for _ in range(2)]
+    first, second = rows_of(Stacks(Still(*both), 8.0), 2)
+    assert {first.values["pid"], second.values["pid"]} == {process.pid for process in both}
+    assert first.values["gpu"] == second.values["gpu"] == "3"
+    assert first.time != second.time
+    assert float(first.values["still_seconds"] or 0) >= 11.0
+
+
+def test_child_that_dies(start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that was asked about gets a row, even where the child is killed over it."""
+    monkeypatch.setattr("agent.sources.stacks.spy_path", lambda: spy_that(tmp_path, "kill -9 $PPID"))
     process = start("sh", "-c", "echo ready; read line")
-    child = StackProcess(spy_that(tmp_path, "kill -9 $PPID"))
-    child.ask([process])
-    assert not child.ready
-    found: list[dict[str, Any]] = []
-    while not child.ready:
-        found += child.poll()
-        time.sleep(0.01)
-    assert found == [{"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}]
+    [row] = rows_of(Stacks(Still(process), 8.0), 1)
+    told = {name: row.values[name] for name in ("pid", "form", "error")}
+    assert told == {"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}
 
 
 def test_whole_way(watch: Callable[..., Watch], caller: Callable[..., Caller], emulated: Libraries) -> None:

@@ -7,15 +7,18 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agent.errand import Errand
+from agent.pace import Paces
 from agent.processes import Process, Processes
 from agent.sources.stacks import Stacks
-from agent.stack_process import StackProcess, spy_path
+from agent.stack_child import spy_path
 from agent.training import Trainee
 
 READINGS, TIMES = 2000, 20
@@ -30,6 +33,11 @@ print(worst, flush=True)
 """
 
 
+def request_for(process: Process) -> dict[str, Any]:
+    """What the child is asked."""
+    return {"spy": spy_path(), "processes": [astuple(process)]}
+
+
 @pytest.mark.bench
 def test_stacks_at_rest() -> None:
     """The source's share of each second, while eight processes train."""
@@ -38,8 +46,8 @@ def test_stacks_at_rest() -> None:
     living = {pid: Trainee(Process(pid, 7), str(pid)) for pid in range(8)}
     processes["tgid"][1:8] = logs["tgid"][1:8] = np.arange(1, 8)
     training: Any = SimpleNamespace(living=lambda now: living, last_known=living.get)
-    context: Any = SimpleNamespace(training=training, config=SimpleNamespace(stacks_after_seconds=8.0))
-    source = Stacks(context, *(SimpleNamespace(rows=lambda rows=rows: rows) for rows in (processes, logs)))  # type: ignore[arg-type, misc]
+    maps: Any = [SimpleNamespace(rows=lambda rows=rows: rows) for rows in (processes, logs)]
+    source = Stacks(Paces(training, *maps), 8.0)
     begun = time.process_time()
     for now in range(READINGS):
         logs["count"] += 40
@@ -52,11 +60,11 @@ def spun(taking: bool) -> tuple[float, int]:
     child, taken = subprocess.Popen([sys.executable, "-c", SPINNER], stdout=subprocess.PIPE), 0
     assert child.stdout is not None
     child.stdout.readline()
-    process, asked = Processes().find(child.pid), StackProcess(spy_path())
+    process, asked = Processes().find(child.pid), Errand("agent.stack_child")
     assert process is not None
     while child.poll() is None:
         if taking and asked.ready:
-            asked.ask([process])
+            asked.ask(request_for(process))
         taken += sum(answer["form"] == "python" for answer in asked.poll())
         time.sleep(0.02)
     asked.close()
@@ -71,8 +79,8 @@ def test_taking_stacks() -> None:
     assert me is not None
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     for _ in range(TIMES):
-        asked = StackProcess(spy_path())
-        asked.ask([me])
+        asked = Errand("agent.stack_child")
+        asked.ask(request_for(me))
         while not asked.ready:
             asked.poll()
             time.sleep(0.005)

@@ -15,8 +15,9 @@ from agent.nvml_files import find_library
 from agent.sources.scheduler import TRACEPOINTS
 from bpf.loader import BpfError, Kernel, load
 from bpf.tracepoint import attach
-from cli.doctor import Finding
+from cli.delivery import Finding
 from cli.main import app
+from detector.ledger import Ledger, write_ledger
 
 
 def run(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -33,6 +34,23 @@ def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
     assert {name: found[f"source {name}"]["state"] for name in SOURCES} == dict.fromkeys(SOURCES, "on")
     assert {name: found[f"tracepoint {name}"]["state"] for name in TRACEPOINTS} == dict.fromkeys(TRACEPOINTS, "on")
     assert found[f"store {tmp_path / 'none.db'}"]["state"] == "off"
+
+
+def test_sinks_of_alerts(tmp_path: Path) -> None:
+    """A sink that cannot be opened, or whose last alert failed, is blocked, with the reason and what to try."""
+    config, folder = tmp_path / "peerwatch.toml", tmp_path / "none.alerts"
+    config.write_text('[agent]\nsources = ["host"]\n[alerts]\nsinks = ["log", "webhook", "command"]\n')
+    for name, ledger in (("log", Ledger(delivered=7)), ("webhook", Ledger(delivered=3))):
+        write_ledger(folder / f"{name}.json", ledger.packed())
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert (code, found["sink log"]["state"], found["sink log"]["why"]) == (1, "on", "7 alerts delivered")
+    for name, word in (("webhook", "alerts.webhook names no address"), ("command", "alerts.command names no program")):
+        told = found[f"sink {name}"]
+        assert (told["state"], told["mend"]) == ("blocked", f"peerwatch alerts test {name}")
+        assert word in told["why"]
+    write_ledger(folder / "log.json", Ledger(delivered=9, error="no space left").packed())
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert found["sink log"]["why"] == "the last alert failed: no space left"
 
 
 def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
@@ -70,7 +88,7 @@ def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
 def test_stacks(path: str | None, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whether stacks can be taken is tried out; without py-spy it is said what goes without it, and what mends that."""
     if path:
-        monkeypatch.setattr("agent.stack_process.spy_path", lambda: path)
+        monkeypatch.setattr("agent.stack_child.spy_path", lambda: path)
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
