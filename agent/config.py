@@ -45,6 +45,12 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     return_probes: str = "auto"
     """Probes on returns, where nothing else tells how long a garbage collection took: auto (where the kernel lets them
     pass every filter of system calls), never, always (but for processes whose system calls are filtered)."""
+    zoom_hertz: float = 20.0
+    """How many readings a second the detector may ask for, of host, gpu or rdma, for a closer look; 0: none."""
+    zoom_share: float = 0.05
+    """Share of a core that such readings may take: they come more seldom where they cost more."""
+    zoom_seconds_per_hour: float = 120.0
+    """For how long there may be such readings."""
     keep_seconds: float = 7 * 86400.0
     """How long the embedded store keeps rows."""
     keep_bytes: int = 2_000_000_000
@@ -58,6 +64,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("scan_seconds", 0.1, 3600.0),
             ("progress_hertz", 0.0, 100.0),
             ("stacks_after_seconds", 1.0, 86400.0),
+            ("zoom_hertz", 0.0, 20.0),
+            ("zoom_share", 0.001, 1.0),
+            ("zoom_seconds_per_hour", 0.0, 3600.0),
             ("keep_seconds", 1.0, 1e10),
             ("keep_bytes", 1_000_000, 1 << 60),
         )

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agent.attachments import Attachments
@@ -17,8 +17,10 @@ from agent.context import Context, NothingThereError, Source
 from agent.files import allow_many
 from agent.processes import Processes
 from agent.reader import Reader, Worker
+from agent.zoom import Zoom
 from bpf.loader import BpfError, load
 from store.catalogue import TABLES
+from store.orders import Orders
 from store.sample import Batch, Sample, Value
 
 log = logging.getLogger(__name__)
@@ -116,17 +118,33 @@ def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
     yield from (Sample(str(key[0]), values) for key, values in rows.items())
 
 
-def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[[int], None] | None = None) -> None:
+def open_zoom(config: AgentConfig, orders: Orders | None) -> Zoom | None:
+    """What reads a source faster where it is ordered; nothing where nobody can order it, or nobody may."""
+    if orders is None or not config.zoom_hertz:
+        return None
+    # Nothing is shared with the usual reading: what counts since the last reading has a last reading of its own.
+    return Zoom(config, orders, lambda name: open_worker(Context(config), name).source)
+
+
+def run(
+    config: AgentConfig,
+    sink: Sink,
+    stop: threading.Event,
+    prune: Callable[[int], None] | None = None,
+    orders: Orders | None = None,
+) -> None:
     """Read and write until told to stop. `prune` is called once a minute with the time (Unix ns)."""
     allow_many()
     context = open_context(config)
     reader = open_reader(context)
-    outbox = Outbox(sink)
+    outbox, zoom = Outbox(sink), open_zoom(config, orders)
     due = pruned = time.monotonic()
     log.info("%s: sources %s", config.name, ", ".join(worker.name for worker in reader.workers) or "none")
     try:
         while not stop.is_set():
-            outbox.send(read_once(reader, time.time_ns(), config.name, config.limit_seconds))
+            batch = read_once(reader, time.time_ns(), config.name, config.limit_seconds)
+            closer = zoom.take() if zoom else ()
+            outbox.send(replace(batch, samples=(*batch.samples, *closer)) if closer else batch)
             if prune and time.monotonic() - pruned >= PRUNE_PERIOD_S:
                 pruned = time.monotonic()
                 prune(time.time_ns())
@@ -134,6 +152,8 @@ def run(config: AgentConfig, sink: Sink, stop: threading.Event, prune: Callable[
             due += config.period_seconds * max(1, -(-(time.monotonic() - due) // config.period_seconds))
             stop.wait(max(due - time.monotonic(), 0.0))
     finally:
+        if zoom:
+            zoom.close()
         close(reader, context)
 
 

@@ -14,6 +14,8 @@ import typer
 from cli.config import read_settings
 from store.contract import StoreError
 from store.embedded import Embedded
+from store.nats_config import is_stream
+from store.orders import open_orders
 from store.places import open_sink
 
 log = logging.getLogger(__name__)
@@ -30,7 +32,10 @@ def agent(
     settings = read_settings(config)
     told = msgspec.structs.replace(settings.agent, root=root) if root else settings.agent
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    sink = open_sink(store or settings.store, settings.influxdb, settings.nats)
+    place = store or settings.store
+    sink = open_sink(place, settings.influxdb, settings.nats)
+    # What is on a stream cannot be asked for.
+    orders = None if is_stream(place) else open_orders(place, settings.influxdb, told.name)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -44,6 +49,6 @@ def agent(
             log.error("the store could not be pruned: %s", error)
 
     try:
-        loop.run(told, sink, stop, prune)
+        loop.run(told, sink, stop, prune, orders)
     finally:
         sink.close()

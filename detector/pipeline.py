@@ -17,7 +17,7 @@ from detector.panel import Panel, at_port
 from detector.rows import NEVER, ArrowTable, Rows, rows_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Verdict
-from store.catalogue import TABLES
+from store.catalogue import TABLES, ZOOM
 
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
 CHUNK_STEPS = 300
@@ -105,7 +105,8 @@ class Detector:
 
 def read_rows(store: Store, after: int, until: int) -> dict[str, Rows]:
     """All tables that carry readings, as rows with after < time <= until."""
-    tables = {name: store.read(name, after, until) for name in store.tables() if name not in ("verdict", "probe")}
+    names = [name for name in store.tables() if name not in ("verdict", "probe") and not name.endswith(ZOOM)]
+    tables = {name: store.read(name, after, until) for name in names}
     return {name: rows_of(name, table) for name, table in tables.items() if table.num_rows}
 
 

@@ -5,7 +5,7 @@ Names follow Prometheus: base units as suffix, `_total` for a counter that only 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["gauge", "counter", "text"]
@@ -70,6 +70,15 @@ TABLES: dict[str, Table] = {
         Table("source", ("source",), False, "how each source of the agent fares"),
         Table("probe", ("library",), False, "what the agent has attached to, and what is blocked and why"),
     )
+}
+
+ZOOM = "_zoom"
+"""Ends the names of tables of readings that were taken many times a second, as the detector asked for a closer look."""
+ZOOMED = ("host", "gpu", "rdma")
+"""The tables of which there are such."""
+TABLES |= {
+    f"{name}{ZOOM}": Table(f"{name}{ZOOM}", TABLES[name].keys, False, f"{TABLES[name].help}, many times a second")
+    for name in ZOOMED
 }
 
 
@@ -216,11 +225,14 @@ task | task | text | text | none | 0 | 0 | which training task the machine works
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | info, warn or crit
-event | until | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to end, where the operator has said so
+event | until | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to end, where the operator has said so, or a closer look
+event | hertz | readings per second | gauge | none | 0 | 0 | how often the detector asks to read the source that the message names
 source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
 source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last reading took
 source | failures_total | readings | counter | none | 0 | 0 | readings that failed
 source | lost_total | readings | counter | none | 0 | 0 | probe hits that could not be counted (source kernel)
+source | zoomed_seconds_total | seconds | counter | none | 0 | 0 | time in which a source was read many times a second (source zoom)
+source | refused_total | orders | counter | none | 0 | 0 | orders to do so that were refused (source zoom)
 source | foreign_total | readings | counter | none | 0 | 0 | probe hits of processes outside of the agent's PID namespace (source kernel)
 source | waiting_rows | rows | gauge | none | 0 | 0 | rows that wait on disk for the server (source spool)
 source | waiting_bytes | bytes | gauge | none | 0 | 0 | what they take, packed (source spool)
@@ -241,3 +253,9 @@ verdict | message | text | text | none | 0 | 0 | the verdict in words
 """
 
 METRICS: dict[str, Metric] = {metric.key: metric for metric in map(_metric, _ROWS.strip().splitlines())}
+METRICS |= {
+    copy.key: copy
+    for metric in tuple(METRICS.values())
+    if metric.table in ZOOMED
+    for copy in [replace(metric, table=f"{metric.table}{ZOOM}", bad="none")]
+}
