@@ -54,6 +54,8 @@ class Standing:
     verdicts: tuple[Mapping[str, Any], ...]
     newest: int | None
     maintenance: Mapping[str, Maintenance] = field(default_factory=dict)
+    alone: Mapping[str, str] = field(default_factory=dict)
+    """Machines that are compared with nobody, and by what."""
 
 
 def standing(store: Store, now: int, silent_ns: int) -> Standing:
@@ -62,7 +64,7 @@ def standing(store: Store, now: int, silent_ns: int) -> Standing:
     seen = last_seen(store, now, max(LOOK_NS, silent_ns))
     readings = latest(store, min(now, max(seen.values(), default=now)))
     held = {str(verdict["machine"]): str(verdict["level"]) for verdict in reversed(verdicts)}
-    idle = maintenance(store, now)
+    idle, alone = said_of(store, now)
     machines = {}
     for name in sorted(seen):
         level = "unknown" if now - seen[name] > silent_ns and name not in idle else "ok"
@@ -71,7 +73,9 @@ def standing(store: Store, now: int, silent_ns: int) -> Standing:
     span = store.span()
     fresh = any(now - time <= silent_ns for time in seen.values())
     levels = [*(machine.level for machine in machines.values()), *held.values()]
-    return Standing(now, _worst(levels) if fresh else "unknown", machines, verdicts, span[1] if span else None, idle)
+    level, newest = _worst(levels) if fresh else "unknown", span[1] if span else None
+    shown = {name: why for name, why in alone.items() if name in machines and name not in idle}
+    return Standing(now, level, machines, verdicts, newest, idle, shown)
 
 
 def _worst(levels: list[str]) -> str:
@@ -91,11 +95,18 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
 
 def maintenance(store: Store, now: int) -> dict[str, Maintenance]:
     """Machines in maintenance at `now` (Unix ns)."""
+    return said_of(store, now)[0]
+
+
+def said_of(store: Store, now: int) -> tuple[dict[str, Maintenance], dict[str, str]]:
+    """Machines in maintenance at `now` (Unix ns), and those that the detector compares with nobody."""
     from detector.orders import in_maintenance  # numpy, which the agent's process must not load
+    from detector.peerless import told
     from detector.rows import rows_of
 
     events = store.read("event", 0, now, ("device", "message", "until"))
-    return in_maintenance(rows_of("event", events), now) if events.num_rows else {}
+    rows = rows_of("event", events)
+    return (in_maintenance(rows, now), told(rows)) if events.num_rows else ({}, {})
 
 
 def in_words(period: Maintenance) -> str:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
 STYLE = {"ok": "green", "warn": "yellow", "crit": "bold red", "unknown": "magenta"}
 
+MOST = 8
+"""So many machines without peers are named."""
+
 
 def status(
     store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
@@ -54,6 +57,7 @@ def as_json(found: Standing) -> dict[str, Any]:
             | {"reason": period.reason}
             for name, period in found.maintenance.items()
         ],
+        "without_peers": [{"machine": name, "reason": reason} for name, reason in found.alone.items()],
     }
 
 
@@ -69,6 +73,10 @@ def show(found: Standing, place: str) -> None:
         screen.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
     for name, period in found.maintenance.items():
         screen.print(Text(f"maintenance: {name} {in_words(period)}"))
+    for reason in dict.fromkeys(found.alone.values()):
+        names = [name for name, why in found.alone.items() if why == reason]
+        shown = ", ".join(names) if len(names) <= MOST else f"{', '.join(names[:MOST])} … ({len(names)} in all)"
+        screen.print(Text(f"no peers: {shown}: {reason}; there only hard evidence speaks"))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from detector.config import SECOND, Config
 from detector.desk import Desk
 from detector.keeping import KeptError, load, save
+from detector.peerless import CODE, OVER, SOURCE, told
 from detector.pipeline import Detector, State, read_rows, tick_of
 from detector.rows import NEVER, rows_of
 from detector.verdict import RANK, Level, Verdict
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 KEEP_NS = 300 * SECOND
 STALE_NS = 3600 * SECOND
 """Older than this, what was kept is no help: machines have been given other work, and reading it all takes long."""
+PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
+"""How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
 LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
@@ -87,6 +90,8 @@ class Runner:
         self.said = said[-1]["time"] if said else 0
         self.unsaid: list[Verdict] = []
         self._known: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._alone: dict[str, str] | None = None
+        self._asked = self._repeated = self.at
         self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
         """What was said before, in order of time."""
         if kept:
@@ -108,7 +113,25 @@ class Runner:
                 verdicts = self.detector.step(end, {name: new.span(after, end) for name, new in rows.items()})
                 self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
                 self.at = after = end
+            if self.at - self._asked >= PEERS_NS:
+                self._asked = self.at
+                self._tell_alone()
         return self._say()
+
+    def _tell_alone(self) -> None:
+        """Write down who is compared with nobody, and who is so no more, where that was not said."""
+        if self._alone is None:
+            events = self.store.read("event", 0, self.at, ("message",))
+            self._alone = told(rows_of("event", events)) if events.num_rows else {}
+        found, again = self.detector.alone(), self.at - self._repeated >= AGAIN_NS
+        over = (self._alone.keys() - found.keys()) & self.machines()
+        new = {machine: words for machine, words in found.items() if again or self._alone.get(machine) != words}
+        events = [_event(machine, self.at, CODE, words) for machine, words in new.items()]
+        events += [_event(machine, self.at, OVER, "has peers again") for machine in sorted(over)]
+        if events:
+            self.store.write(events)
+        self._alone = found
+        self._repeated = self.at if again else self._repeated
 
     def machines(self) -> frozenset[str]:
         """All machines that work for a task and are not in maintenance."""
@@ -132,6 +155,11 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
     since, score = int(row.get("since") or row["time"]), float(row.get("score") or 0)
     level: Level = row["level"] if row.get("level") in RANK else "warn"
     return Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
+
+
+def _event(machine: str, time: int, code: str, message: str) -> Batch:
+    values: dict[str, Value] = {"source": SOURCE, "code": code, "severity": "info", "message": message}
+    return Batch(machine, time, (Sample("event", values),))
 
 
 def batch_of(verdict: Verdict) -> Batch:

@@ -14,6 +14,7 @@ from detector.methods.evidence import Evidence
 from detector.methods.peers import Peers
 from detector.methods.progress import Progress
 from detector.panel import Panel, at_port
+from detector.peerless import alone, by_machine, sentences
 from detector.rows import NEVER, ArrowTable, Rows, rows_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Verdict
@@ -94,8 +95,12 @@ class Detector:
 
     def without_peers(self) -> list[str]:
         """Who is compared with nobody, and why, a sentence each."""
-        peers = (method for method in self.state.methods if isinstance(method, Peers))
-        return [sentence for method in peers for sentence in method.without_peers()]
+        return [words for panels in self._panels() for words in sentences(alone(panels, self.config), self.config)]
+
+    def alone(self) -> dict[str, str]:
+        """By machine, in words, by what it is compared with nobody."""
+        found = [one for panels in self._panels() for one in alone(panels, self.config)]
+        return by_machine(found, self.config)
 
     def suspicions(self) -> dict[str, float]:
         """By machine, the evidence of the peers against it, in multiples of what convicts."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -83,21 +81,3 @@ def _moved(before: Ints, after: Ints) -> NDArray[np.bool_]:
         most[pairs[by_count] // (int(old.max()) + 1)] = pairs[by_count] % (int(old.max()) + 1)
         moved[both] = most[new] != old
     return moved
-
-
-def without_peers(panels: Mapping[str, Panel], config: Config) -> list[str]:
-    """Who is compared with nobody, and why, a sentence each."""
-    found = []
-    for table, panel in sorted(panels.items()):
-        count, metrics = panel.strength.shape[1], slice(len(panel.strength))
-        for number, (task, title) in enumerate(panel.titles):
-            members = np.flatnonzero(panel.group == number)
-            who = f"{table}, task {panel.tasks[task]}" + (f", {title}" if title else "")
-            old = members[members < count]
-            seen = len(old) > 0 and (np.median(panel.norm.count[metrics, old]) >= config.peer_steps)
-            if 0 < len(members) < config.fewest_peers:
-                least = config.fewest_peers
-                found.append(f"{who}: no peers, as {len(members)} are too few to be compared (at least {least})")
-            elif seen and panel.believed.shape[1] > number and not panel.believed[:, number].any():
-                found.append(f"{who}: no peers, as the readings of one foretell nothing of the others'")
-    return found

@@ -31,7 +31,7 @@ from detector.orders import Clear
 from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
 from detector.peer_groups import middle
 from detector.rows import Rows
-from detector.seating import seat, without_peers
+from detector.seating import seat
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
 from detector.window import Window
@@ -142,10 +142,6 @@ class Peers:
             panel.believed = theirs | ~bounds.unknown[:, None]
         rule(panel.norm, distance, panel.groups, part, bounds, panel.believed, config)
         panel.streaks.cleared[:, part.rows] *= (1 - 1 / config.trust_steps) ** weight
-
-    def without_peers(self) -> list[str]:
-        """Who is compared with nobody, and why, a sentence each."""
-        return without_peers(self.panels, self.config)
 
     def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []

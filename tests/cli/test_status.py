@@ -10,6 +10,7 @@ import pytest
 
 from cli.standing import standing
 from store.embedded import Embedded
+from store.sample import Batch, Sample
 from tests.cli.conftest import SECOND, host, one_line, run, verdict
 
 
@@ -43,6 +44,19 @@ def test_readings(tmp_path: Path) -> None:
     store.close()
     assert found.age_s == 5.0
     assert found.readings == pytest.approx({"cpu_ratio": 0.7, "gpu_watts": 300.7, "gpu_busy_ratio": 0.35})
+
+
+def test_who_has_no_peers(place: Path) -> None:
+    """Who is compared with nobody is told in words and in the object, as the detector said it last."""
+    store, now = Embedded(place), time.time_ns()
+    reason = "fewer than 4 of its kind by host"
+    for machine, code, back in (("m01", "no_peers", 50), ("m02", "no_peers", 40), ("m01", "peers", 30)):
+        values = {"source": "detector", "code": code, "severity": "info", "message": reason}
+        store.write([Batch(machine, now - back * SECOND, (Sample("event", values),))])
+    store.close()
+    assert f"no peers: m02: {reason}; there only hard evidence speaks" in run("status", "--store", place).stdout
+    found = json.loads(run("status", "--json", "--store", place).stdout)
+    assert found["without_peers"] == [{"machine": "m02", "reason": reason}]
 
 
 def test_silence(tmp_path: Path) -> None:

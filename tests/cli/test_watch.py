@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.watch import LATE_NS, Runner
+from cli.standing import standing
+from cli.watch import AGAIN_NS, LATE_NS, Runner
 from detector.config import SECOND, Config
 from store.contract import StoreError
 from store.embedded import Embedded
@@ -97,3 +98,28 @@ def test_nothing_later_is_used(store: Shaky) -> None:
     at_once = late.catch_up(START + 355 * SECOND, STOP)
     assert at_once == one_by_one
     assert len(at_once) == 1
+
+
+def test_who_has_no_peers_is_written_once(tmp_path: Path) -> None:
+    """Three machines have none until a fourth comes; what was said is not said again, by a new detector neither."""
+    store = Embedded(tmp_path / "few.db")
+
+    def at_work(machines: int, seconds: range) -> list[tuple[str, str]]:
+        for second in seconds:
+            values = Sample("host", {"cpu_utilization_ratio": 0.31})
+            store.write([Batch(f"m{n}", START + second * SECOND, (values,)) for n in range(machines)])
+            runner.catch_up(START + second * SECOND, STOP)
+        return [(row["machine"], row["code"]) for row in store.read("event").to_pylist()]
+
+    runner = Runner(store, Config(history_s=0.0), START)
+    lonely = [(f"m{n}", "no_peers") for n in range(3)]
+    assert at_work(3, range(1, 150)) == lonely
+    said = standing(store, START + 149 * SECOND, 30 * SECOND).alone
+    assert said == {f"m{n}": "fewer than 4 of its kind by host" for n in range(3)}
+    runner = Runner(store, Config(history_s=0.0), START + 149 * SECOND)
+    assert at_work(3, range(150, 240)) == lonely
+    runner._repeated -= AGAIN_NS
+    assert at_work(3, range(240, 310)) == 2 * lonely
+    assert at_work(4, range(310, 380)) == 2 * lonely + [(f"m{n}", "peers") for n in range(3)]
+    assert standing(store, START + 379 * SECOND, 30 * SECOND).alone == {}
+    store.close()
