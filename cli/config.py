@@ -13,7 +13,7 @@ from detector.alerts import AlertsConfig
 from detector.config import Config as DetectorConfig
 from store.contract import Store
 from store.influx_config import InfluxConfig, is_address
-from store.nats_config import NatsConfig
+from store.nats_config import NatsConfig, WriterConfig
 from store.places import open_store
 
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where readings are kept: the path of a .db file, or an InfluxDB address; for agents also a NATS stream."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
+    writer: WriterConfig = msgspec.field(default_factory=WriterConfig)
     agent: AgentConfig = msgspec.field(default_factory=AgentConfig)
     alerts: AlertsConfig = msgspec.field(default_factory=AlertsConfig)
     detector: DetectorConfig = msgspec.field(default_factory=DetectorConfig)

@@ -7,24 +7,22 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.config import Settings, open_place, read_settings
+from cli.delivery import START, Finding, sinks, stream, writers
 from cli.terminal import console
 from cli.times import ago
 from store.contract import StoreError
 from store.nats_config import is_stream
-from store.places import open_stream
 
 if TYPE_CHECKING:
     from agent.context import Context
 
-_START = "systemctl start peerwatch-agent, or peerwatch up"
 LOOK_S = 20.0
 """How long to wait for the answers about the libraries of running processes."""
 STYLE = {"on": "green", "off": "dim", "blocked": "bold red"}
@@ -42,17 +40,6 @@ _MENDS = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    name: str
-    state: str
-    """on, off or blocked."""
-    why: str = ""
-    mend: str = ""
-
-
 def doctor(
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
     store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
@@ -60,11 +47,14 @@ def doctor(
 ) -> None:
     """Look at every source and probe of this machine. Exit code: 0 all is on, 1 something is blocked."""
     settings = read_settings(config)
+    place = store or os.environ.get("PEERWATCH_STORE") or settings.store
     findings = [
         *_sources(settings),
         *_surroundings(),
         _stacks(),
-        _store(store or os.environ.get("PEERWATCH_STORE") or settings.store, settings),
+        _store(place, settings),
+        *writers(settings, place),
+        *sinks(settings, place),
     ]
     if json:
         typer.echo(text.dumps([asdict(finding) for finding in findings]))
@@ -157,7 +147,7 @@ def _stacks() -> Finding:
 def _store(place: str, settings: Settings) -> Finding:
     name = f"store {place}"
     if is_stream(place):
-        return _stream(place, settings)
+        return stream(place, settings)
     try:
         store = open_place(place, settings=settings)
         try:
@@ -165,21 +155,11 @@ def _store(place: str, settings: Settings) -> Finding:
         finally:
             store.close()
     except StoreError as error:
-        return Finding(name, "off", str(error), _START)
+        return Finding(name, "off", str(error), START)
     if span is None:
-        return Finding(name, "off", "it holds no reading yet", _START)
+        return Finding(name, "off", "it holds no reading yet", START)
     age_s = (time.time_ns() - span[1]) / 1e9
-    return Finding(name, "on" if age_s < 60 else "off", f"last reading {ago(age_s)} ago", "" if age_s < 60 else _START)
-
-
-def _stream(place: str, settings: Settings) -> Finding:
-    try:
-        with closing(open_stream(place, settings.nats)) as stream:
-            count = stream.kept()
-    except StoreError as error:
-        return Finding(f"stream {place}", "off", str(error))
-    state = "on" if count else "off"
-    return Finding(f"stream {place}", state, f"it keeps {count} posts of agents", "" if count else _START)
+    return Finding(name, "on" if age_s < 60 else "off", f"last reading {ago(age_s)} ago", "" if age_s < 60 else START)
 
 
 def _blocked(name: str, why: str) -> Finding:

@@ -28,20 +28,29 @@ LONGEST_REST_S = 30.0
 
 
 def writer(
-    target: Annotated[str, typer.Option("--to", help="Where to write: a .db file, or an InfluxDB address.")],
+    target: Annotated[
+        str | None, typer.Option("--to", help="Where to write: a .db file, or an InfluxDB address; else as configured.")
+    ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", help="The stream, nats://SERVER:4222/STREAM; else the configuration's.")
+        str | None, typer.Option("--from", help="The stream, nats://SERVER:4222/STREAM; else as configured.")
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Writers of one name share the work; each name is given everything.")
-    ] = "writer",
+        str | None, typer.Option(help="Writers of one name share the work; each name is given everything.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
 ) -> None:
     """Write what agents publish to a NATS stream into a store, until told to stop (SIGTERM or Ctrl-C)."""
     settings = read_settings(config)
-    place = source or settings.store
-    if not is_stream(place):
-        raise StoreError(f"{place} is no stream: name one with --from nats://SERVER:4222/STREAM")
+    told = settings.writer
+    stream_place, store_place = source or told.ways(settings.store)[0], target or told.ways(settings.store)[1]
+    if not is_stream(stream_place):
+        raise StoreError(
+            f"{stream_place or settings.store} is no stream: name one as writer.stream, or with --from nats://SERVER:4222/STREAM"
+        )
+    if not store_place:
+        raise StoreError(
+            f"nothing says where to write what comes from {stream_place}: name a store as writer.store, or with --to"
+        )
     from store.places import open_stream
     from store.stream_writer import Writer
 
@@ -49,8 +58,11 @@ def writer(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with closing(open_stream(place, settings.nats)) as stream, closing(open_place(target, True, settings)) as store:
-        run(Writer(stream, store, name), stop)
+    with (
+        closing(open_stream(stream_place, settings.nats)) as stream,
+        closing(open_place(store_place, True, settings)) as store,
+    ):
+        run(Writer(stream, store, name or told.name), stop)
 
 
 def run(carrier: Writer, stop: threading.Event) -> None:

@@ -56,6 +56,21 @@ class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return token_of("nats", self.token_file, CREDENTIAL, TOKEN_VARIABLE)
 
 
+class WriterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `peerwatch writer` carries, and where to."""
+
+    stream: str = ""
+    """Where agents publish; empty: the configuration's `store`, where that is a stream."""
+    store: str = ""
+    """Where to write; empty: the configuration's `store`, where that is none."""
+    name: str = "writer"
+    """Writers of one name share the work; each name is given everything."""
+
+    def ways(self, store: str) -> tuple[str, str]:
+        """From where to where, beside the configuration's `store`; either is empty where nothing says it."""
+        return self.stream or store * is_stream(store), self.store or store * (not is_stream(store))
+
+
 @dataclass(frozen=True, slots=True)
 class StreamAddress:
     """Where a stream is: the servers of one NATS cluster, and its name."""

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from cli.config import Settings
+from cli.config import Settings, read_settings
+from cli.delivery import Finding, writers
 from cli.doctor import _store
 from store.embedded import Embedded
 from store.line_protocol import lines_of, pack
@@ -18,10 +19,12 @@ from store.nats_stream import Stream
 from tests import servers
 from tests.cli.conftest import ROOT, SECOND, host, one_line, run
 
+NATS = "[nats]\nkeep_bytes = 10000000\nsettle_seconds = 1.0\n"
 
-def started(place: str, store: Path, config: Path) -> subprocess.Popen[bytes]:
+
+def started(config: Path) -> subprocess.Popen[bytes]:
     """A writer in a process of its own."""
-    words = ["writer", "--from", place, "--to", str(store), "--config", str(config)]
+    words = ["writer", "--config", str(config)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-m", "cli.main", *words], env=env, stderr=subprocess.DEVNULL)
 
@@ -42,16 +45,26 @@ def publish(agent: Stream, body: bytes) -> None:
         assert time.monotonic() < deadline
 
 
+def becomes(state: str, settings: Settings, place: str) -> Finding:
+    """What doctor says of the only writer, as soon as it is in this state."""
+    deadline = time.monotonic() + 60
+    while (one := next(writers(settings, place))).state != state:
+        assert time.monotonic() < deadline, one
+    return one
+
+
 def test_killed_and_started_again(tmp_path: Path) -> None:
     """kill -9 of the writer and of the server between readings loses none and doubles none."""
     server = servers.nats(tmp_path)
     server.start()
     place, config, store = f"{server.url}/s", tmp_path / "p.toml", Embedded(tmp_path / "a.db")
-    config.write_text("[nats]\nkeep_bytes = 10000000\nsettle_seconds = 1.0\n")
+    config.write_text(f'store = "{place}"\n[writer]\nstore = "{tmp_path / "a.db"}"\nname = "w"\n{NATS}')
+    settings = read_settings(config)
     agent = Stream(stream_of(place), NatsConfig(keep_bytes=10**7))
-    assert (_store(place, Settings()).state, agent.kept()) == ("off", 0)
+    assert (_store(place, settings).state, agent.kept()) == ("off", 0)
+    assert [one.why for one in writers(settings, place)] == [f"nobody writes what is in {place}"]
     for first in (1, 31):
-        writer = started(place, tmp_path / "a.db", config)
+        writer = started(config)
         for number in range(first, first + 30):
             publish(agent, pack(lines_of([host("m1", number * SECOND, number / 64)])))
             if number == first + 9:
@@ -60,20 +73,28 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         writer.send_signal(signal.SIGKILL if first == 1 else signal.SIGTERM)
         assert writer.wait(60) == (-signal.SIGKILL if first == 1 else 0)
         server.start()
-    last = started(place, tmp_path / "a.db", config)
+    last = started(config)
     assert found(store, 60) == list(range(1, 61))
-    assert (_store(place, Settings()).state, agent.kept()) == ("on", 60)
+    assert (_store(place, settings).state, agent.kept()) == ("on", 60)
+    assert becomes("on", settings, place).name == "writer w"
     last.kill()
     last.wait()
+    publish(agent, pack(lines_of([host("m1", 61 * SECOND, 0.5)])))
+    assert "peerwatch-writer" in becomes("off", settings, place).mend
     store.close()
     agent.close()
     server.kill()
-    assert "is the server up" in _store(place, Settings()).why
+    assert "is the server up" in _store(place, settings).why
+    assert "is the server up" in next(writers(settings, place)).why
 
 
 def test_what_is_no_stream(tmp_path: Path) -> None:
     """Without a stream to read, or with one where a store is wanted, one line says what to write."""
     config = tmp_path / "p.toml"
     config.write_text(f'store = "{tmp_path}/a.db"\n')
-    assert "--from nats://SERVER:4222/STREAM" in one_line(run("writer", "--to", "b.db", "--config", config), 1)
+    assert "writer.stream, or with --from nats://SERVER:4222/STREAM" in one_line(
+        run("writer", "--to", "b.db", "--config", config), 1
+    )
+    config.write_text('store = "nats://a:4222/pw"\n')
+    assert "writer.store, or with --to" in one_line(run("writer", "--config", config), 1)
     assert "peerwatch writer" in one_line(run("status", "--store", "nats://a:4222/pw"), 3)
