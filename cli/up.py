@@ -50,6 +50,7 @@ def up(
         while agent.poll() is None:
             now = time.time_ns()
             verdicts = runner.catch_up(now - LATE_NS, stop)
+            runner.look_closer(now)
             desk.hear(verdicts, runner.machines(), now)
             for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")

@@ -30,7 +30,7 @@ _SURE = 1.645  # the scale of the tail is taken at the upper end of a 90 % inter
 _PERIODS = {"hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.0, "year": 8760.0}
 _APART = {
     *("calibration", "caution", "lag_s", "overlap_s", "history_s", "forget_s", "grace_s", "silent_s"),
-    *("sure_s", "still_s", "still_gaps"),
+    *("sure_s", "still_s", "still_gaps", "zoom_s", "zoom_hertz"),
 }
 """Settings on which soft evidence does not depend."""
 _Times = Annotated[float, msgspec.Meta(ge=LEAST, le=MOST)]

@@ -75,6 +75,10 @@ class Config:
     """Live, the newest readings are judged this late: by then all machines' rows are in."""
     overlap_s: float = 5.0
     """Live, so much is read again each time, for rows that came later still."""
+    zoom_s: float = 20.0
+    """Live, for so long an agent is asked to read what is suspect many times a second ..."""
+    zoom_hertz: float = 20.0
+    """... and how many times: enough to see which device moves first."""
     history_s: float = 300.0
     """Live, the detector begins this far back, so that it knows the norm when it starts."""
 
