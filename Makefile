@@ -2,6 +2,7 @@
 #
 #   ARGS="--fault slow_link"   options for `make demo`
 #   PREFIX, UNITS, CONFIG      where `make install` puts the program, its units and its configuration
+#   EXTRAS="nats cluster"      what `make install` adds; what the configuration there names is added by itself
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -96,8 +97,11 @@ format: setup ## bring Python and C into form
 install: packages ## as root: program, units and configuration (which is kept if it is there)
 	@[ -w "$$(dirname $(PREFIX))" ] || { echo "install: needs root, try: sudo make install" >&2; exit 1; }
 	$(PYTHON) -m venv --system-site-packages $(PREFIX)
+	extras="agent detector $(EXTRAS)"
+	! grep -qsE '^[^#]*"(nats|tls)://' $(CONFIG)/peerwatch.toml || extras+=" nats"
+	! grep -qs -e --cluster $(UNITS)/peerwatch-detector.service.d/*.conf || extras+=" cluster"
 	rm -rf build
-	$(PREFIX)/bin/python -m pip install --quiet --upgrade '.[agent,detector]'
+	$(PREFIX)/bin/python -m pip install --quiet --upgrade ".[$$(tr -s ' ' ',' <<< $$extras)]"
 	rm -rf build
 	install -d $(UNITS) $(CONFIG)
 	[ -e $(CONFIG)/peerwatch.toml ] || install -m 644 systemd/peerwatch.toml $(CONFIG)/
@@ -114,6 +118,7 @@ install: packages ## as root: program, units and configuration (which is kept if
 		[ ! -d /run/systemd/system ] || systemctl daemon-reload
 	fi
 	echo "installed; start with: systemctl enable --now peerwatch-agent peerwatch-detector"
+	[[ $$extras != *nats* ]] || echo "and, on a machine that empties the stream: systemctl enable --now peerwatch-writer"
 
 uninstall: ## as root: take all of it away, but the configuration and the readings
 	@[ -w "$$(dirname $(PREFIX))" ] || { echo "uninstall: needs root, try: sudo make uninstall" >&2; exit 1; }
