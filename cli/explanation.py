@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from detector.change import Moved
+    from detector.closeup import Closeup
     from detector.explain import Explanation
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
 _WIDTH = 32
+_BLOCKS_SHOWN = 80
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -105,6 +107,7 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
         "timeline": [{"time": time, "what": what} for time, what in timeline(one, explained)],
         "communicators": [members.as_json() for members in explained.members],
         "stacks": [group.as_json() for group in explained.stacks],
+        "closeups": [_closeup_json(one) for one in explained.closeups],
     }
 
 
@@ -129,6 +132,24 @@ def _moved_json(moved: Moved) -> dict[str, Any]:
     }
 
 
+def _closeup_json(one: Closeup) -> dict[str, Any]:
+    parts = zip(one.devices, one.alike, one.behind_s, one.values.tolist(), strict=True)
+    return {
+        "metric": one.key,
+        "begin": one.begin,
+        "step_seconds": one.step_ns / 1e9,
+        "devices": [
+            {
+                "device": device,
+                "alike": _known(alike),
+                "behind_seconds": _known(behind),
+                "values": [*map(_known, values)],
+            }
+            for device, alike, behind, values in parts
+        ],
+    }
+
+
 def _known(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
@@ -150,12 +171,38 @@ def draw(one: Told, explained: Explanation, place: str) -> None:
     if explained.moved:
         screen.print(_table(explained))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
+    for closer in explained.closeups:
+        _closeup(closer, verdict.since)
     for time, what in timeline(one, explained):
         screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
     _standstill(explained)
     for line in runner_lines(explained):
         screen.print(Text(f"\n{line}"))
     screen.print(Text(f"\npeerwatch report verdict {one.number} --html FILE --store {place} draws it", "dim"))
+
+
+def _closeup(one: Closeup, since: int) -> None:
+    """Print some seconds of a closer look, a block a reading, and who moves before whom."""
+    from rich.text import Text
+
+    screen, seconds = console(), one.values.shape[1] * one.step_ns / 1e9
+    begun = f"{1e9 / one.step_ns:.0f} readings a second for {seconds:.0f} s from {after(one.begin, since)}"
+    screen.print(Text(f"closer look at {one.key}, {begun}", "bold"))
+    known = one.values[~np.isnan(one.values)]
+    low, high = float(known.min()), float(known.max())
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    for device, behind, values in zip(one.devices, one.behind_s, one.values.tolist(), strict=True):
+        blocks = "".join(_block(value, low, scale) for value in values[:_BLOCKS_SHOWN])
+        words = _order_words(behind) if len(one.devices) > 1 and behind else ""
+        screen.print(Text(f"{device or 'machine':<18}{blocks}  {words}".rstrip()))
+    first = f"the first {_BLOCKS_SHOWN * one.step_ns / 1e9:.1f} s, " if one.values.shape[1] > _BLOCKS_SHOWN else ""
+    screen.print(Text(f"{first}from {figure(low, one.key)} to {figure(high, one.key)}\n", "dim"))
+
+
+def _order_words(behind: float) -> str:
+    if math.isnan(behind):
+        return "not as the others"
+    return f"{abs(behind):.2f} s {'after' if behind > 0 else 'before'} the others"
 
 
 def _standstill(explained: Explanation) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.change import GUARD_S, Compared, Moved, RunnerUp, Times
+from detector.closeup import Closeup, closeups
 from detector.config import SECOND, Config
 from detector.history import Readable, read_history
 from detector.likely import Likely, likely
@@ -20,6 +21,7 @@ from detector.stacks import StackGroup, stack_groups
 from detector.tasks import Tasks
 from detector.verdict import Verdict
 from store.catalogue import METRICS, TABLES
+from store.orders import CODE
 
 BACK_S = (120.0, 600.0)
 """Least and most of the time before the onset that is looked at; between, twice the time until the verdict."""
@@ -63,6 +65,8 @@ class Explanation:
     """Where the task stood still: the ranks of the accused one's communicators as they were at the verdict."""
     stacks: tuple[StackGroup, ...] = ()
     """... and where the ranks of the task were in their programs."""
+    closeups: tuple[Closeup, ...] = ()
+    """The machine many times a second, where an agent was asked to look closer."""
 
     @property
     def convicting(self) -> Moved | None:
@@ -106,6 +110,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
         happenings,
         tuple(gone),
         *_standstill(store, verdict, times, team),
+        closeups(store, verdict.machine, verdict.metric, (times.begin, times.end)),
     )
 
 
@@ -142,7 +147,7 @@ def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[Happen
         return ()
     source, code = (rows.who(1 + rows.keys.index(key)) if key in rows.keys else rows.text(key) for key in _EVENT_KEYS)
     device, severity, message = (rows.text(name) for name in ("device", "severity", "message"))
-    mine = np.flatnonzero((rows.who(0) == verdict.machine) & (source != OPERATOR))
+    mine = np.flatnonzero((rows.who(0) == verdict.machine) & (source != OPERATOR) & (code != CODE))
     return tuple(Happening(int(rows.time[at]), *(w[at] for w in (code, device, severity, message))) for at in mine)
 
 
