@@ -303,6 +303,30 @@ def test_a_server_that_lost_what_it_acknowledged(tmp_path: Path, noticed: bool) 
     real.kill()
 
 
+def test_a_server_that_was_killed_amid_a_write(tmp_path: Path) -> None:
+    """InfluxDB 1.6.7 reads what it wrote behind a torn entry until it is started anew; then it is sent it again."""
+    folder = tmp_path / "influxd"
+    folder.mkdir()
+    real = servers.influxd(folder)
+    real.start()
+    sender = Sender(
+        Spool(tmp_path / "spool", 10**8, 1e6, 600.0), Server(address_of(f"{real.url}/metrics"), InfluxConfig()), 1.0
+    )
+    assert sent(real, sender, 1, 2) == [1, 2]
+    real.kill()
+    servers.tear(folder)
+    real.start()
+    assert sent(real, sender, 3, 4) == [1, 2, 3, 4]
+    real.kill()
+    real.start()
+    reader = influx(f"{real.url}/metrics")
+    assert reader.read("host").column("context_switches_total").to_pylist() == [1]  # though it acknowledged four
+    reader.close()
+    assert sent(real, sender, 5) == [1, 2, 3, 4, 5]
+    sender.spool.close()
+    real.kill()
+
+
 def test_a_wire_that_was_cut_has_nothing_sent_again(tmp_path: Path) -> None:
     """A server that says it is still the same has what it has acknowledged."""
     real = servers.influxd(tmp_path)
