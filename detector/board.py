@@ -163,6 +163,21 @@ class Board:
         self.machine[self.machine == NO_TASK] = 0  # room that nobody has yet; their task says so
         return True
 
+    def let_go(self, before: int) -> Ints | None:
+        """Forget entities not read since `before` (Unix ns); the places of those that are left, None: of all."""
+        idents = list(self._number)
+        left = np.flatnonzero(self.since[:, : len(idents)].max(0, initial=NEVER) >= before)
+        if len(left) == len(idents):
+            return None
+        self._number = {idents[old]: new for new, old in enumerate(left.tolist())}
+        self.entities = [self.entities[old] for old in left.tolist()]
+        self.names = [self.names[old] for old in left.tolist()]
+        self.place = {who: place for place, who in enumerate(self.entities)}
+        for name in _FILLS:
+            setattr(self, name, getattr(self, name)[:, left])
+        self.anew, self._idents, self.version = np.zeros(0, np.int64), (), (-1, -1)
+        return left
+
     def pardon(self, those: Ints, gauges: bool) -> None:
         """Forgive some entities what their counters have counted; of `gauges` too what they read now."""
         counter = np.array([is_counter(self.table, name) for name in self.columns], bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -110,6 +110,10 @@ class Facts:
             for key, fact in self.held.items()
             if (fact.since > oldest or is_lasting(key[2])) and fact.since > orders.forgiven(key[0], key[1] or None)
         }
+
+    def let_go(self, gone: Container[str]) -> None:
+        """Forget what is held against machines that are gone."""
+        self.held = {key: fact for key, fact in self.held.items() if key[0] not in gone}
 
     def mended(self, machine: str, device: str | None = None) -> None:
         """Let go of what lasts until the machine starts anew; with a GPU, of what lasts until that is reset."""

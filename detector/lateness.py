@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import SECOND
-from detector.ranks import Ranks
+from detector.ranks import Left, Ranks
 from detector.window import grown
 
 Floats = NDArray[np.float64]
@@ -84,6 +84,16 @@ class Lateness:
     firsts: Floats = field(default_factory=lambda: np.zeros(0))
     convicted: Floats = field(default_factory=lambda: np.zeros(0))
     judged_at: int = 0
+
+    def let_go(self, left: Left) -> None:
+        """Forget the series and processes that are not left."""
+        series = left.series[left.series < len(self.age)]
+        self.comm = left.renumbered(self.comm[series])
+        self.smooth, self.norm, self.age = self.smooth[:, series], self.norm[:, series], self.age[series]
+        people = left.processes[left.processes < len(self.evidence)]
+        self.total = self.total[:, people]
+        for name in ("evidence", "since", "looks", "firsts", "convicted"):
+            setattr(self, name, getattr(self, name)[people])
 
     def judge(self, now: int, ranks: Ranks, crowd: Crowd, caution: float = 1.0) -> list[Late]:
         """Who stands out at `now` (Unix ns), judged once a period of the series' rows.

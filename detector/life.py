@@ -63,6 +63,22 @@ class Life:
             self.places[rows.table] = (rows.idents, np.array(numbers, np.int64))
         return self.places[rows.table][1]
 
+    def newest(self) -> int:
+        """When anything was heard last, Unix ns."""
+        return int(self.seen.max(initial=NEVER))
+
+    def let_go(self, before: int) -> frozenset[str]:
+        """Forget machines not heard of since `before` (Unix ns), and with them their devices; which these are."""
+        names = list(self.number)
+        gone = frozenset(who for (who, device), at in self.number.items() if device is None and self.seen[at] < before)
+        if not gone:
+            return gone
+        left = np.flatnonzero([name not in gone for name, _ in names])
+        self.number = {names[old]: new for new, old in enumerate(left.tolist())}
+        self.seen, self.period, self.back = self.seen[left], self.period[left], self.back[left]
+        self.places = {}
+        return gone
+
     def pardon(self, machine: str, until: int) -> None:
         """Take a machine and its devices, if they are known, as heard of at `until` (Unix ns)."""
         mine = [place for (name, _), place in self.number.items() if name == machine]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from detector.rows import NEVER, Rows
@@ -50,6 +51,8 @@ class Orders:
     """Machines whose maintenance is over since the last step, and since when."""
     fresh: tuple[Clear, ...] = ()
     """Orders to forget that came since the last step."""
+    gone: frozenset[str] = frozenset()
+    """Machines that are forgotten since this step."""
     _new: list[Clear] = field(default_factory=list)
     _idents: tuple[tuple[str, ...], ...] = ()
     _mine: bool = False
@@ -81,9 +84,16 @@ class Orders:
         if before is None or order.since >= before.since:
             self.periods[machine] = order
 
+    def let_go(self, gone: Collection[str]) -> None:
+        """Forget the orders about machines that are gone, but for a maintenance that lasts."""
+        self.gone = frozenset(name for name in gone if name not in self.idle)
+        self.periods = {name: period for name, period in self.periods.items() if name not in self.gone}
+        self.cleared = {key: time for key, time in self.cleared.items() if key[0] not in self.gone}
+
     def turn(self, now: int) -> bool:
         """Begin the step at `now` (Unix ns); whether a maintenance began or ended."""
         self.fresh, self._new = tuple(self._new), []
+        self.gone = frozenset()
         idle = frozenset(name for name, period in self.periods.items() if period.since <= now < period.until)
         self.back = {name: min(self.periods[name].until, now) for name in self.idle - idle}
         changed, self.idle = idle != self.idle, idle
@@ -99,6 +109,8 @@ class Orders:
         """Why this is said no more since this step, in words; empty where nobody ordered that."""
         if verdict.machine in self.idle:
             return f"is in maintenance{_because(self.periods[verdict.machine].reason)}"
+        if verdict.machine in self.gone:
+            return "is forgotten, as nothing was read of it for days"
         covered = [order for order in self.fresh if order.covers(verdict.machine, verdict.device)]
         return f"was cleared by the operator{_because(covered[-1].reason)}" if covered else ""
 

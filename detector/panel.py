@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,40 @@ class Panel:
         """Each entity's peer group."""
         return self.groups.of
 
+    def let_go(self, before: int) -> None:
+        """Forget entities not read since `before` (Unix ns), and the tasks in which nobody is left; seats no one."""
+        left = self.window.let_go(before)
+        if left is None:
+            return
+        for memory in (self.embedding, self.norm, self.streaks):
+            _keep(memory, left)
+        self.values, self.strength = (_left(array, left) for array in (self.values, self.strength))
+        self.team, self.machine = _left(self.team, left), _left(self.machine, left)
+        self.groups = groups_of(_left(self.group, left))
+        used = np.unique(self.team[self.team != NO_TASK])
+        self.tasks = [self.tasks[at] for at in used.tolist()]
+        self.team = np.where(self.team == NO_TASK, NO_TASK, np.searchsorted(used, self.team))
+        self.titles, self.seated = [], (-1, -1)
+        there = np.isin(self.cells.entity, left)
+        parts = (getattr(self.cells, part.name)[there] for part in fields(self.cells))
+        self.cells, self.weight = Cells(*parts), self.weight[there]
+        self.cells.entity = np.searchsorted(left, self.cells.entity)
+
     def stands(self, standing: Collection[str]) -> NDArray[np.bool_]:
         """[1, group]: whether its task is one of these; False for who has no group."""
         return np.array([[self.tasks[task] in standing for task, _ in self.titles] + [False]], bool)
+
+
+def _left(array: NDArray[Any], left: Ints) -> NDArray[Any]:
+    """The array without those along its last axis that are not left; who came later may not be in it yet."""
+    return array[..., left[left < array.shape[-1]]]
+
+
+def _keep(memory: Embedding | Norm | Streaks, left: Ints) -> None:
+    """The same with all arrays of a memory, whose last axis are entities."""
+    for part in fields(memory):
+        if isinstance(array := getattr(memory, part.name), np.ndarray):
+            setattr(memory, part.name, _left(array, left))
 
 
 def reason(panel: Panel, cell: tuple[int, int, int]) -> str:

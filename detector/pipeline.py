@@ -10,6 +10,7 @@ import numpy as np
 
 from detector.config import SECOND, Config
 from detector.incidents import Incidents
+from detector.leaving import SWEEP_NS, let_go
 from detector.methods.evidence import Evidence
 from detector.methods.peers import Peers
 from detector.methods.progress import Progress
@@ -52,6 +53,8 @@ class State:
     tasks: Tasks = field(default_factory=Tasks)
     methods: list[Method] = field(default_factory=list)
     incidents: Incidents = field(default_factory=Incidents)
+    swept: int = NEVER
+    """When it was last looked for who went for good, Unix ns."""
 
 
 class Detector:
@@ -69,6 +72,9 @@ class Detector:
         for new in rows.values():
             state.tasks.feed(new)
         state.tasks.turn(now)
+        if now - state.swept >= SWEEP_NS:
+            state.swept = now
+            let_go(state.tasks, state.methods, self.config)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         for method in state.methods:
             if isinstance(method, Progress):

@@ -25,6 +25,19 @@ _FLOATS = ("operations", "rank", "ranks", "pending", "offset", "aligned", "gap",
 _TIMES = ("seen", "moved", "calm")
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left once some are forgotten: places so far of series and processes, numbers so far of communicators."""
+
+    series: Ints
+    processes: Ints
+    codes: Ints
+
+    def renumbered(self, codes: Ints) -> Ints:
+        """Numbers of communicators as they are now; -1 for what is none, or forgotten."""
+        return np.where(np.isin(codes, self.codes), np.searchsorted(self.codes, codes), -1)
+
+
 @dataclass(slots=True)
 class Ranks:
     """The newest reading of each (machine, gpu, slot); arrays over series."""
@@ -48,6 +61,33 @@ class Ranks:
     lost: dict[str, float] = field(default_factory=dict)
     """Machine -> probe hits that its kernel side could not keep at all."""
     _comms: dict[str, int] = field(default_factory=lambda: {"": -1})
+
+    def let_go(self, before: int) -> Left | None:
+        """Forget series not read since `before` (Unix ns), and what only they were of; what is left, None: all."""
+        idents = list(self.number)
+        series = np.flatnonzero(self.times["seen"][: len(idents)] >= before)
+        if len(series) == len(idents):
+            return None
+        self.number = {idents[old]: new for new, old in enumerate(series.tolist())}
+        self.floats = {name: array[series] for name, array in self.floats.items()}
+        self.times = {name: array[series] for name, array in self.times.items()}
+        self.comm, self.operation = self.comm[series], self.operation[series]
+        left = Left(series, *self._let_go_names(series))
+        self.code = left.renumbered(self.code[series])
+        return left
+
+    def _let_go_names(self, series: Ints) -> tuple[Ints, Ints]:
+        """The numbers, so far, of processes and communicators that are left; they are given new ones here."""
+        people, self.process = np.unique(self.process[series], return_inverse=True)
+        places, self.machine = np.unique(self.machine[people], return_inverse=True)
+        names, machines = list(self.processes), list(self.machines)
+        self.processes = {names[old]: new for new, old in enumerate(people.tolist())}
+        self.machines = {machines[old]: new for new, old in enumerate(places.tolist())}
+        self.lost = {machine: lost for machine, lost in self.lost.items() if machine in self.machines}
+        codes = np.unique(self.code[series])
+        codes, comms = codes[codes >= 0], list(self._comms)
+        self._comms = {"": -1} | {comms[old + 1]: new for new, old in enumerate(codes.tolist())}
+        return people, codes
 
     def note_losses(self, rows: Rows) -> None:
         """Take in what the agents' sources say of themselves."""

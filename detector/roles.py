@@ -9,13 +9,14 @@ tensor, data and expert groups lie within a stage.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import SECOND
-from detector.ranks import Ranks
+from detector.ranks import Left, Ranks
 from detector.rows import NEVER
 
 Ints = NDArray[np.int64]
@@ -67,6 +68,13 @@ class Roles:
         self.left -= 1
         self.known = pairs
         return self._learn(live, ranks)
+
+    def let_go(self, left: Left, machines: Container[str]) -> None:
+        """Forget the communicators that are not left, and machines that are none of these."""
+        pipes = left.renumbered(self.pipes)
+        self.pipes, self.known = pipes[pipes >= 0], self.known[:0]
+        self.process = {who: role for who, role in self.process.items() if who[0] in machines}
+        self.machine = {name: role for name, role in self.machine.items() if name in machines}
 
     def _learn(self, live: Ints, ranks: Ranks) -> bool:
         people, person = np.unique(ranks.process[live], return_inverse=True)

@@ -9,7 +9,7 @@ import numpy as np
 from detector.orders import Orders
 from detector.ranks import Ranks
 from detector.roles import Roles
-from detector.rows import Rows
+from detector.rows import NEVER, Rows
 
 EVERYBODY = "all"
 
@@ -26,6 +26,8 @@ class Tasks:
     """Machine -> task as the task table says."""
     members: dict[str, set[str]] = field(default_factory=dict)
     """Communicator -> machines."""
+    comm_seen: dict[str, int] = field(default_factory=dict)
+    """When each communicator was last read, Unix ns."""
     seen: set[str] = field(default_factory=set)
     orders: Orders = field(default_factory=Orders)
     """A machine in maintenance works for no task."""
@@ -48,10 +50,24 @@ class Tasks:
                 self._change(self.said.get(machine) != task)
                 self.said[machine] = task
         elif rows.table == "nccl" and "comm" in rows.texts and not self.said:
+            self.comm_seen |= dict.fromkeys(rows.texts["comm"][1], int(rows.time.max(initial=NEVER)))
             for machine, comm in set(zip(rows.who(0), rows.text("comm"), strict=True)):
                 if comm and machine not in self.members.setdefault(comm, set()):
                     self.members[comm].add(machine)
                     self._change(True)
+
+    def let_go(self, gone: frozenset[str], before: int) -> None:
+        """Forget machines that are gone, and communicators not read since `before` (Unix ns)."""
+        old = {comm for comm, time in self.comm_seen.items() if time < before}
+        if not old and not gone:
+            return
+        self.comm_seen = {comm: time for comm, time in self.comm_seen.items() if comm not in old}
+        self.members = {comm: names - gone for comm, names in self.members.items() if comm not in old}
+        self.said = {machine: task for machine, task in self.said.items() if machine not in gone}
+        self.seen -= gone
+        self.orders.let_go(gone)
+        self._idents, self._unseen = {}, {}
+        self._change(True)
 
     def turn(self, now: int) -> None:
         """Begin the step at `now` (Unix ns), all rows of which are fed."""

@@ -102,6 +102,22 @@ class Window:
         value[:, self.row_time[:count] < now - hold] = np.nan
         return value if len(self.entities) == count else self._folded(value)
 
+    def let_go(self, before: int) -> Ints | None:
+        """Forget series not read since `before` (Unix ns); the places of the entities that are left, None: of all."""
+        count = len(self._series)
+        series = np.flatnonzero(self.row_time[:count] >= before)
+        if len(series) == count:
+            return None
+        names = list(self._series)
+        self._series = {names[old]: new for new, old in enumerate(series.tolist())}
+        left, self.owner = np.unique(self.owner[series], return_inverse=True)
+        self.entities = [self.entities[old] for old in left.tolist()]
+        self._entity = {who: place for place, who in enumerate(self.entities)}
+        self.raw, self.raw_time, self.value = self.raw[series], self.raw_time[series], self.value[series]
+        self.row_time = self.row_time[series]
+        self._idents, self._places = (), np.zeros(0, np.int64)
+        return left
+
     def _folded(self, value: NDArray[np.float32]) -> NDArray[np.float32]:
         known = ~np.isnan(value)
         owner = self.owner[: value.shape[1]]

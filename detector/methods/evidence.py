@@ -101,6 +101,17 @@ class Watch:
         if orders.back:
             self.forget(self.of(orders.back), False)
 
+    def let_go(self, before: int) -> None:
+        """Forget entities not read since `before` (Unix ns)."""
+        left = self.board.let_go(before)
+        if left is None:
+            return
+        self.greeted = int((left < self.greeted).sum())
+        known = left[left < self.on.shape[1]]
+        self.since, self.met, self.on = self.since[:, known], self.met[:, known], self.on[:, known]
+        place = {old: new for new, old in enumerate(left.tolist())}
+        self.said = {(rule, place[at]): verdict for (rule, at), verdict in self.said.items() if at in place}
+
     def of(self, machines: Iterable[str]) -> Ints:
         """The entities of some machines."""
         names = frozenset(machines)
@@ -148,6 +159,15 @@ class Evidence:
         """Hold again what an earlier detector has said of causes that last."""
         for verdict in verdicts:
             self.facts.take_up(verdict)
+
+    def let_go(self, before: int) -> frozenset[str]:
+        """Forget whom nothing was heard of since `before` (Unix ns); the machines that are gone."""
+        gone = self.life.let_go(before)
+        self.facts.let_go(gone)
+        self.boot.let_go(before)
+        for watch in self.watches.values():
+            watch.let_go(before)
+        return gone
 
     def _read(self, rows: Mapping[str, Rows]) -> None:
         """Take in readings; a machine that started anew, or a GPU that was reset, is judged by what it shows now."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from detector.chunks import NOBODY, Chunks, Root, told
 from detector.config import SECOND, Config
 from detector.lateness import LATE, Crowd, Late, Lateness
-from detector.ranks import Ranks
+from detector.ranks import Left, Ranks
 from detector.rows import NEVER, Rows
 from detector.standing import Standing, standing_of
 from detector.tasks import Tasks
@@ -60,6 +60,14 @@ class Progress:
         findings = self._hard(found, tasks)
         held = {finding.verdict.task for finding in findings}
         return findings + self._hard(self._held_up(now, standing, idents, held), tasks) + late
+
+    def let_go(self, before: int) -> Left | None:
+        """Forget ranks not read since `before` (Unix ns); what is left of them, None: all."""
+        left = self.series.let_go(before)
+        if left:
+            self.lateness.let_go(left)
+            self.seated = (-1, -1)
+        return left
 
     def _hard(self, found: list[Verdict], tasks: Tasks) -> list[Finding]:
         teams = [tasks.task_of(verdict.machine) for verdict in found]
