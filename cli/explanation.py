@@ -138,6 +138,7 @@ def _closeup_json(one: Closeup) -> dict[str, Any]:
         "metric": one.key,
         "begin": one.begin,
         "step_seconds": one.step_ns / 1e9,
+        "beside": [{"machine": machine, "alike": _known(alike)} for machine, alike in one.beside],
         "devices": [
             {
                 "device": device,
@@ -185,6 +186,8 @@ def _closeup(one: Closeup, since: int) -> None:
     """Print some seconds of a closer look, a block a reading, and who moves before whom."""
     from rich.text import Text
 
+    from detector.closeup import ALIKE
+
     screen, seconds = console(), one.values.shape[1] * one.step_ns / 1e9
     begun = f"{1e9 / one.step_ns:.0f} readings a second for {seconds:.0f} s from {after(one.begin, since)}"
     screen.print(Text(f"closer look at {one.key}, {begun}", "bold"))
@@ -195,6 +198,9 @@ def _closeup(one: Closeup, since: int) -> None:
         blocks = "".join(_block(value, low, scale) for value in values[:_BLOCKS_SHOWN])
         words = _order_words(behind) if len(one.devices) > 1 and behind else ""
         screen.print(Text(f"{device or 'machine':<18}{blocks}  {words}".rstrip()))
+    for machine, alike in one.beside:
+        how = "as this one does" if alike >= ALIKE else "on its own"
+        screen.print(Text(f"{machine}, looked at in the same time, moves {how} ({alike:.2f})"))
     first = f"the first {_BLOCKS_SHOWN * one.step_ns / 1e9:.1f} s, " if one.values.shape[1] > _BLOCKS_SHOWN else ""
     screen.print(Text(f"{first}from {figure(low, one.key)} to {figure(high, one.key)}\n", "dim"))
 

@@ -1,7 +1,8 @@
 """Close-up: one machine's readings many times a second, device by device, and which device moves before the others.
 
 The devices of a machine share its clock, so a twentieth of a second between them means something. Between machines it
-would not: their clocks differ by up to half a second.
+would not: their clocks differ by up to half a second. But whether two machines move alike at all, shifted by as much as
+their clocks may differ, tells one fault and its consequence from two faults that have nothing to do with each other.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _GAP_NS = 2 * SECOND
 _FEWEST = 40
 """Readings of a device below which nothing is drawn: two seconds at the most that an agent gives."""
 _MOST, _LIVELY = 2, 0.1
-_LAG_S = 0.5
-_ALIKE, _AS_ALIKE = 0.5, 0.95
+_LAG_S, _CLOCKS_S = 0.5, 1.0
+_TOGETHER_S = 4.0
+ALIKE, _AS_ALIKE = 0.5, 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Closeup:
     """[device]: correlation with the mean of the others, at the shift at which it is most like it."""
     behind_s: tuple[float, ...]
     """[device]: that shift, positive where it moves after the others; NaN where it does not move as they do."""
+    beside: tuple[tuple[str, float], ...] = ()
+    """Other machines that were looked at in the same time, and how alike they move, at the best of all shifts."""
 
 
 def closeups(store: Readable, machine: str, metric: str, span: tuple[int, int]) -> tuple[Closeup, ...]:
@@ -63,8 +67,8 @@ def _of(store: Readable, table: str, machine: str, metric: str, span: tuple[int,
     if look is None:
         return
     times = [rows.time[look & (rows.ident == at)] for at in mine]
-    step = int(np.median(np.concatenate([np.diff(time) for time in times])))
-    grid = np.arange(max(time[0] for time in times), min(time[-1] for time in times) + 1, max(step, 1))
+    step = max(1, int(np.median(np.concatenate([np.diff(time) for time in times]))))
+    grid = np.arange(max(time[0] for time in times), min(time[-1] for time in times) + 1, step)
     names = [name for name in rows.metrics if (known := METRICS.get(f"{table}.{name}")) and known.bad != "none"]
     values = {name: _on(grid, rows, look, mine, name) for name in names}
     devices = tuple(device_of(table, rows.idents[at][1:]) for at in mine)
@@ -72,8 +76,9 @@ def _of(store: Readable, table: str, machine: str, metric: str, span: tuple[int,
     for name in sorted(names, key=lambda name: (f"{table}.{name}" != metric, -movement[name]))[:_MOST]:
         if movement[name] >= _LIVELY:
             alike, behind = _shifts(values[name], step / SECOND)
-            key = f"{table}.{name}"
-            yield Closeup(key, devices, int(grid[0]), step, values[name].astype(np.float32), alike, behind)
+            head = f"{table}.{name}", devices, int(grid[0]), step
+            beside = tuple(_beside(rows, machine, grid, name, values[name]))
+            yield Closeup(*head, values[name].astype(np.float32), alike, behind, beside)
 
 
 def _longest(rows: Rows, mine: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
@@ -97,12 +102,38 @@ def _on(grid: NDArray[np.int64], rows: Rows, look: NDArray[np.bool_], mine: list
         time, value = rows.time[those], rows.number(name)[those]
         known = ~np.isnan(value)
         time, value = time[known], value[known]
-        if is_counter(rows.table, name) and len(time) > 1:
-            growth = np.diff(value) / np.diff(time) * SECOND
-            time, value = time[1:][growth >= 0], growth[growth >= 0]
-        if len(time) >= _FEWEST // 2:
+        if is_counter(rows.table, name):
+            time, value = _rate(time, value)
+        if len(time):
             out[place] = np.interp(grid, time, value)
     return out
+
+
+def _rate(time: NDArray[np.int64], value: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """A counter's growth a second since it last grew: devices count less often than they can be asked."""
+    grew = 1 + np.flatnonzero(np.diff(value) != 0)
+    if len(grew) < 2:
+        return time[:1], np.zeros(len(time[:1]))
+    time, value = time[grew], value[grew]
+    rate = np.diff(value) / np.diff(time) * SECOND
+    return time[1:][rate >= 0], rate[rate >= 0]
+
+
+def _beside(rows: Rows, machine: str, grid: NDArray[np.int64], name: str, mine: Floats) -> Iterator[tuple[str, float]]:
+    """The other machines of which there is enough of the same time, and that move at all."""
+    step_s = float(grid[1] - grid[0]) / SECOND
+    for other in sorted({ident[0] for ident in rows.idents} - {machine}):
+        theirs = [at for at, ident in enumerate(rows.idents) if ident[0] == other]
+        those = np.isin(rows.ident, theirs) & (rows.time >= grid[0]) & (rows.time <= grid[-1])
+        if not those.any():
+            continue
+        both = (grid >= rows.time[those].min()) & (grid <= rows.time[those].max())
+        values = _on(grid[both], rows, those, theirs, name)
+        lively = min(_movement(rows.table, name, part) for part in (values, mine[:, both])) if both.any() else 0.0
+        if both.sum() * step_s >= _TOGETHER_S and lively >= _LIVELY:
+            one, two = (part[~np.isnan(part).any(1)].mean(0) for part in (mine[:, both], values))
+            lags = range(-int(_CLOCKS_S / step_s), int(_CLOCKS_S / step_s) + 1)
+            yield other, max(_correlation(one, two, lag) for lag in lags)
 
 
 def _movement(table: str, name: str, values: Floats) -> float:
@@ -124,7 +155,7 @@ def _shifts(values: Floats, step_s: float) -> tuple[tuple[float, ...], tuple[flo
         others = values[known[known != at]].mean(0)
         found = np.array([_correlation(values[at], others, int(lag)) for lag in lags])
         alike[at] = best = found.max()
-        if best >= _ALIKE:
+        if best >= ALIKE:
             # Where all comes again each iteration, a longer shift is as like as a short one: the short one is meant.
             edged = np.concatenate([[-np.inf], found, [-np.inf]])
             peak = (found >= edged[:-2]) & (found >= edged[2:]) & (found >= _AS_ALIKE * best)

@@ -105,3 +105,19 @@ def test_a_shift_is_found_to_a_bin(late: int, seed: int) -> None:
     ]
     (found,) = closeups(Memory({"gpu_zoom": pa.concat_tables(parts)}), "m1", "gpu.power_watts", (0, 2 * START))
     assert found.behind_s == pytest.approx((-late / 20, late / 20), abs=1e-9)
+
+
+def test_machines_that_move_alike_and_one_that_does_not() -> None:
+    """Whatever their clocks say: a consequence moves as its cause, a fault of its own does not."""
+    rng = np.random.default_rng(8)
+    bursts, others = (np.convolve(rng.normal(0, 70, 500), np.ones(6), "same") for _ in range(2))
+
+    def of(noise: Any, clock: float) -> Any:
+        return lambda at: 500 + noise[((at - clock) * 20).astype(int) + 60], lambda at: 300 * at
+
+    cause, effect = table({"0": of(bursts, 0.0)}), table({"0": of(bursts, 0.4), "1": of(bursts, 0.4)}, "m5")
+    own, short = table({"0": of(others, 0.0)}, "m7"), table({"0": of(bursts, 0.0)}, "m8", seconds=2.5)
+    store = Memory({"gpu_zoom": pa.concat_tables([cause, effect, own, short])})
+    beside = dict(closeups(store, "m3", "gpu.power_watts", (0, 2 * START))[0].beside)
+    assert set(beside) == {"m5", "m7"}
+    assert beside["m7"] < 0.4 < 0.9 < beside["m5"]
