@@ -32,6 +32,8 @@ WATCHED = ("scheduler", "python")
 BACKLOG = 600
 """Batches kept while the store cannot be written: ten minutes at one a second."""
 PRUNE_PERIOD_S = 60.0
+OPEN_PERIOD_S = 60.0
+"""How often it is tried to open a source that was not to be had."""
 
 
 class Sink(Protocol):
@@ -69,6 +71,32 @@ class Outbox:
         self.waiting.clear()
 
 
+class Absent:
+    """Stands for a source that could not be opened, until it can be."""
+
+    def __init__(self, begin: Callable[[], Source], why: Exception) -> None:
+        self._begin, self._why = begin, why
+        self._source: Source | None = None
+        self._tried = time.monotonic()
+
+    def read(self, now: int) -> Iterable[Sample]:
+        """The source's samples. Raises what it cannot be opened for."""
+        if self._source is None and time.monotonic() - self._tried >= OPEN_PERIOD_S:
+            self._tried = time.monotonic()
+            try:
+                self._source = self._begin()
+            except (NothingThereError, OSError, ValueError) as error:
+                self._why = error
+        if self._source is None:
+            raise self._why.with_traceback(None)  # or each raising would add to it
+        return self._source.read(now)
+
+    def close(self) -> None:
+        """Close the source if it was opened."""
+        if self._source is not None:
+            self._source.close()
+
+
 def open_context(config: AgentConfig) -> Context:
     """Load the probes that the configured sources need; without them, a context that says why."""
     wanted = [name for name in PROBED if name in config.sources]
@@ -91,14 +119,15 @@ def open_worker(context: Context, name: str) -> Worker:
 
 
 def open_reader(context: Context) -> Reader:
-    """The configured sources that this machine can give; the others are named with their reason."""
-    reader = Reader()
-    for name in context.config.sources:
-        try:
-            reader.workers.append(open_worker(context, name))
-        except (NothingThereError, OSError, ValueError) as error:
-            log.warning("source %s is off: %s", name, error)
-    return reader
+    """The configured sources; one that cannot be had fails with its reason, and is tried again now and then."""
+    return Reader(_worker(context, name) for name in context.config.sources)
+
+
+def _worker(context: Context, name: str) -> Worker:
+    try:
+        return open_worker(context, name)
+    except (NothingThereError, OSError, ValueError) as error:
+        return Worker(name, Absent(lambda: open_worker(context, name).source, error))
 
 
 def read_once(reader: Reader, now: int, machine: str, limit_s: float) -> Batch:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 
-from agent.context import Source
+from agent.context import NothingThereError, Source
 from store.sample import Sample, Value
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Worker:
             if reading.done():  # the time-out was the source's own
                 self.error, self.running = f"{type(error).__name__}: {error}", None
         except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
-            self.error = f"{type(error).__name__}: {error}"
+            self.error = str(error) if isinstance(error, NothingThereError) else f"{type(error).__name__}: {error}"
             self.running = None
         self.failures += bool(self.error)
         if self.error and self.error.split(" after")[0] != before.split(" after")[0]:

@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +215,19 @@ def test_two_sources_tell_of_one_device_in_one_row() -> None:
     assert told == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]
     assert [row for row in samples if row.table == "event"] == events
     loop.close(running, Context(AgentConfig()))
+
+
+def test_a_source_that_cannot_be_opened_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its rows say why it gives nothing; once it is to be had, it is read."""
+    config = AgentConfig(sources=("host", "kernel_log"), root=str(tmp_path))
+    reader = loop.open_reader(Context(config))
+    for count in (1, 2):
+        row = fared(loop.read_once(reader, count, "m3", 5.0))["kernel_log"]
+        assert (row["success"], row["failures_total"]) == (0.0, count)
+        assert row["error"].startswith(f"there is no {tmp_path}/dev/kmsg: in a container, mount")
+    monkeypatch.setattr(loop, "OPEN_PERIOD_S", 0.0)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").touch()
+    rows = fared(loop.read_once(reader, 3, "m3", 5.0))
+    assert {name: row["success"] for name, row in rows.items()} == {"host": 1.0, "kernel_log": 1.0}
+    loop.close(reader, Context(config))

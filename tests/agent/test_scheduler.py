@@ -93,9 +93,8 @@ class Trainee:
 def seen(probes_allowed: None, emulated: Libraries) -> Iterator[Watch]:
     """One agent for all of these tests; a process keeps its probes on the libraries."""
     opened, keeper = Watch(sources=SOURCES), Trainee(emulated, 99)
-    if any(worker.name == "scheduler" for worker in opened.reader.workers):
-        opened.wait_attached(emulated.nccl)
-        yield opened
+    opened.wait_attached(emulated.nccl)
+    yield opened
     keeper.close()
     opened.close()
 
