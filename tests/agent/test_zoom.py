@@ -8,15 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
+from agent import loop
 from agent.config import AgentConfig
 from agent.zoom import APART_NS, MOST_S, Budget, Zoom, quick, refusal
 from store.contract import StoreError
-from store.orders import Order
-from store.sample import Sample
+from store.embedded import Embedded
+from store.orders import FileOrders, Order
+from store.sample import Batch, Sample
 
 SECOND = 10**9
 CONFIG = AgentConfig(sources=("host", "gpu", "nccl", "probe"))
@@ -184,3 +188,29 @@ def test_an_order_of_tomorrow_hides_none_of_today() -> None:
     given.orders = [order(now, time=now + 10**16), order(now, time=now + SECOND)]
     rows, opened = looked(given, source, lambda rows: any(row.table == "host_zoom" for row in rows))
     assert (opened, health(rows)[-1]["refused_total"]) == (["host"], 1)
+
+
+def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running agent finds its order in the file that it writes to, and tells there what came of it."""
+    monkeypatch.setattr(FileOrders, "every_s", 0.05)
+    config, store = AgentConfig(machine="m1", sources=("host",), period_seconds=0.25), Embedded(tmp_path / "s.db")
+    stop = threading.Event()
+    words = (config, store, stop, None, FileOrders(tmp_path / "s.db", "m1"))
+    agent = threading.Thread(target=loop.run, args=words)
+    agent.start()
+    try:
+        deadline, given = time.monotonic() + 60, False
+        while store.read("host_zoom").num_rows < 20:
+            assert time.monotonic() < deadline
+            if not given and (given := store.read("host").num_rows > 1):
+                now = time.time_ns()
+                store.write([Batch("m1", now, (Order(now, "host", 20.0, now + 9 * SECOND).sample(),))])
+            stop.wait(0.05)
+    finally:
+        stop.set()
+        agent.join(30)
+    closer = store.read("host_zoom").column("time").to_pylist()
+    assert len(set(closer)) == len(closer)
+    assert set(store.read("host_zoom").column("machine").to_pylist()) == {"m1"}
+    assert store.read("source").filter(pc.equal(store.read("source")["source"], "zoom")).num_rows > 0
+    store.close()
