@@ -15,6 +15,7 @@ from store.catalogue import METRICS
 
 Array = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 _CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.92 of its variance
 _DRIFT_CALLS = 40.0
 FARTHEST = 99.0
@@ -142,7 +143,9 @@ def unsettle(norm: Norm, values: Array, groups: Groups, part: Part, bounds: Boun
             array[cell][anew] = 0
 
 
-def learn(norm: Norm, values: Array, distance: Distance, part: Part, suspect: Array, config: Config) -> None:
+def learn(
+    norm: Norm, values: Array, distance: Distance, part: Part, suspect: NDArray[np.bool_], config: Config
+) -> None:
     """Move the norm towards what was just seen; `suspect` [metric, entity] marks what is to move it little."""
     cell = (part.rows, slice(values.shape[1]))
     mine, left, count = values[part.rows], distance.residual[part.rows], norm.count[cell]

@@ -15,7 +15,7 @@ import numpy as np
 from emulator.phases import disturbances, phases, shifts
 from emulator.readings import Meter, events_of, tasks_of
 from emulator.simulated import SECOND, START, TABLES, Columns, Culprit, Fleet, name_of
-from emulator.simulated_faults import FAIL_SLOW, FAULTS
+from emulator.simulated_faults import FAIL_SLOW, FAULTS, WEAK
 
 _CELLS = 2_000_000  # readings of one metric that are made at a time
 _SIZES = (4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)
@@ -31,7 +31,7 @@ class Plan:
     minutes: float = 30.0
     step_s: float = 1.0
     fault: str = "random"
-    """One of FAULTS, several of them joined by commas that strike together, `random`, or `none`."""
+    """One of FAULTS or WEAK, several of them joined by commas that strike together, `random`, or `none`."""
     seed: int = 0
     stages: int = 0
     """Stages of the pipeline; 0 draws."""
@@ -41,8 +41,9 @@ class Plan:
     def check(self) -> None:
         """Raises ValueError, in one line, where this cannot be simulated."""
         for kind in self.kinds():
-            if kind not in FAULTS and self.fault not in ("random", "none"):
-                raise ValueError(f"no fault is called {kind}; there are {', '.join(FAULTS)}, random and none")
+            if kind not in FAULTS | WEAK and self.fault not in ("random", "none"):
+                known = ", ".join(FAULTS | WEAK)
+                raise ValueError(f"no fault is called {kind}; there are {known}, random and none")
         if self.machines < 1 or self.gpus < 1 or not 1e9 > self.minutes * 60 >= 10 * self.step_s > 0:
             raise ValueError("a fleet needs at least one machine with one GPU, and ten steps of time")
         if self.machines > MOST_MACHINES or len(self.kinds()) > self.machines:
@@ -151,7 +152,7 @@ def _strike(f: Fleet, kinds: list[str]) -> list[dict[str, Any]]:
         on = (f.seconds >= begin) & (f.seconds < begin + max(last, 10 * f.step_s))
         gpu = int(f.rng.integers(f.gpus))
         culprit = Culprit(f, who, gpu, on, float(f.rng.uniform(0.6, 1.4)), f"gpu:{gpu}")
-        FAULTS[kind](culprit)
+        (FAULTS | WEAK)[kind](culprit)
         start, end = (START + int(s * SECOND) for s in (f.seconds[on][0], f.seconds[on][-1] + f.step_s))
         device = culprit.device
         labels.append({"machine": name_of(who), "device": device, "kind": kind, "start": start, "end": end})

@@ -148,6 +148,16 @@ def _optics(c: Culprit) -> None:
     c.device = f"rdma:mlx5_{c.gpu}/1"
 
 
+def _worn_gpu(c: Culprit) -> None:
+    c.slow(1.03, c.one)
+    c.bend("gpu.sm_clock_hertz", c.one, "*", 0.97)
+    c.bend("gpu.power_watts", c.one, "*", 0.94)
+    c.bend("gpu.temperature_celsius", c.one, "+", 5.5)
+    c.bend("gpu.throttle_power_seconds_total", c.one, "+", 0.07)
+    for unit in ("sm", "tensor", "dram"):
+        c.bend(f"gpu.{unit}_active_ratio", c.one, "*", 0.92)
+
+
 FAULTS: dict[str, Callable[[Culprit], None]] = {
     "slow_gpu": _slow_gpu,
     "power_cap": _power_cap,
@@ -170,6 +180,8 @@ FAULTS: dict[str, Callable[[Culprit], None]] = {
     "machine_unreachable": _unreachable,
     "optics_error": _optics,
 }
+WEAK: dict[str, Callable[[Culprit], None]] = {"worn_gpu": _worn_gpu}
+"""Faults of which no reading by itself says enough; they strike only where they are asked for by name."""
 FAIL_SLOW: tuple[str, ...] = (
     *("slow_gpu", "power_cap", "slow_link", "packet_loss", "slow_host", "memory_pressure", "gc_pauses"),
     *("pcie_downgrade", "nvlink_error", "storage_error", "optics_error"),

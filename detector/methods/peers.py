@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.continuity import LOW, Cells, add_up, enough_of, pace_of, suspects
+from detector.continuity import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.dissimilarity import (
     Bounds,
     Distance,
@@ -27,6 +27,7 @@ from detector.dissimilarity import (
     unsettle,
 )
 from detector.embedding import depth_of
+from detector.fusion import Fusion
 from detector.orders import Clear
 from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
 from detector.peer_groups import middle
@@ -47,6 +48,8 @@ class Peers:
 
     config: Config
     panels: dict[str, Panel] = field(default_factory=dict)
+    fusions: dict[str, Fusion] = field(default_factory=dict)
+    """By table, what weak deviations of many metrics come to."""
     standing: list[str] = field(default_factory=list)
     """Tasks that stand still, as far as their operations tell."""
 
@@ -65,13 +68,17 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
+        known = {finding.verdict.machine for finding in findings}
+        for name in self.fusions:
+            findings += [finding for finding in self._fused(name, now) if finding.verdict.machine not in known]
         return _by_machine(findings)
 
     def _forget(self, order: Clear) -> None:
-        for panel in self.panels.values():
-            count = panel.streaks.evidence.shape[-1]
-            whose = [at for at, who in enumerate(panel.window.entities[:count]) if order.covers(*who)]
-            panel.streaks.forget(np.array(whose, np.int64))
+        for table, panel in self.panels.items():
+            for streaks in (panel.streaks, *([self.fusions[table].streaks] if table in self.fusions else ())):
+                count = streaks.evidence.shape[-1]
+                whose = [at for at, who in enumerate(panel.window.entities[:count]) if order.covers(*who)]
+                streaks.forget(np.array(whose, np.int64))
 
     def suspicions(self) -> dict[str, float]:
         """By machine, the most that speaks against it, in multiples of what convicts."""
@@ -94,7 +101,7 @@ class Peers:
         bounds = bounds_of(window.table, window.metrics, config)
         distance = compare(panel.values, panel.groups, panel.norm)
         panel.strength = distance.strength
-        streams = np.bincount(panel.group[panel.group >= 0], minlength=panel.groups.count) * len(window.metrics)
+        streams = np.bincount(panel.group[panel.group >= 0], minlength=panel.groups.count) * (len(window.metrics) + 1)
         pace = pace_of(window.table, window.step_ns, streams, config)
         if window.table == "nccl":
             self.standing = standing_tasks(panel, distance.center)
@@ -102,12 +109,33 @@ class Peers:
         enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
         add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
         panel.weight = panel.streaks.evidence[panel.cells.at] / enough
+        turn = max(1, len(panel.embedding.ring) // 2)
+        if panel.embedding.place % turn == 0:
+            self._fuse(panel, bounds, pace_of(window.table, turn * window.step_ns, streams, config), now)
         self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
+    def _fuse(self, panel: Panel, bounds: Bounds, pace: Pace, now: int) -> None:
+        """Judge the sums over metrics; readings less than the smoothing apart say the same, so not at every step."""
+        fusion, turn = self.fusions.setdefault(panel.window.table, Fusion()), max(1, len(panel.embedding.ring) // 2)
+        prompt = _is_prompt(panel)
+        distance = fusion.look(panel.strength, replace(bounds, high=bounds.high & ~prompt), panel.groups, self.config)
+        cells = self._fair(panel, suspects(fusion.streaks, distance.strength, np.ones(1, bool), np.zeros(1, bool)))
+        if panel.window.table in self.config.prompt_tables:
+            cells.urgency *= self.config.prompt_factor
+        fusion.judge(cells, pace, panel.group, now)
+        fusion.study(distance, panel.groups, turn, self.config)
+
     def _suspects(self, panel: Panel, bounds: Bounds, center: NDArray[Any]) -> Cells:
-        prompt = np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics], bool)
+        prompt = _is_prompt(panel)
         # Who is long in its collectives waits for others: for a late rank, or for all while it has no work of its own.
-        found = suspects(panel.streaks, panel.strength, bounds.high & ~prompt, bounds.low)
+        found = self._fair(panel, suspects(panel.streaks, panel.strength, bounds.high & ~prompt, bounds.low))
+        if panel.window.table in self.config.prompt_tables:
+            hurry = (prompt[found.metric] & (found.side == LOW)) | is_slowed(panel, center)[panel.group[found.entity]]
+            found.urgency = np.where(hurry, 1.0, self.config.prompt_factor)
+        return found
+
+    def _fair(self, panel: Panel, found: Cells) -> Cells:
+        """Hold nothing against who has no peers, stands still, or does as many others do."""
         seated = panel.group[found.entity] >= 0
         if not seated.all():
             side, metric, entity = (part[seated] for part in found.at)
@@ -116,9 +144,6 @@ class Peers:
             stands = np.array([task in self.standing for task in panel.tasks])
             found.strength[stands[panel.team[found.entity]]] = 1.0
         _one_or_nobody(found, panel, self.config)
-        if panel.window.table in self.config.prompt_tables:
-            hurry = (prompt[found.metric] & (found.side == LOW)) | is_slowed(panel, center)[panel.group[found.entity]]
-            found.urgency = np.where(hurry, 1.0, self.config.prompt_factor)
         return found
 
     def _study(self, panel: Panel, distance: Distance, bounds: Bounds, enough: NDArray[np.float64]) -> None:
@@ -131,6 +156,8 @@ class Peers:
             unsettle(panel.norm, panel.values, panel.groups, part, bounds, config)
         most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
         suspect = (most > panel.groups.each(enough[None] / 8)) | (np.abs(distance.strength[part.rows]) > 1)
+        if panel.window.table in self.fusions:
+            suspect[:, self.fusions[panel.window.table].suspected()] = True
         if self.standing:
             suspect |= panel.groups.each(panel.stands(self.standing))
         learn(panel.norm, panel.values, distance, part, suspect, config)
@@ -152,18 +179,40 @@ class Peers:
                 found.append(Finding(verdict, False, float(panel.weight[at])))
         return found
 
+    def _fused(self, table: str, now: int) -> list[Finding]:
+        """Who stands convicted by many metrics none of which convicts."""
+        panel, fusion = self.panels[table], self.fusions[table]
+        found = []
+        for entity, weight in fusion.convicted():
+            if panel.group[entity] == NO_TASK:
+                continue
+            machine, device = panel.window.entities[entity]
+            most = fusion.foremost(entity)
+            first, *others = (_said(panel, metric, entity, device) for metric in most)
+            verdict = Verdict(
+                now,
+                panel.tasks[panel.team[entity]],
+                machine,
+                device,
+                "peer",
+                f"{table}.{panel.window.metrics[most[0]]}",
+                fusion.score(entity),
+                int(fusion.streaks.since[HIGH, 0, entity]),
+                "warn",
+                f"{first}; {len(most)} of its readings deviate together, none far by itself",
+                tuple(others),
+            )
+            found.append(Finding(verdict, False, weight))
+        return found
+
     def _verdict(self, panel: Panel, cell: tuple[int, int, int], now: int) -> Verdict:
         side, metric, entity = cell
         machine, device = panel.window.entities[entity]
-        others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
-        theirs = panel.values[metric, others]
         key = f"{panel.window.table}.{panel.window.metrics[metric]}"
-        value, usual = float(panel.values[metric, entity]), float(middle(theirs[None])[0])
         strength = float(np.nan_to_num(abs(panel.strength[metric, entity]), posinf=99.0))
         if is_whole_machine(panel, cell):
             device = None
-        known = int((~np.isnan(theirs)).sum())
-        message = comparison(subject(machine, device), key, value, usual, known)
+        message = _said(panel, metric, entity, device)
         if side == LOW and key in COMES_LATE:
             message += reason(panel, cell)
         since = int(panel.streaks.since[cell])
@@ -180,6 +229,19 @@ class Peers:
             level,
             message,
         )
+
+
+def _said(panel: Panel, metric: int, entity: int, device: str | None) -> str:
+    """What an entity reads, and its peers."""
+    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
+    theirs, who = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
+    key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(theirs)).sum())
+    return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)
+
+
+def _is_prompt(panel: Panel) -> NDArray[np.bool_]:
+    """[metric]: whether a low reading is that of whoever comes late."""
+    return np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics], bool)
 
 
 def _one_or_nobody(cells: Cells, panel: Panel, config: Config) -> None:
@@ -208,6 +270,11 @@ def _by_machine(found: list[Finding]) -> list[Finding]:
     for finding in sorted(found, key=lambda f: -f.weight * f.verdict.score):
         by_machine.setdefault((finding.verdict.task, finding.verdict.machine), []).append(finding)
     return [
-        replace(first, verdict=replace(first.verdict, evidence=tuple(other.verdict.message for other in others)))
+        replace(
+            first,
+            verdict=replace(
+                first.verdict, evidence=first.verdict.evidence + tuple(other.verdict.message for other in others)
+            ),
+        )
         for first, *others in by_machine.values()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.simulate import FAULTS, simulate
+from emulator.simulate import FAULTS, WEAK, simulate
 from store.catalogue import METRICS, TABLES
 
 
@@ -16,7 +16,7 @@ def test_equal_arguments_give_equal_recordings() -> None:
     assert all(np.array_equal(one[0][t][c], other[0][t][c]) for t in one[0] for c in one[0][t])
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, "none"])
+@pytest.mark.parametrize("fault", [*FAULTS, *WEAK, "none"])
 def test_tables_keep_to_the_catalogue(fault: str) -> None:
     """Every column is known, counters grow, ratios stay between 0 and 1, and the fault lies inside the recording."""
     tables, labels = simulate(4, 4, fault=fault, seed=3, gpus=2)
