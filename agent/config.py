@@ -8,8 +8,10 @@ import msgspec
 
 from store.settings import refuse_outside
 
-SOURCES = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup", "stacks")
-"""Every source, by the stem of its file under `agent/sources/`."""
+USUAL = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup", "stacks")
+SOURCES = (*USUAL, "ras")
+"""Every source, by the stem of its file under `agent/sources/`; `ras` makes a task's own threads do something, so it is
+read only where it is asked for."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 """Groups of CUDA calls that can be counted beside the synchronize calls."""
@@ -32,7 +34,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often every source is read."""
     limit_seconds: float = 0.8
     """How long a source may take before the others go on without it."""
-    sources: tuple[str, ...] = SOURCES
+    sources: tuple[str, ...] = USUAL
     """Which sources to read."""
     cuda_calls: tuple[str, ...] = ()
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
@@ -42,6 +44,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often to look at the progress of transfers, on average; 0: never."""
     stacks_after_seconds: float = 8.0
     """How long a process may ask for no operation before its stacks are taken."""
+    ras_after_seconds: float = 20.0
+    """How long it may do so before NCCL is asked for its own status, where `ras` is among the sources."""
     return_probes: str = "auto"
     """Probes on returns, where nothing else tells how long a garbage collection took: auto (where the kernel lets them
     pass every filter of system calls), never, always (but for processes whose system calls are filtered)."""
@@ -64,6 +68,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("scan_seconds", 0.1, 3600.0),
             ("progress_hertz", 0.0, 100.0),
             ("stacks_after_seconds", 1.0, 86400.0),
+            ("ras_after_seconds", 15.0, 86400.0),
             ("zoom_hertz", 0.0, 20.0),
             ("zoom_share", 0.001, 1.0),
             ("zoom_seconds_per_hour", 0.0, 3600.0),
@@ -79,8 +84,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"agent.return_probes is {self.return_probes!r}: known are {', '.join(RETURN_PROBES)}")
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
             raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
-        if "stacks" in self.sources and "nccl" not in self.sources:
-            raise ValueError("agent.sources needs nccl beside stacks: it tells which processes stand still")
+        for word in {"stacks", "ras"} & set(self.sources):
+            if "nccl" not in self.sources:
+                raise ValueError(f"agent.sources needs nccl beside {word}: it tells which processes stand still")
         for word in {"scheduler", "python"} & set(self.sources):
             if not {"nccl", "cuda"} & set(self.sources):
                 raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they tell which processes train")

@@ -20,6 +20,7 @@ from detector.rows import rows_of
 from detector.stacks import StackGroup, stack_groups
 from detector.tasks import Tasks
 from detector.verdict import Verdict
+from detector.witness import testimony
 from store.catalogue import METRICS, TABLES
 from store.orders import CODE
 
@@ -34,7 +35,7 @@ STILL_KINDS, STILL_NS = ("progress", "evidence"), 10 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An event of the machine."""
+    """An event of the machine, or a word of NCCL's on its task."""
 
     time: int
     code: str
@@ -83,7 +84,8 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
     config = config or Config()
     times = _times(store, verdict, over)
     team = _team(store, verdict)
-    happenings = _happenings(store, verdict, times)
+    members, stacks, witness = _standstill(store, verdict, times, team)
+    happenings = _happenings(store, verdict, times) + witness
     moved: list[Moved] = []
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()
@@ -109,7 +111,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
         found,
         happenings,
         tuple(gone),
-        *_standstill(store, verdict, times, team),
+        *(members, stacks),
         closeups(store, verdict.machine, verdict.metric, (times.begin, times.end)),
     )
 
@@ -156,17 +158,19 @@ _EVENT_KEYS = ("source", "code")
 
 def _standstill(
     store: Readable, verdict: Verdict, times: Times, team: set[str]
-) -> tuple[tuple[Members, ...], tuple[StackGroup, ...]]:
-    """How the ranks stood and where they were, if the verdict is about a task that stands still."""
+) -> tuple[tuple[Members, ...], tuple[StackGroup, ...], tuple[Happening, ...]]:
+    """If the verdict is about a task that stands still: how ranks stood, where they were, what NCCL says of it."""
     there = store.tables()
     if verdict.kind not in STILL_KINDS or "nccl" not in there:
-        return (), ()
+        return (), (), ()
     rows = rows_of("nccl", store.read("nccl", verdict.time - STILL_NS, verdict.time))
     standing = Standing(rows)
     taken = rows_of("stack", store.read("stack", times.since, times.end)) if "stack" in there else None
     groups = stack_groups(taken, standing.ranks(), team) if taken is not None else ()
     members = standing.members(verdict.machine, verdict.device) if verdict.kind == "progress" else ()
-    return members, groups
+    said = rows_of("ras", store.read("ras", times.since, times.end)) if "ras" in there else None
+    witness = testimony(said, team, standing.comms()) if said is not None else ()
+    return members, groups, tuple(Happening(time, "ras", "", "info", words) for time, words in witness)
 
 
 def _signs(

@@ -65,6 +65,10 @@ class Standing:
         self._rank = [_whole(rank) for rank in self._number("rank")]
         self._ranks = [_whole(ranks) for ranks in self._number("ranks")]
 
+    def comms(self) -> set[str]:
+        """All communicators."""
+        return set(self._text("comm")) - {""}
+
     def ranks(self) -> dict[Process, int]:
         """The rank of each process in its largest communicator, where that is known."""
         found: dict[Process, tuple[int, int]] = {}

@@ -64,6 +64,7 @@ TABLES: dict[str, Table] = {
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
         Table("stack", ("gpu",), False, "where a process that stands still is"),
+        Table("ras", ("slot",), False, "what NCCL says of a task that stands still, a communicator each"),
         Table("task", (), False, "which training task the machine works for"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
@@ -221,6 +222,15 @@ stack | threads | text | text | none | 0 | 0 | its other threads, those alike to
 stack | waits_in | text | text | none | 0 | 0 | what the kernel says its first thread is at
 stack | still_seconds | seconds | gauge | none | 0 | 0 | for how long the process had asked for no operation
 stack | error | text | text | none | 0 | 0 | why nothing better could be read
+ras | comm | hex | text | none | 0 | 0 | identity of the communicator, as in nccl
+ras | ranks | number | gauge | none | 0 | 0 | number of ranks of the communicator
+ras | answered | number | gauge | none | 0 | 0 | ranks that answered
+ras | missing | text | text | none | 0 | 0 | ranks that did not
+ras | behind | text | text | none | 0 | 0 | ranks that launched fewer operations than the first
+ras | failed | text | text | none | 0 | 0 | ranks with an error, or that were aborted
+ras | version | text | text | none | 0 | 0 | NCCL's version
+ras | collection_seconds | seconds | gauge | none | 0 | 0 | how long NCCL took to ask all ranks
+ras | error | text | text | none | 0 | 0 | why there is no answer
 task | task | text | text | none | 0 | 0 | which training task the machine works for
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agent.config import SOURCES
+from agent.config import USUAL
 from agent.nvml_files import find_library
 from agent.sources.scheduler import TRACEPOINTS
 from bpf.loader import BpfError, Kernel, load
@@ -31,7 +31,8 @@ def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
     """Where probes are allowed every source is on and the exit code is 0."""
     code, found = run("--store", str(tmp_path / "none.db"))
     assert code == 0
-    assert {name: found[f"source {name}"]["state"] for name in SOURCES} == dict.fromkeys(SOURCES, "on")
+    assert {name: found[f"source {name}"]["state"] for name in USUAL} == dict.fromkeys(USUAL, "on")
+    assert found["source ras"]["state"] == "off"
     assert {name: found[f"tracepoint {name}"]["state"] for name in TRACEPOINTS} == dict.fromkeys(TRACEPOINTS, "on")
     assert found[f"store {tmp_path / 'none.db'}"]["state"] == "off"
 

@@ -136,5 +136,27 @@ def test_with_the_verdict() -> None:
     hang = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
     assert [len(group.places) for group in hang.stacks] == [6]
     assert [len(one.places) for one in hang.members] == [6]
+    assert not hang.happenings
     slow = explain(store, Verdict(late, "all", "m03", "gpu:3", "peer", **told))  # type: ignore[arg-type]
     assert (slow.stacks, slow.members) == ((), ())
+
+
+def test_what_nccl_says_of_it() -> None:
+    """Its status of the task's own communicators stands in the time line, and why there is none; others' do not."""
+    late = START + 30 * SECOND
+    rows = [rank(number, time=late - SECOND) for number in range(6)]
+    asked = {"time": START + 21 * SECOND, "machine": "m00", "ranks": 6.0, "answered": 5.0}
+    said = [
+        asked | {"slot": "0", "comm": "c1", "missing": "rank 2 does not answer", "behind": "rank 3 launched less"},
+        asked | {"slot": "1", "comm": "another's", "missing": "rank 9 does not answer"},
+        asked | {"slot": "2", "time": START + 29 * SECOND, "error": "not asked"},
+        asked | {"slot": "3", "time": START + 30 * SECOND, "comm": "c1", "answered": 6.0},
+    ]
+    store = Memory({"nccl": table(rows), "ras": table(said)})
+    told = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
+    found = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
+    assert [one.message for one in found.happenings] == [
+        "NCCL's status of communicator c1, 5 of 6 ranks: rank 2 does not answer; rank 3 launched less",
+        "NCCL gave no status: not asked",
+        "NCCL's status of communicator c1, 6 of 6 ranks: all launched the same, none failed",
+    ]
