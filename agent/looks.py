@@ -7,7 +7,8 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
+from copy import copy
+from dataclasses import dataclass, field
 
 from agent.layouts import Layout
 from agent.memory import Memory
@@ -112,7 +113,7 @@ class Looks:
             looks = place.counts.looks - before.looks
             if not looks:
                 return None
-            target.before = now = _Counts(*astuple(place.counts))
+            target.before = now = copy(place.counts)
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
             known, steps = alone and target.told, place.proxy.steps
             return Shares(

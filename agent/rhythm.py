@@ -27,7 +27,7 @@ _LIKE = 0.6
 _LEAST = 0.5
 _ABOUT = 1.3
 _FIRST_LOOK = 32
-_LOOK_AGAIN = 1 << 20
+_RARER, _LOOK_AGAIN = 4, 1 << 20
 _STALE, _LATE_S = 3, 3.0
 """After so many iterations and seconds without another one nothing is told: logs are read every few seconds."""
 _HURRY = 8
@@ -105,7 +105,7 @@ class Rhythm:
     def _look(self) -> None:
         signatures, times = (np.concatenate(part) for part in zip(*self._held, strict=True))
         self._anchor = find_anchor(signatures, times, 0) or find_anchor(signatures >> _FINE_BITS, times, _FINE_BITS)
-        self._since_look, self._look_at = 0, min(2 * self._look_at, _LOOK_AGAIN)
+        self._since_look, self._look_at = 0, min(_RARER * self._look_at, _LOOK_AGAIN)
         self._marks, self._since_mark = self._marks[:0], 0
         self._mark(signatures, times)
 

@@ -134,7 +134,7 @@ class Host:
 
     def _counters(self) -> dict[str, Value]:
         memory = psutil.virtual_memory()
-        links = [link for name, link in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        links = [link for name, link in psutil.net_io_counters(pernic=True, nowrap=False).items() if name != "lo"]
         return {
             "memory_utilization_ratio": 1 - memory.available / memory.total,
             "network_receive_bytes_total": sum(link.bytes_recv for link in links),
@@ -147,7 +147,7 @@ class Host:
 
 def _disks() -> dict[str, Any]:
     """Counters by disk; of a disk with partitions only the disk, which has counted what they did."""
-    found: dict[str, Any] = psutil.disk_io_counters(perdisk=True) or {}
+    found: dict[str, Any] = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: disk for name, disk in found.items() if not _is_partition(name, found)}
 
 
