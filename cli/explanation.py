@@ -137,7 +137,7 @@ def _closeup_json(one: Closeup) -> dict[str, Any]:
     return {
         "metric": one.key,
         "begin": one.begin,
-        "step_seconds": one.step_ns / 1e9,
+        "step_seconds": round(one.step_s, 6),
         "beside": [{"machine": machine, "alike": _known(alike)} for machine, alike in one.beside],
         "devices": [
             {
@@ -186,10 +186,10 @@ def _closeup(one: Closeup, since: int) -> None:
     """Print some seconds of a closer look, a block a reading, and who moves before whom."""
     from rich.text import Text
 
-    from detector.closeup import ALIKE
+    from detector.apart import ALIKE
 
-    screen, seconds = console(), one.values.shape[1] * one.step_ns / 1e9
-    begun = f"{1e9 / one.step_ns:.0f} readings a second for {seconds:.0f} s from {after(one.begin, since)}"
+    screen, seconds = console(), one.values.shape[1] * one.step_s
+    begun = f"{1 / one.step_s:.0f} readings a second for {seconds:.0f} s from {after(one.begin, since)}"
     screen.print(Text(f"closer look at {one.key}, {begun}", "bold"))
     known = one.values[~np.isnan(one.values)]
     low, high = float(known.min()), float(known.max())
@@ -201,7 +201,7 @@ def _closeup(one: Closeup, since: int) -> None:
     for machine, alike in one.beside:
         how = "as this one does" if alike >= ALIKE else "on its own"
         screen.print(Text(f"{machine}, looked at in the same time, moves {how} ({alike:.2f})"))
-    first = f"the first {_BLOCKS_SHOWN * one.step_ns / 1e9:.1f} s, " if one.values.shape[1] > _BLOCKS_SHOWN else ""
+    first = f"the first {_BLOCKS_SHOWN * one.step_s:.1f} s, " if one.values.shape[1] > _BLOCKS_SHOWN else ""
     screen.print(Text(f"{first}from {figure(low, one.key)} to {figure(high, one.key)}\n", "dim"))
 
 

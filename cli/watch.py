@@ -116,6 +116,7 @@ class Runner:
                 verdicts = self.detector.step(end, {name: new.span(after, end) for name, new in rows.items()})
                 self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
                 self.at = after = end
+                self.detector.tell_apart(self.store, end)
             if self.at - self._asked >= PEERS_NS:
                 self._asked = self.at
                 self._tell_alone()

@@ -14,24 +14,27 @@ import numpy as np
 from detector.config import SECOND, Config
 from detector.methods.peers import Peers
 from detector.panel import NO_TASK, Panel
+from detector.rows import NEVER
 from store.catalogue import ZOOMED
 from store.orders import Order
 
 SUSPECT = 0.3
 """Share of what convicts from which on a machine is looked at closer: sooner than anything is said of it."""
 _MOST = 4  # machines of a task at a time: those that a verdict may have to choose between
-_REST_S = 300.0
+_REST_S, _AGAIN_S = 300.0, 60.0
 
 
 @dataclass(slots=True)
 class Fixation:
-    """Which machines are looked at closer, and until when they are then left alone (Unix ns)."""
+    """Which machines were looked at closer, and until when they are no reason for another look (Unix ns)."""
 
     config: Config
     rest: dict[str, int] = field(default_factory=dict)
+    again: dict[str, int] = field(default_factory=dict)
+    """By task, when somebody may be looked at again at all."""
 
     def orders(self, now: int, methods: Iterable[object]) -> list[tuple[str, Order]]:
-        """Machines and what to order of them at `now` (Unix ns, by the clock); each machine has its rest in between."""
+        """Machines and what to order of them at `now` (Unix ns, by the clock); after a look there is a rest."""
         self.rest = {machine: until for machine, until in self.rest.items() if now < until}
         found: list[tuple[str, Order]] = []
         for method in methods if self.config.zoom_s > 0 else ():
@@ -40,24 +43,35 @@ class Fixation:
         return found
 
     def _of(self, now: int, panels: Mapping[str, Panel]) -> list[tuple[str, Order]]:
-        weight: dict[tuple[str, str], dict[str, float]] = {}
-        for table, panel in panels.items():
-            for at in np.flatnonzero(panel.weight >= SUSPECT).tolist():
-                entity = int(panel.cells.entity[at])
-                if panel.group[entity] == NO_TASK:
-                    continue
-                who = panel.tasks[panel.team[entity]], panel.window.entities[entity][0]
-                mine = weight.setdefault(who, {})
-                mine[table] = max(float(panel.weight[at]), mine.get(table, 0.0))
-        given: dict[str, int] = {}
+        weight = _weights(panels)
+        suspects: dict[str, list[str]] = {}
+        for task, machine in sorted(weight, key=lambda who: -max(weight[who].values())):
+            suspects.setdefault(task, []).append(machine)
         out = []
-        for (task, machine), mine in sorted(weight.items(), key=lambda item: -max(item[1].values())):
-            given[task] = given.get(task, 0) + 1
-            if given[task] <= _MOST and machine not in self.rest:
-                self.rest[machine] = now + int(_REST_S * SECOND)
-                until = now + int(self.config.zoom_s * SECOND)
-                out.append((machine, Order(now, _source(mine, panels), self.config.zoom_hertz, until)))
+        for task, machines in suspects.items():
+            first = machines[:_MOST]
+            if now < self.again.get(task, NEVER) or all(machine in self.rest for machine in first):
+                continue
+            self.again[task] = now + int(_AGAIN_S * SECOND)
+            # By one source, and together: whoever is new among them is to be told from the others.
+            source = _source(weight[task, first[0]], panels)
+            order = Order(now, source, self.config.zoom_hertz, now + int(self.config.zoom_s * SECOND))
+            out += [(machine, order) for machine in first]
+            self.rest |= dict.fromkeys(first, now + int(_REST_S * SECOND))
         return out
+
+
+def _weights(panels: Mapping[str, Panel]) -> dict[tuple[str, str], dict[str, float]]:
+    """By task and machine, and by table, the most that speaks against a suspect, in multiples of what convicts."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for table, panel in panels.items():
+        for at in np.flatnonzero(panel.weight >= SUSPECT).tolist():
+            entity = int(panel.cells.entity[at])
+            if panel.group[entity] != NO_TASK:
+                who = panel.tasks[panel.team[entity]], panel.window.entities[entity][0]
+                mine = found.setdefault(who, {})
+                mine[table] = max(float(panel.weight[at]), mine.get(table, 0.0))
+    return found
 
 
 def _source(weight: Mapping[str, float], panels: Mapping[str, Panel]) -> str:

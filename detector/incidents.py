@@ -24,6 +24,8 @@ class Incidents:
     open: dict[tuple[str, str], Finding] = field(default_factory=dict)
     kept: dict[tuple[str, str], int] = field(default_factory=dict)
     """Until when (Unix ns) an incident stays open that was said before this detector began, and not found yet."""
+    apart: frozenset[tuple[str, str]] = frozenset()
+    """Machines, by name, that are known to have nothing to do with each other now."""
     still: int = 0
     """For how long (ns) nothing has been said."""
     _at: int = 0
@@ -76,6 +78,7 @@ class Incidents:
             other
             for known, other in self.open.items()
             if known[0] == key[0] and known != key and not _came_later(finding, other)
+            if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.apart
         ]
         if not others or (finding.hard and finding.verdict.kind != "progress" and finding.weight > 1):
             return False

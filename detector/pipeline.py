@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from detector.apart import apart
 from detector.config import SECOND, Config
 from detector.incidents import Incidents
 from detector.leaving import SWEEP_NS, let_go
@@ -24,6 +25,8 @@ from store.catalogue import TABLES, ZOOM
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
 CHUNK_STEPS = 300
 LEAST_TICK_NS = SECOND // 5
+APART_NS = 5 * SECOND
+"""How often closer looks are read, while something is open."""
 
 
 class Method(Protocol):
@@ -65,6 +68,7 @@ class Detector:
         self.state = state or State()
         if not self.state.methods:
             self.state.methods = [method(self.config) for method in METHODS]
+        self._told_apart = NEVER
 
     def step(self, now: int, rows: Mapping[str, Rows]) -> list[Verdict]:
         """Verdicts reached at `now` (Unix ns), given the rows that came since the last step."""
@@ -82,6 +86,12 @@ class Detector:
         for panels in self._panels():
             findings = [at_port(finding, panels) for finding in findings]
         return state.incidents.update(now, findings, state.tasks.orders)
+
+    def tell_apart(self, store: Store, now: int) -> None:
+        """While something is open, learn from closer looks up to `now` (Unix ns) who has nothing to do with whom."""
+        if self.state.incidents.open and now - self._told_apart >= APART_NS:
+            self._told_apart = now
+            self.state.incidents.apart = apart(store, now)
 
     def _panels(self) -> list[Mapping[str, Panel]]:
         return [method.panels for method in self.state.methods if isinstance(method, Peers)]
@@ -147,6 +157,7 @@ def judge(store: Store, detector: Detector) -> Iterator[Verdict]:
     """Verdicts of a detector over all that the store holds, in time order."""
     for until, rows in walk(store, detector.state.incidents.settled):
         yield from detector.step(until, rows)
+        detector.tell_apart(store, until)
 
 
 def walk(store: Store, idle: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, dict[str, Rows]]]:
