@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.processes import Process, Processes
-from agent.threads import Thread, plain, read_threads, together
+from agent.threads import Thread, plain, read_thread, read_threads, together
 
 PATIENCE_S = 5.0
-"""How long one process may take."""
+"""How long one process may take, with those that it started."""
 CPU_SECONDS, DATA_BYTES = 10, 256 << 20
 """Of this child, and of py-spy each time."""
 OUTPUT_BYTES = 4 << 20
@@ -31,6 +31,7 @@ TEXT_BYTES = 8000
 _TRIES = 3
 """A process that still moves may be caught in the middle of a change."""
 _DEATH_S = 0.2
+_HELPERS = 16
 _INNER, _OUTER = 48, 12
 """Frames that are kept of a deep stack."""
 
@@ -55,8 +56,8 @@ def main() -> None:
 
 
 def take(process: Process, spy: str) -> dict[str, Any]:
-    """What one process is at: its form, the stack of its first thread, and those of the others."""
-    processes = Processes()
+    """What one process is at: its form, the stack of its first thread, those of the others, and of what it started."""
+    processes, deadline = Processes(), time.monotonic() + PATIENCE_S
     try:
         if not processes.alive(process):
             return _nothing(process, "it has ended")
@@ -66,12 +67,39 @@ def take(process: Process, spy: str) -> dict[str, Any]:
         return _nothing(process, f"it is not ours to read: {error.strerror}")
     answer: dict[str, Any] = {"waits_in": threads[0].waits_in, **_kernel(threads)}
     try:
-        answer |= {"form": "python", "error": None, **told(_spy(process.pid, spy))}
+        answer |= {"form": "python", "error": None, **told(_spy(process.pid, spy, deadline))}
     except SpyError as error:
         answer |= {"form": "kernel", "error": str(error)}
+    helpers = together(_helpers(process.pid, spy, deadline), TEXT_BYTES)
+    answer["threads"] = "\n\n".join(filter(None, (answer["threads"], helpers)))
     if not processes.alive(process):
         return _nothing(process, "it has ended")  # and whose stack it was cannot be known
     return {"pid": process.pid, **answer}
+
+
+def _helpers(pid: int, spy: str, deadline: float) -> Iterator[tuple[str, str]]:
+    """Processes that a process started, such as data loaders: name and stack, as long as there is time."""
+    try:
+        started = _read(f"/proc/{pid}/task/{pid}/children").split()[:_HELPERS]
+    except OSError:  # it has ended, or the kernel was built without CONFIG_PROC_CHILDREN
+        return
+    for helper in started:
+        try:
+            if os.stat(f"/proc/{helper}").st_uid != os.stat(f"/proc/{pid}").st_uid:
+                continue
+            thread = read_thread(Path("/proc", helper, "task", helper))
+        except OSError:
+            continue  # it has ended
+        try:
+            stack = told(_spy(int(helper), spy, deadline))["stack"]
+        except SpyError:
+            stack = thread.waits_in
+        yield f"process {thread.name}", stack
+
+
+def _read(path: str) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return (file.read(4096) or b"").decode(errors="replace")
 
 
 def told(output: bytes) -> dict[str, str]:
@@ -111,11 +139,10 @@ def _nothing(process: Process, why: str) -> dict[str, Any]:
     return {"pid": process.pid, "form": "none", "error": why}
 
 
-def _spy(pid: int, spy: str) -> bytes:
-    """py-spy's own words. Raises SpyError."""
+def _spy(pid: int, spy: str, deadline: float) -> bytes:
+    """py-spy's own words, by the deadline (monotonic seconds). Raises SpyError."""
     if not os.access(spy, os.X_OK):
         raise SpyError("py-spy is not installed: pip install py-spy")
-    deadline = time.monotonic() + PATIENCE_S
     for _ in range(_TRIES):
         output, error, code = _run([spy, "dump", "--nonblocking", "--json", "--pid", str(pid)], deadline)
         if code == 0:

@@ -12,7 +12,8 @@ import typer
 
 from cli import times
 from cli.config import open_place, store_place
-from cli.standstill import member_lines, stack_heads
+from cli.pace import pace_json, pace_of, pace_words
+from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 from cli.terminal import console
 from cli.verdicts import RECENT, Told, complete, pick, read_told
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from detector.change import Moved
     from detector.closeup import Closeup
     from detector.explain import Explanation
+    from detector.irregularity import Irregular
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
 _WIDTH = 32
+_STACKS = 8
 _BLOCKS_SHOWN = 80
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -52,10 +55,12 @@ def show(
 
         one = pick(found, verdict, place)
         explained = explain(source, one.verdict, one.over)
+        pace = pace_of(source, one.verdict.machine, one.verdict.since)
     if json:
-        typer.echo(text.dumps(as_json(one, explained), ensure_ascii=False))
+        told = as_json(one, explained) | {"irregular": [pace_json(irregular) for irregular in pace]}
+        typer.echo(text.dumps(told, ensure_ascii=False))
     else:
-        draw(one, explained, place)
+        draw(one, explained, pace, place)
 
 
 def listing(found: list[Told], place: str, json: bool) -> None:
@@ -105,8 +110,9 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
         ],
         "gone": [{"table": table, "device": device, "last": last} for table, device, last in explained.gone],
         "timeline": [{"time": time, "what": what} for time, what in timeline(one, explained)],
-        "communicators": [members.as_json() for members in explained.members],
-        "stacks": [group.as_json() for group in explained.stacks],
+        "communicators": [members.as_json() for members in explained.standstill.members],
+        "odd_share": explained.standstill.odd_share or None,
+        "stacks": [group.as_json() for group in explained.standstill.stacks],
         "closeups": [_closeup_json(one) for one in explained.closeups],
     }
 
@@ -155,7 +161,7 @@ def _known(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def draw(one: Told, explained: Explanation, place: str) -> None:
+def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: str) -> None:
     """Print it for people."""
     from rich.text import Text
 
@@ -176,6 +182,8 @@ def draw(one: Told, explained: Explanation, place: str) -> None:
         _closeup(closer, verdict.since)
     for time, what in timeline(one, explained):
         screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
+    for irregular in pace:
+        screen.print(Text(f"its task  {pace_words(irregular)}"))
     _standstill(explained)
     for line in runner_lines(explained):
         screen.print(Text(f"\n{line}"))
@@ -216,16 +224,19 @@ def _standstill(explained: Explanation) -> None:
     from rich.text import Text
 
     screen = console()
-    if explained.members:
+    if explained.standstill.members:
         screen.print(Text("\nhow the ranks stood", "bold"))
-    for line in member_lines(explained):
+    for line in member_lines(explained.standstill):
         screen.print(Text(line))
-    if explained.stacks:
-        screen.print(Text(f"\nwhere they were, {sum(len(group.places) for group in explained.stacks)} ranks", "bold"))
-    for head, group in stack_heads(explained):
+    if explained.standstill.stacks:
+        screen.print(Text(f"\n{stacks_title(explained.standstill)}", "bold"))
+    heads = stack_heads(explained.standstill)
+    for head, group in heads[:_STACKS]:
         screen.print(Text(head, "bold red" if group.odd else ""))
         for frame in group.stack.splitlines():
             screen.print(Text(f"    {frame}", "dim"))
+    if len(heads) > _STACKS:
+        screen.print(Text(f"{len(heads) - _STACKS} more groups: --json has them all", "dim"))
 
 
 def _table(explained: Explanation) -> Table:

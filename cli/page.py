@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli import times
 from cli.curves import curve
-from cli.standstill import member_lines, stack_heads
+from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 
 if TYPE_CHECKING:
@@ -134,12 +134,16 @@ def _figure(moved: Moved, one: Told, explained: Explanation) -> str:
 
 def _standstill(explained: Explanation) -> str:
     """How the ranks of a task that stands still stood, and where they were; nothing where none did."""
-    stood = f"<pre>{escape(chr(10).join(member_lines(explained)))}</pre>" if explained.members else ""
+    stood = (
+        f"<pre>{escape(chr(10).join(member_lines(explained.standstill)))}</pre>" if explained.standstill.members else ""
+    )
     where = "".join(
         f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
-        for head, group in stack_heads(explained)
+        for head, group in stack_heads(explained.standstill)
     )
-    return f"<section><h2>How the ranks stood, and where they were</h2>{stood}{where}</section>" * bool(stood or where)
+    title = f"<p>{escape(stacks_title(explained.standstill).capitalize())}.</p>" if where else ""
+    head = "<h2>How the ranks stood, and where they were</h2>"
+    return f"<section>{head}{stood}{title}{where}</section>" * bool(stood or where)
 
 
 def _timeline(one: Told, explained: Explanation) -> str:

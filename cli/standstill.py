@@ -11,9 +11,9 @@ from detector.words import named
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from detector.explain import Explanation
     from detector.members import Members, Place
     from detector.stacks import StackGroup
+    from detector.standstill import Standstill
 
 _MACHINES = 4
 _STATES = {
@@ -45,10 +45,10 @@ def _runs(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-def member_lines(explained: Explanation) -> list[str]:
+def member_lines(still: Standstill) -> list[str]:
     """The communicators of the accused at the time of the verdict, and the states of their chunks."""
     lines = []
-    for comm, members in groupby(explained.members, lambda one: one.comm):
+    for comm, members in groupby(still.members, lambda one: one.comm):
         together = list(members)
         size = f", {together[0].ranks} ranks" if together[0].ranks else ""
         lines += [f"communicator {comm[:8]}{size}", *(f"  {_member(one)}" for one in together)]
@@ -62,9 +62,16 @@ def _member(one: Members) -> str:
     return f"{rank_words(one.places)}: {named(one.operation)}{count}; {state}{whom}"
 
 
-def stack_heads(explained: Explanation) -> list[tuple[str, StackGroup]]:
+def stacks_title(still: Standstill) -> str:
+    """What the groups of stacks are, and what the odd ones have in common."""
+    count = sum(len(group.places) for group in still.stacks)
+    shared = f"; the odd ones share communicator {still.odd_share[:8]}" if still.odd_share else ""
+    return f"where they were, {count} ranks, numbered as in the largest communicator{shared}"
+
+
+def stack_heads(still: Standstill) -> list[tuple[str, StackGroup]]:
     """A line on each group of stacks, the odd ones first, and the group."""
-    return [(_head(group), group) for group in sorted(explained.stacks, key=lambda group: not group.odd)]
+    return [(_head(group), group) for group in sorted(still.stacks, key=lambda group: not group.odd)]
 
 
 def _head(group: StackGroup) -> str:

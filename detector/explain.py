@@ -5,7 +5,7 @@ Nothing of this runs until somebody asks; the detector that judges as time goes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,13 +14,11 @@ from detector.closeup import Closeup, closeups
 from detector.config import SECOND, Config
 from detector.history import Readable, read_history
 from detector.likely import Likely, likely
-from detector.members import Members, Standing
 from detector.orders import OPERATOR
 from detector.rows import rows_of
-from detector.stacks import StackGroup, stack_groups
+from detector.standstill import Standstill, standstill_of
 from detector.tasks import Tasks
 from detector.verdict import Verdict
-from detector.witness import testimony
 from store.catalogue import METRICS, TABLES
 from store.orders import CODE
 
@@ -29,8 +27,6 @@ BACK_S = (120.0, 600.0)
 AFTER_S = (120.0, 3600.0)
 """Least and most of the time since the onset that is looked at, if the fault lasts that long."""
 MOST_MOVED = 24
-STILL_KINDS, STILL_NS = ("progress", "evidence"), 10 * SECOND
-"""Methods whose verdicts may be of a task that stands still, and how far back the last rows of its ranks may lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +58,7 @@ class Explanation:
     happenings: tuple[Happening, ...]
     gone: tuple[tuple[str, str | None, int], ...]
     """Tables whose readings ended while those of the peers went on: table, device, time of the last reading."""
-    members: tuple[Members, ...] = ()
-    """Where the task stood still: the ranks of the accused one's communicators as they were at the verdict."""
-    stacks: tuple[StackGroup, ...] = ()
-    """... and where the ranks of the task were in their programs."""
+    standstill: Standstill = field(default_factory=Standstill)
     closeups: tuple[Closeup, ...] = ()
     """The machine many times a second, where an agent was asked to look closer."""
 
@@ -84,8 +77,9 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
     config = config or Config()
     times = _times(store, verdict, over)
     team = _team(store, verdict)
-    members, stacks, witness = _standstill(store, verdict, times, team)
-    happenings = _happenings(store, verdict, times) + witness
+    standstill = standstill_of(store, verdict, team, (times.since, times.end))
+    witness = (Happening(time, "ras", "", "info", words) for time, words in standstill.testimony)
+    happenings = (*_happenings(store, verdict, times), *witness)
     moved: list[Moved] = []
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()
@@ -111,7 +105,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
         found,
         happenings,
         tuple(gone),
-        *(members, stacks),
+        standstill,
         closeups(store, verdict.machine, verdict.metric, (times.begin, times.end)),
     )
 
@@ -154,23 +148,6 @@ def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[Happen
 
 
 _EVENT_KEYS = ("source", "code")
-
-
-def _standstill(
-    store: Readable, verdict: Verdict, times: Times, team: set[str]
-) -> tuple[tuple[Members, ...], tuple[StackGroup, ...], tuple[Happening, ...]]:
-    """If the verdict is about a task that stands still: how ranks stood, where they were, what NCCL says of it."""
-    there = store.tables()
-    if verdict.kind not in STILL_KINDS or "nccl" not in there:
-        return (), (), ()
-    rows = rows_of("nccl", store.read("nccl", verdict.time - STILL_NS, verdict.time))
-    standing = Standing(rows)
-    taken = rows_of("stack", store.read("stack", times.since, times.end)) if "stack" in there else None
-    groups = stack_groups(taken, standing.ranks(), team) if taken is not None else ()
-    members = standing.members(verdict.machine, verdict.device) if verdict.kind == "progress" else ()
-    said = rows_of("ras", store.read("ras", times.since, times.end)) if "ras" in there else None
-    witness = testimony(said, team, standing.comms()) if said is not None else ()
-    return members, groups, tuple(Happening(time, "ras", "", "info", words) for time, words in witness)
 
 
 def _signs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -77,6 +78,16 @@ class Standing:
                 who = *ident, pid
                 found[who] = max(found.get(who, (0, rank)), (ranks or 0, rank))
         return {who: rank for who, (_, rank) in found.items()}
+
+    def shared(self, some: Set[Process]) -> str:
+        """The smallest communicator that joins all of these; empty where there is none but the largest."""
+        joined: dict[str, set[Process]] = {}
+        for comm, ident, pid in zip(self._text("comm"), self._idents, self._pid, strict=True):
+            joined.setdefault(comm, set()).add((*ident, pid))
+        largest = max(map(len, joined.values()), default=0)
+        sizes = {comm: len(inside) for comm, inside in joined.items() if comm and some <= inside}
+        found = min(sizes, key=lambda comm: (sizes[comm], comm), default="")
+        return found if len(some) > 1 and found and sizes[found] < largest else ""
 
     def members(self, machine: str, device: str | None) -> tuple[Members, ...]:
         """Those of the communicators of one device (None: all of the machine's), the furthest first."""

@@ -82,6 +82,24 @@ def test_python_process(start: Callable[..., Process], tmp_path: Path) -> None:
     assert found["waits_in"].startswith("sleeps in read")
 
 
+def test_helpers(start: Callable[..., Process], tmp_path: Path) -> None:
+    """Processes that a rank started, such as its data loaders, are told with it: those alike together."""
+    loader = tmp_path / "loader.py"
+    loader.write_text("import sys\nprint('ready', flush=True)\nsys.stdin.read()\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import subprocess, sys\n"
+        f"loaders = [subprocess.Popen([sys.executable, {str(loader)!r}], stdin=-1, stdout=-1) for _ in range(2)]\n"
+        "for one in loaders: one.stdout.readline()\n" + PROGRAM
+    )
+    process = start(sys.executable, str(program))
+    told_of = take(process, spy_path())["threads"]
+    *_, last = told_of.split("\n\n")
+    assert last.startswith("process python")
+    assert last.splitlines()[0].endswith(" and 1 more")
+    assert last.splitlines()[1:] == ["<module> (loader.py:3)"]
+
+
 def test_process_without_python(start: Callable[..., Process]) -> None:
     """Of another program what the kernel tells is given, and that it is no more than that."""
     found = take(start("sh", "-c", "echo ready; read line"), spy_path())

@@ -216,7 +216,7 @@ def test_a_hang_in_words(hang: Path) -> None:
         "  rank 3 (m3 gpu:1): AllReduce (f32 × 9), 10 operations so far; nothing unfinished",
     ]
     assert story[5:] == [
-        "where they were, 5 ranks",
+        "where they were, 5 ranks, numbered as in the largest communicator",
         "odd: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read",
         f"    {RUDE} (train.py:3)",
         "    main (train.py:9)",

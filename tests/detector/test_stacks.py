@@ -125,6 +125,16 @@ def test_rank_of_the_largest() -> None:
     assert standing(rows).ranks() == {("m05", "3", 505): 5}
 
 
+def test_what_the_odd_ones_share() -> None:
+    """Several odd ranks are known by the smallest communicator that joins them, if it is not the task's largest."""
+    rows = [rank(number) for number in range(6)]
+    rows += [rank(number, slot="1", comm=f"pair{number // 2}", ranks=2.0) for number in range(6)]
+    stood, (first, second, third) = standing(rows), (("m02", "3", 502), ("m03", "3", 503), ("m04", "3", 504))
+    assert stood.shared({first, second}) == "pair1"
+    assert stood.shared({second, third}) == ""
+    assert stood.shared({first}) == ""
+
+
 def test_with_the_verdict() -> None:
     """What belongs to the standstill of a verdict is found by its time, and only for methods that know standstills."""
     late = START + 30 * SECOND
@@ -134,11 +144,11 @@ def test_with_the_verdict() -> None:
     store = Memory({"nccl": table(rows), "stack": table(old + taken)})
     told = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
     hang = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
-    assert [len(group.places) for group in hang.stacks] == [6]
-    assert [len(one.places) for one in hang.members] == [6]
+    assert [len(group.places) for group in hang.standstill.stacks] == [6]
+    assert [len(one.places) for one in hang.standstill.members] == [6]
     assert not hang.happenings
     slow = explain(store, Verdict(late, "all", "m03", "gpu:3", "peer", **told))  # type: ignore[arg-type]
-    assert (slow.stacks, slow.members) == ((), ())
+    assert (slow.standstill.stacks, slow.standstill.members) == ((), ())
 
 
 def test_what_nccl_says_of_it() -> None:
