@@ -134,16 +134,15 @@ def _figure(moved: Moved, one: Told, explained: Explanation) -> str:
 
 def _standstill(explained: Explanation) -> str:
     """How the ranks of a task that stands still stood, and where they were; nothing where none did."""
-    stood = (
-        f"<pre>{escape(chr(10).join(member_lines(explained.standstill)))}</pre>" if explained.standstill.members else ""
-    )
+    lines, title = "\n".join(member_lines(explained.standstill)), stacks_title(explained.standstill)
+    stood = f"<pre>{escape(lines)}</pre>" if lines else ""
     where = "".join(
         f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
         for head, group in stack_heads(explained.standstill)
     )
-    title = f"<p>{escape(stacks_title(explained.standstill).capitalize())}.</p>" if where else ""
+    where = where and f"<p>{escape(title[0].upper() + title[1:])}.</p>{where}"
     head = "<h2>How the ranks stood, and where they were</h2>"
-    return f"<section>{head}{stood}{title}{where}</section>" * bool(stood or where)
+    return f"<section>{head}{stood}{where}</section>" * bool(stood or where)
 
 
 def _timeline(one: Told, explained: Explanation) -> str:
