@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from detector.continuity import Cells, Streaks, nothing
 from detector.dissimilarity import Norm
 from detector.embedding import Embedding
+from detector.fusion import Fusion
 from detector.peer_groups import Groups, groups_of, middle
 from detector.rows import NEVER
 from detector.verdict import Finding
@@ -36,6 +37,7 @@ class Panel:
     embedding: Embedding = field(default_factory=Embedding)
     norm: Norm = field(default_factory=Norm)
     streaks: Streaks = field(default_factory=Streaks)
+    fusion: Fusion = field(default_factory=Fusion)
     tasks: list[str] = field(default_factory=list)
     team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
@@ -67,8 +69,11 @@ class Panel:
         left = self.window.let_go(before)
         if left is None:
             return
-        for memory in (self.embedding, self.norm, self.streaks):
+        sums = self.fusion
+        for memory in (self.embedding, self.norm, self.streaks, sums.norm, sums.streaks):
             _keep(memory, left)
+        sums.group, sums.parts = _left(sums.group, left), _left(sums.parts, left)
+        sums.cells, sums.weight = _cells_of(sums.cells, sums.weight, left)
         self.values, self.strength = (_left(array, left) for array in (self.values, self.strength))
         self.team, self.machine = _left(self.team, left), _left(self.machine, left)
         self.groups = groups_of(_left(self.group, left))
@@ -76,10 +81,7 @@ class Panel:
         self.tasks = [self.tasks[at] for at in used.tolist()]
         self.team = np.where(self.team == NO_TASK, NO_TASK, np.searchsorted(used, self.team))
         self.titles, self.seated = [], (-1, -1)
-        there = np.isin(self.cells.entity, left)
-        parts = (getattr(self.cells, part.name)[there] for part in fields(self.cells))
-        self.cells, self.weight = Cells(*parts), self.weight[there]
-        self.cells.entity = np.searchsorted(left, self.cells.entity)
+        self.cells, self.weight = _cells_of(self.cells, self.weight, left)
 
     def stands(self, standing: Collection[str]) -> NDArray[np.bool_]:
         """[1, group]: whether its task is one of these; False for who has no group."""
@@ -89,6 +91,14 @@ class Panel:
 def _left(array: NDArray[Any], left: Ints) -> NDArray[Any]:
     """The array without those along its last axis that are not left; who came later may not be in it yet."""
     return array[..., left[left < array.shape[-1]]]
+
+
+def _cells_of(cells: Cells, weight: NDArray[np.float64], left: Ints) -> tuple[Cells, NDArray[np.float64]]:
+    """What speaks against those that are left, by their new numbers."""
+    there = np.isin(cells.entity, left)
+    found = Cells(*(getattr(cells, part.name)[there] for part in fields(cells)))
+    found.entity = np.searchsorted(left, found.entity)
+    return found, weight[there]
 
 
 def _keep(memory: Embedding | Norm | Streaks, left: Ints) -> None:

@@ -27,7 +27,6 @@ from detector.dissimilarity import (
     unsettle,
 )
 from detector.embedding import depth_of
-from detector.fusion import Fusion
 from detector.orders import Clear
 from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
 from detector.peer_groups import middle
@@ -48,8 +47,6 @@ class Peers:
 
     config: Config
     panels: dict[str, Panel] = field(default_factory=dict)
-    fusions: dict[str, Fusion] = field(default_factory=dict)
-    """By table, what weak deviations of many metrics come to."""
     standing: list[str] = field(default_factory=list)
     """Tasks that stand still, as far as their operations tell."""
 
@@ -69,13 +66,13 @@ class Peers:
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
         known = {finding.verdict.machine for finding in findings}
-        for name in self.fusions:
-            findings += [finding for finding in self._fused(name, now) if finding.verdict.machine not in known]
+        for panel in self.panels.values():
+            findings += [finding for finding in self._fused(panel, now) if finding.verdict.machine not in known]
         return _by_machine(findings)
 
     def _forget(self, order: Clear) -> None:
-        for table, panel in self.panels.items():
-            for streaks in (panel.streaks, *([self.fusions[table].streaks] if table in self.fusions else ())):
+        for panel in self.panels.values():
+            for streaks in (panel.streaks, panel.fusion.streaks):
                 count = streaks.evidence.shape[-1]
                 whose = [at for at, who in enumerate(panel.window.entities[:count]) if order.covers(*who)]
                 streaks.forget(np.array(whose, np.int64))
@@ -116,7 +113,7 @@ class Peers:
 
     def _fuse(self, panel: Panel, bounds: Bounds, pace: Pace, now: int) -> None:
         """Judge the sums over metrics; readings less than the smoothing apart say the same, so not at every step."""
-        fusion, turn = self.fusions.setdefault(panel.window.table, Fusion()), max(1, len(panel.embedding.ring) // 2)
+        fusion, turn = panel.fusion, max(1, len(panel.embedding.ring) // 2)
         prompt = _is_prompt(panel)
         distance = fusion.look(panel.strength, replace(bounds, high=bounds.high & ~prompt), panel.groups, self.config)
         cells = self._fair(panel, suspects(fusion.streaks, distance.strength, np.ones(1, bool), np.zeros(1, bool)))
@@ -156,8 +153,7 @@ class Peers:
             unsettle(panel.norm, panel.values, panel.groups, part, bounds, config)
         most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
         suspect = (most > panel.groups.each(enough[None] / 8)) | (np.abs(distance.strength[part.rows]) > 1)
-        if panel.window.table in self.fusions:
-            suspect[:, self.fusions[panel.window.table].suspected()] = True
+        suspect[:, panel.fusion.suspected()] = True
         if self.standing:
             suspect |= panel.groups.each(panel.stands(self.standing))
         learn(panel.norm, panel.values, distance, part, suspect, config)
@@ -179,10 +175,9 @@ class Peers:
                 found.append(Finding(verdict, False, float(panel.weight[at])))
         return found
 
-    def _fused(self, table: str, now: int) -> list[Finding]:
+    def _fused(self, panel: Panel, now: int) -> list[Finding]:
         """Who stands convicted by many metrics none of which convicts."""
-        panel, fusion = self.panels[table], self.fusions[table]
-        found = []
+        fusion, found = panel.fusion, []
         for entity, weight in fusion.convicted():
             if panel.group[entity] == NO_TASK:
                 continue
@@ -195,7 +190,7 @@ class Peers:
                 machine,
                 device,
                 "peer",
-                f"{table}.{panel.window.metrics[most[0]]}",
+                f"{panel.window.table}.{panel.window.metrics[most[0]]}",
                 fusion.score(entity),
                 int(fusion.streaks.since[HIGH, 0, entity]),
                 "warn",

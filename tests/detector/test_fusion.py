@@ -76,3 +76,13 @@ def test_a_worn_gpu_is_named_that_no_reading_convicts(memory: Any) -> None:
     assert raised(memory, **rest) == []
     for metric in BENT:
         assert raised(memory, gpu=gpus.select(["time", "machine", "gpu", metric])) == []
+
+
+def test_who_leaves_takes_nothing_along(memory: Any, fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a machine that went is forgotten, amid growing evidence, the one that moves a little is named alone."""
+    monkeypatch.setattr("detector.leaving.GONE_NS", 100 * SECOND)
+    monkeypatch.setattr("detector.pipeline.SWEEP_NS", 40 * SECOND)
+    table = odd(fleet, 4.0)
+    gone = np.isin(np.asarray(table["machine"]), ["m0"]) & (np.asarray(table["time"]) > START + 100 * SECOND)
+    said = [verdict for verdict in raised(memory, odd=table.filter(pa.array(~gone))) if verdict.kind == "peer"]
+    assert [verdict.machine for verdict in said] == ["m3"]

@@ -1,0 +1,57 @@
+"""How often healthy fleets are accused: thousands of simulated machine-hours, with all that happens in health."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.labels import Labels, assess
+from detector.pipeline import Detector, judge
+from emulator.simulate import Plan, pieces
+
+pytestmark = pytest.mark.bench
+SEED = int(os.environ.get("PEERWATCH_SEED", "40"))
+FLEETS = ((1.0, 2), (2.0, 3), (5.0, 55))
+"""Seconds a step, and how many fleets of it: an hour each, of 16 to 192 machines with two GPUs."""
+SIZES = (16, 32, 64, 96, 128, 192)
+
+
+def _alarms(memory: Any, plan: Plan) -> tuple[float, Counter[str]]:
+    """Healthy machine-hours of a fleet, and what it was accused by."""
+    labels, parts = pieces(plan)
+    tables: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        for name, columns in part.items():
+            tables.setdefault(name, []).append(pa.table(columns))
+    store = memory({name: pa.concat_tables(found) for name, found in tables.items()})
+    verdicts = list(judge(store, Detector()))
+    found = assess("healthy", "peerwatch", Labels(labels["machines"], ()), verdicts, store.span(0))
+    for alarm in found.alarms:
+        print(f"  {plan.machines} machines, seed {plan.seed}: {alarm.message}")
+    return found.healthy_hours, Counter(alarm.metric for alarm in found.alarms)
+
+
+def test_false_alarms(memory: Any) -> None:
+    """An hour of each of many healthy fleets: alarms in a thousand machine-hours, by step."""
+    dice = np.random.default_rng(SEED)
+    hours, begun = 0.0, time.process_time()
+    accused: Counter[str] = Counter()
+    print()
+    for step_s, count in FLEETS:
+        mine, alarms = 0.0, 0
+        for _ in range(count):
+            plan = Plan(int(dice.choice(SIZES)), 2, 60.0, step_s, "none", int(dice.integers(2**31)))
+            length, found = _alarms(memory, plan)
+            mine, alarms, accused = mine + length, alarms + found.total(), accused + found
+        hours += mine
+        print(f"steps of {step_s:g} s: {mine:,.0f} machine-hours in {count} fleets, {alarms} false alarms")
+    print(
+        f"{hours:,.0f} machine-hours, {accused.total()} false alarms, {1000 * accused.total() / hours:.2f} per 1,000 "
+        f"machine-hours; {(time.process_time() - begun) / 60:.1f} minutes of CPU; {dict(accused)}"
+    )
