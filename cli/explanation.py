@@ -12,6 +12,7 @@ import typer
 
 from cli import times
 from cli.config import open_place, store_place
+from cli.pace import pace_json, pace_of, pace_words
 from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 from cli.terminal import console
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from detector.change import Moved
     from detector.closeup import Closeup
     from detector.explain import Explanation
+    from detector.irregularity import Irregular
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
 _WIDTH = 32
@@ -53,10 +55,12 @@ def show(
 
         one = pick(found, verdict, place)
         explained = explain(source, one.verdict, one.over)
+        pace = pace_of(source, one.verdict.machine, one.verdict.since)
     if json:
-        typer.echo(text.dumps(as_json(one, explained), ensure_ascii=False))
+        told = as_json(one, explained) | {"irregular": [pace_json(irregular) for irregular in pace]}
+        typer.echo(text.dumps(told, ensure_ascii=False))
     else:
-        draw(one, explained, place)
+        draw(one, explained, pace, place)
 
 
 def listing(found: list[Told], place: str, json: bool) -> None:
@@ -157,7 +161,7 @@ def _known(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def draw(one: Told, explained: Explanation, place: str) -> None:
+def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: str) -> None:
     """Print it for people."""
     from rich.text import Text
 
@@ -178,6 +182,8 @@ def draw(one: Told, explained: Explanation, place: str) -> None:
         _closeup(closer, verdict.since)
     for time, what in timeline(one, explained):
         screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
+    for irregular in pace:
+        screen.print(Text(f"its task  {pace_words(irregular)}"))
     _standstill(explained)
     for line in runner_lines(explained):
         screen.print(Text(f"\n{line}"))

@@ -12,15 +12,13 @@ import typer
 
 from cli import times
 from cli.config import open_place, store_place
+from cli.pace import pace_json, pace_words, read_paces, read_tasks
 from cli.terminal import console
 from store.contract import StoreError
 
 if TYPE_CHECKING:
     from detector.groups import Group, Task
     from store.contract import Store
-
-COLUMNS = ("comm", "rank", "ranks", "pid", "operation", "operations_total", "iteration_seconds")
-LOOK_NS = 60 * 10**9
 
 
 def tasks(
@@ -32,24 +30,23 @@ def tasks(
     now = time.time_ns() - times.duration(at)
     with closing(open_place(store_place(store))) as source:
         found, starts = read_tasks(source, now), _starts(source, now)
+        paces = read_paces(source, found, now)
     if not found:
         raise StoreError("no communicator was read in the last minute: does the agent run where training does?")
     if json:
-        typer.echo(text.dumps({"time": now, "tasks": [as_json(task, starts, now) for task in found]}))
+        told = [
+            {**as_json(task, starts, now), "irregular": [pace_json(one) for one in pace]}
+            for task, pace in zip(found, paces, strict=True)
+        ]
+        typer.echo(text.dumps({"time": now, "tasks": told}))
         return
     screen = console()
-    for task in found:
+    for task, pace in zip(found, paces, strict=True):
         screen.print(_headline(as_json(task, starts, now)), highlight=False)
+        for one in pace:
+            screen.print("  " + pace_words(one), highlight=False)
         for group in task.groups:
             screen.print("  " + in_words(group), highlight=False)
-
-
-def read_tasks(source: Store, now: int) -> tuple[Task, ...]:
-    """The tasks that were read in the minute before `now` (Unix ns)."""
-    from detector.groups import find_tasks  # numpy, which the agent's process must not load
-    from detector.rows import rows_of
-
-    return find_tasks(rows_of("nccl", source.read("nccl", now - LOOK_NS, now, COLUMNS)))
 
 
 def _starts(source: Store, now: int) -> dict[tuple[str, int], float]:
