@@ -18,6 +18,8 @@ _CALLS = dict(
     )
 )
 """Calls that one waits in, by their numbers on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""
+TEXT_BYTES = 8000
+"""Of several threads together."""
 _THREADS, _BYTES, _DEEP = 256, 4096, 16
 _FRAME = re.compile(r"^\[<[0-9a-f]+>\] ([^\s+]{1,80})", re.MULTILINE)
 
@@ -69,7 +71,7 @@ def read_threads(process: Path) -> list[Thread]:
     return [first, *others]
 
 
-def together(blocks: Iterable[tuple[str, str]], limit: int) -> str:
+def together(blocks: Iterable[tuple[str, str]], limit: int = TEXT_BYTES) -> str:
     """Threads by name and what they are at, those alike as one block, in order of their names; cut at the limit."""
     alike: dict[str, list[str]] = {}
     for name, what in sorted(blocks):

@@ -133,7 +133,8 @@ def _surroundings() -> Iterator[Finding]:
 def _stacks() -> Finding:
     """Take the stacks of this very process, as the agent takes those of others."""
     from agent.processes import Processes
-    from agent.stack_child import spy_path, take
+    from agent.spy import spy_path
+    from agent.stack_child import take
 
     me = Processes().find(os.getpid())
     found = take(me, spy_path()) if me else {"form": "none", "error": "/proc does not show this process"}

@@ -11,7 +11,7 @@ from typing import Any
 from agent.context import Context
 from agent.errand import Errand
 from agent.pace import Pace, Paces
-from agent.stack_child import spy_path
+from agent.spy import spy_path
 from agent.training import Trainee
 from store.sample import Sample
 

@@ -18,7 +18,8 @@ from agent import stack_child
 from agent.pace import Pace, Paces
 from agent.processes import Process, Processes
 from agent.sources.stacks import Stacks
-from agent.stack_child import SpyError, frames, spy_path, take, told
+from agent.spy import SpyError, frames, spy_path, told
+from agent.stack_child import take
 from agent.threads import describe, together
 from agent.training import Trainee
 from emulator.build import Libraries
@@ -133,7 +134,7 @@ def test_not_ours_to_read(start: Callable[..., Process]) -> None:
 @pytest.mark.parametrize(
     ("does", "why"),
     [
-        ("exec sleep 1000", "was not done after"),
+        ("exec sleep 1000", "was not done in time"),
         ("exec cat /dev/zero", "more than"),
         ("echo '[{}]'", "cannot be understood"),
         ("echo '[]'", "no thread"),

@@ -18,7 +18,7 @@ from agent.errand import Errand
 from agent.pace import Paces
 from agent.processes import Process, Processes
 from agent.sources.stacks import Stacks
-from agent.stack_child import spy_path
+from agent.spy import spy_path
 from agent.training import Trainee
 
 READINGS, TIMES = 2000, 20

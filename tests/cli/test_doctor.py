@@ -89,7 +89,7 @@ def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
 def test_stacks(path: str | None, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whether stacks can be taken is tried out; without py-spy it is said what goes without it, and what mends that."""
     if path:
-        monkeypatch.setattr("agent.stack_child.spy_path", lambda: path)
+        monkeypatch.setattr("agent.spy.spy_path", lambda: path)
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
