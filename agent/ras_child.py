@@ -15,7 +15,6 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from agent.processes import Process, Processes
@@ -44,7 +43,7 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def ask(process: Process) -> Iterable[dict[str, Any]]:
+def ask(process: Process) -> list[dict[str, Any]]:
     """What the task of that process tells of its communicators. Raises StatusError and OSError."""
     processes = Processes()
     if not processes.alive(process):
@@ -54,7 +53,7 @@ def ask(process: Process) -> Iterable[dict[str, Any]]:
         raise StatusError(f"not asked: an answer of NCCL {_dotted(version)} can crash the task, see docs/stacks.md")
     port = port_of(processes.environment(process.pid))
     _enter(process.pid)
-    return communicators(_talk(port, time.monotonic() + PATIENCE_S))
+    return list(communicators(_talk(port, time.monotonic() + PATIENCE_S)))
 
 
 def port_of(environment: dict[str, str]) -> int:

@@ -217,7 +217,7 @@ def test_any_rank(field: str, value: Any) -> None:
 def test_the_talk(server: Callable[..., Server], member: Callable[..., Process]) -> None:
     """The lines of the protocol are said in their order, and the status is read until the server hangs up."""
     one = server()
-    rows = list(ask(member(NCCL_RAS_ADDR=f"localhost:{one.port}")))
+    rows = ask(member(NCCL_RAS_ADDR=f"localhost:{one.port}"))
     assert [row["answered"] for row in rows] == [3.0, 2.0]
     assert one.lines == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "STATUS"]
 
@@ -242,7 +242,7 @@ def test_servers_that_are_none(
     """Whoever else listens there, or says too little or too much, costs a bounded time and memory."""
     monkeypatch.setattr(ras_child, "PATIENCE_S", 0.5 if bent == "mute" else 60.0)
     with pytest.raises((StatusError, TimeoutError), match=f"{why}|timed out"):
-        list(ask(member(NCCL_RAS_ADDR=f"localhost:{server(bent=bent).port}")))
+        ask(member(NCCL_RAS_ADDR=f"localhost:{server(bent=bent).port}"))
 
 
 @pytest.mark.parametrize(
@@ -344,14 +344,26 @@ def test_rank_0_is_asked_once(server: Callable[..., Server], member: Callable[..
     assert one.lines.count("STATUS") == 1
 
 
-def test_why_there_is_no_answer(member: Callable[..., Process]) -> None:
-    """A task that cannot be asked has a row that says why."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-    source = Ras(Still(member(RANK="0", NCCL_RAS_ADDR=f"127.0.0.1:{port}")), Processes(), 20.0)
+@pytest.mark.parametrize(
+    ("bent", "why"),
+    [
+        ("shut", "no answer: Connection refused"),
+        ("torn", "the answer cannot be understood"),
+        ("stranger", "what listens there does not speak as NCCL does"),
+    ],
+)
+def test_why_there_is_no_answer(
+    bent: str, why: str, server: Callable[..., Server], member: Callable[..., Process]
+) -> None:
+    """A task that cannot be asked, or answers nonsense, has a row that says why."""
+    one = server(bent=bent)
+    if bent == "shut":
+        one.listener.shutdown(socket.SHUT_RDWR)
+        one.listener.close()
+    source = Ras(Still(member(RANK="0", NCCL_RAS_ADDR=f"127.0.0.1:{one.port}")), Processes(), 20.0)
     rows: list[Sample] = []
     while not rows:
         rows += source.read(1)
         time.sleep(0.05)
     source.close()
-    assert [row.values for row in rows] == [{"slot": "0", "error": "no answer: Connection refused"}]
+    assert [row.values for row in rows] == [{"slot": "0", "error": why}]
