@@ -117,7 +117,7 @@ def test_a_partition_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> No
     """Bytes of a disk's partitions are in the disk's own; another disk's are added."""
     sizes = {"nvme0n1": 700, "nvme0n1p1": 300, "nvme0n1p2": 211, "sda": 41, "sda1": 37, "dm-0": 5}
     disks = {name: SimpleNamespace(read_bytes=size, write_bytes=2 * size, busy_time=1) for name, size in sizes.items()}
-    monkeypatch.setattr(psutil, "disk_io_counters", lambda perdisk: disks)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda perdisk, nowrap: disks)
     source = Host(Path("/proc"))
     (row,) = source.read(1)
     source.close()
