@@ -83,6 +83,11 @@ class Norm:
             setattr(self, name, grown(getattr(self, name), shape, 0.0))
         self.bound = grown(self.bound, shape, np.nan)
 
+    def anew(self, part: Part, cells: NDArray[np.bool_]) -> None:
+        """Begin anew with some cells [metric of the part, entity]."""
+        for array in (self.count, self.offset, self.power, self.level, self.swing):
+            array[part.rows, : cells.shape[1]][cells] = 0
+
     def forget(self, entities: Ints) -> None:
         """Begin anew for some entities, as when they change their task."""
         for array in (self.count, self.offset, self.power, self.level, self.swing):
@@ -128,7 +133,7 @@ def unsettle(norm: Norm, values: Array, groups: Groups, part: Part, bounds: Boun
 
     What was learned while the task loaded says nothing of how it runs; later, a common jump may be a fault's effect.
     """
-    cell = (part.rows, slice(values.shape[1]))
+    cell = _cells(part, values)
     count = groups.middle(norm.count[cell])
     young = (count >= config.warm_steps / 2) & (count < config.settle_steps)
     if not young.any():
@@ -139,15 +144,33 @@ def unsettle(norm: Norm, values: Array, groups: Groups, part: Part, bounds: Boun
         jump = np.abs(now - level) > np.fmax(config.sigmas * sway, np.fmax(floor, 0.5 * np.abs(level)))
     anew = np.broadcast_to(groups.each(young & jump), norm.count[cell].shape)
     if anew.any():
-        for array in (norm.count, norm.offset, norm.power, norm.level, norm.swing):
-            array[cell][anew] = 0
+        norm.anew(part, anew)
+
+
+def mend(norm: Norm, values: Array, distance: Distance, groups: Groups, part: Part, config: Config) -> None:
+    """While it is young, begin anew with the norm of whoever seems far off by it and reads as its peers do.
+
+    What is usual was then learned from a burst: it was the norm that was odd.
+    """
+    strange = (np.abs(distance.strength[part.rows]) > 1) & (norm.count[_cells(part, values)] < config.settle_steps)
+    rows = np.flatnonzero(strange.any(1))
+    if not len(rows):
+        return
+    mine = values[part.rows][rows]
+    alike = np.abs(mine - groups.each(groups.middle(mine))) < norm.reach[_cells(part, values)][rows]
+    strange[rows] &= alike
+    norm.anew(part, strange)
+
+
+def _cells(part: Part, values: Array) -> tuple[slice, slice]:
+    return part.rows, slice(values.shape[1])
 
 
 def learn(
     norm: Norm, values: Array, distance: Distance, part: Part, suspect: NDArray[np.bool_], config: Config
 ) -> None:
     """Move the norm towards what was just seen; `suspect` [metric, entity] marks what is to move it little."""
-    cell = (part.rows, slice(values.shape[1]))
+    cell = _cells(part, values)
     mine, left, count = values[part.rows], distance.residual[part.rows], norm.count[cell]
     known = ~np.isnan(left)
     rate = np.where(known, np.where(suspect, 0.1 * part.weight, part.weight) / (count + part.weight), 0.0)

@@ -23,6 +23,7 @@ from detector.dissimilarity import (
     has_peers,
     learn,
     learn_drift,
+    mend,
     rule,
     unsettle,
 )
@@ -151,6 +152,7 @@ class Peers:
         part = Part(slice(place % weight, metrics, weight), weight)
         if panel.window.table not in config.prompt_tables:
             unsettle(panel.norm, panel.values, panel.groups, part, bounds, config)
+        mend(panel.norm, panel.values, distance, panel.groups, part, config)
         most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
         suspect = (most > panel.groups.each(enough[None] / 8)) | (np.abs(distance.strength[part.rows]) > 1)
         suspect[:, panel.fusion.suspected()] = True

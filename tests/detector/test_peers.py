@@ -38,7 +38,17 @@ def test_a_lasting_shift_is_named_in_either_direction(memory: Any, fleet: Make, 
 
 @pytest.mark.parametrize(
     "what",
-    ["nothing", "short burst", "everybody", "constant offset", "dead column", "holes", "few peers", "late machine"],
+    [
+        "nothing",
+        "short burst",
+        "first burst",
+        "everybody",
+        "constant offset",
+        "dead column",
+        "holes",
+        "few peers",
+        "late machine",
+    ],
 )
 def test_nobody_is_blamed(memory: Any, fleet: Make, what: str) -> None:
     """Bursts, whole-task events, constant differences, dead columns and holes are no faults."""
@@ -46,6 +56,8 @@ def test_nobody_is_blamed(memory: Any, fleet: Make, what: str) -> None:
     def bend(values: np.ndarray) -> None:
         if what == "short burst":
             values[200:210, 1] += 80
+        if what == "first burst":
+            values[3:19, 1] += 230
         if what == "everybody":
             values[200:260] -= 70
         if what == "constant offset":
