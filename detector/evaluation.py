@@ -59,6 +59,7 @@ def measure(
         for one in running.values():
             before = time.process_time_ns()
             one.said += one.detector.step(until, rows)
+            one.detector.tell_apart(store, until)
             one.spent_ns += time.process_time_ns() - before
             one.steps += 1
     return [one.outcome(recording, labels, span, grace_s) for one in running.values()]
