@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from store.columns import WIDTH, check_name, key_columns
@@ -19,6 +20,8 @@ _POST_LINES = 5000
 _EARLIEST, _LATEST = -(2**63) + 2, LATEST - 1
 """The times that InfluxDB has; our own last one is just outside."""
 _LISTS = ("SHOW TAG KEYS", "SHOW FIELD KEYS")
+_HALVES = ('"machine" =~ /[13579]$/', '"machine" !~ /[13579]$/')
+"""A server answers a query with one core, so it is asked for the machines in two that are mostly alike."""
 _FRESH_S = 5.0
 """For so long what tables and fields there are is not asked again."""
 
@@ -48,12 +51,19 @@ class Influx:
         if bound(after) >= bound(until):
             return arrow.empty(table)
         wanted = None if columns is None else {*key_columns(table), *columns}
-        rows = Collector(table)
         fields = self._fields(table, wanted)
-        query = f"SELECT {fields} FROM {_quoted(table)} WHERE {_between(after, until)} GROUP BY *"  # noqa: S608 - quoted
-        for series in self._ask(query):
-            rows.add(series)
-        found = rows.table_of()
+
+        def collect(half: str) -> Collector:
+            rows = Collector(table)
+            span = _between(after, until)
+            query = f"SELECT {fields} FROM {_quoted(table)} WHERE {half} AND {span} GROUP BY *"  # noqa: S608 - quoted
+            for series in self._ask(query):
+                rows.add(series)
+            return rows
+
+        with ThreadPoolExecutor(len(_HALVES), "influx") as threads:
+            first, second = threads.map(collect, _HALVES)
+        found = first.joined(second).table_of()
         return found if wanted is None else found.select([name for name in found.column_names if name in wanted])
 
     def span(self, after: int = 0) -> tuple[int, int] | None:

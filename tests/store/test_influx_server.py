@@ -207,6 +207,22 @@ def test_series_stay_bounded_in_a_real_server(
     store.close()
 
 
+def test_both_halves_of_the_machines(database: Callable[[], str]) -> None:
+    """The halves that are asked for at once hold every machine, whatever its name ends with, in a fixed order."""
+    store = influx(database())
+    names = ["m1", "m2", "m13", "m40", "spare", "7", "ü9"]
+    for second in (2, 1):
+        for at, name in enumerate(names):
+            values = {"cpu_utilization_ratio": (second * 10 + at) / 64, **({"novel": 5} if name == "m40" else {})}
+            store.write([Batch(name, second * 10**9, (Sample("host", values),))])
+    found = [(row["time"], row["machine"], row["cpu_utilization_ratio"]) for row in rows(store, "host")]
+    order = ["7", "m1", "m13", "ü9", "m2", "m40", "spare"]
+    wanted = [(n * 10**9, name, (n * 10 + names.index(name)) / 64) for n in (1, 2) for name in order]
+    assert found == wanted
+    assert [row["machine"] for row in rows(store, "host") if "novel" in row] == ["m40", "m40"]
+    store.close()
+
+
 def test_a_server_with_passwords(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A real server that asks who is there: user:password lets in; a wrong one is explained, and never repeated."""
     real = servers.influxd(tmp_path, auth=True)
