@@ -61,6 +61,10 @@ class Cells:
         """Their place in the arrays of the streaks."""
         return self.side, self.metric, self.entity
 
+    def cell(self, at: int) -> tuple[int, int, int]:
+        """One of them: direction, metric, entity."""
+        return int(self.side[at]), int(self.metric[at]), int(self.entity[at])
+
 
 def nothing() -> Cells:
     """No cells."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.agreement import agreed
 from detector.config import Config
 from detector.continuity import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.dissimilarity import (
@@ -66,6 +67,8 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
+        for panel, at, weight in agreed(self.panels):
+            findings.append(Finding(self._verdict(panel, panel.cells.cell(at), now), False, weight))
         known = {finding.verdict.machine for finding in findings}
         for panel in self.panels.values():
             findings += [finding for finding in self._fused(panel, now) if finding.verdict.machine not in known]
@@ -171,9 +174,9 @@ class Peers:
     def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []
         for at in np.flatnonzero(panel.streaks.convicted[panel.cells.at]):
-            side, metric, entity = (int(part[at]) for part in panel.cells.at)
-            if panel.group[entity] != NO_TASK:
-                verdict = self._verdict(panel, (side, metric, entity), now)
+            cell = panel.cells.cell(int(at))
+            if panel.group[cell[-1]] != NO_TASK:
+                verdict = self._verdict(panel, cell, now)
                 found.append(Finding(verdict, False, float(panel.weight[at])))
         return found
 
