@@ -116,7 +116,7 @@ def calibrate(studied: Iterable[dict[str, Excursions]], budget: Budget, config: 
     if budget.rate * most * REACH < 1:
         raise CalibrationError(
             f"one false alarm in {1 / budget.rate:,.0f} machine-hours cannot be told from {most:,.1f}: "
-            f"record {1 / budget.rate / REACH:,.0f} machine-hours of health, or allow more alarms"
+            f"record {1 / budget.rate / REACH:,.0f} machine-hours of health, or allow one in {REACH * most:,.0f}"
         )
     tails = {}
     for name, mine in parts.items():
