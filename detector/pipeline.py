@@ -12,6 +12,7 @@ from detector.apart import apart
 from detector.config import SECOND, Config
 from detector.incidents import Incidents
 from detector.leaving import SWEEP_NS, let_go
+from detector.likeness import Likeness, beside_alike
 from detector.methods.evidence import Evidence
 from detector.methods.peers import Peers
 from detector.methods.progress import Progress
@@ -56,6 +57,7 @@ class State:
     tasks: Tasks = field(default_factory=Tasks)
     methods: list[Method] = field(default_factory=list)
     incidents: Incidents = field(default_factory=Incidents)
+    likeness: Likeness = field(default_factory=Likeness)
     swept: int = NEVER
     """When it was last looked for who went for good, Unix ns."""
 
@@ -83,8 +85,12 @@ class Detector:
         for method in state.methods:
             if isinstance(method, Progress):
                 state.tasks.learn_roles(now, method.series)
+        accused = frozenset(task for task, _ in state.incidents.open)
+        for panels in self._panels():
+            state.likeness.note(now, panels, state.tasks, accused, self.config)
         for panels in self._panels():
             findings = [at_port(finding, panels) for finding in findings]
+        findings = [beside_alike(finding, state.tasks.roles) for finding in findings]
         return state.incidents.update(now, findings, state.tasks.orders)
 
     def tell_apart(self, store: Store, now: int) -> None:

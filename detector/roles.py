@@ -21,8 +21,8 @@ from detector.rows import NEVER
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1
-_JOINED, _MIXED = 10**6, 10**9
-"""Below the first a role is a stage, below the second a set of joined ranks, else a mix of those on one machine."""
+_JOINED, _MIXED, ALIKE = 10**6, 10**9, 10**10
+"""Below these a role is a stage, a set of joined ranks, a mix of those on one machine; from the last on, a likeness."""
 _LOOK_NS = 10 * SECOND
 _LOOKS = 6
 """So often communicators are looked at after some were new: the first operations do not show what they are for."""
@@ -38,6 +38,8 @@ class Roles:
     """(machine, GPU) -> role."""
     machine: dict[str, int] = field(default_factory=dict)
     """The role of all its ranks, or a number for their mix."""
+    alike: dict[str, int] = field(default_factory=dict)
+    """Machine -> group of those that read alike, in tasks whose communicators tell nothing."""
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
     known: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
@@ -48,9 +50,17 @@ class Roles:
     def of(self, machine: str, device: str | None) -> int:
         """The role of a machine or of one of its devices; of a port that of its machine."""
         whole = self.machine.get(machine, UNKNOWN)
+        if whole == UNKNOWN:
+            return self.alike.get(machine, UNKNOWN)
         if device is None or not device.startswith("gpu:"):
             return whole
         return self.process.get((machine, device[4:]), whole if whole < _MIXED else UNKNOWN)
+
+    def find_alike(self, groups: dict[str, int]) -> bool:
+        """Take machines that read alike for peers; whether any is another's than before."""
+        before = dict(self.alike)
+        self.alike = {name: role for name, role in (self.alike | groups).items() if role != UNKNOWN}
+        return before != self.alike
 
     def look(self, now: int, ranks: Ranks) -> bool:
         """Learn from how the ranks stand at `now` (Unix ns), now and then; whether somebody's role is another."""
@@ -114,7 +124,9 @@ def named(role: int) -> str:
     """A role in words, for people."""
     if role < _JOINED:
         return f"stage {role + 1} of the pipeline"
-    return "one role" if role < _MIXED else "one mix of stages"
+    if role < _MIXED:
+        return "one role"
+    return "one mix of stages" if role < ALIKE else "those that read alike"
 
 
 def _mix(roles: set[int]) -> int:

@@ -64,6 +64,7 @@ class Tasks:
         self.comm_seen = {comm: time for comm, time in self.comm_seen.items() if comm not in old}
         self.members = {comm: names - gone for comm, names in self.members.items() if comm not in old}
         self.said = {machine: task for machine, task in self.said.items() if machine not in gone}
+        self.roles.alike = {machine: role for machine, role in self.roles.alike.items() if machine not in gone}
         self.seen -= gone
         self.orders.let_go(gone)
         self._idents, self._unseen = {}, {}
