@@ -64,7 +64,7 @@ class Card:
         drawn = IDLE_W + COMPUTE_W * load.compute * self.clock / CLOCK + COLLECTIVE_W * load.collective
         self.power = drawn * self.spread
         self._heat(fault, seconds)
-        self.memory_used = (6.4e10 if load.busy else 6e8) * self.spread
+        self.memory_used = (6.4e10 if load.held else 6e8) * self.spread
         self.energy += self.power * seconds
         self.pcie_in += BATCH_BYTES * load.rate * seconds
         self.pcie_out += RESULT_BYTES * load.rate * seconds

@@ -25,6 +25,8 @@ class Load:
     """Iterations."""
     wire: float = 0.0
     """Bytes that its collectives send."""
+    held: bool = True
+    """Its memory is a living rank's, be that at work or not."""
 
     @property
     def busy(self) -> float:
@@ -32,7 +34,7 @@ class Load:
         return min(self.compute + self.collective, 1.0)
 
 
-NOTHING = Load()
+NOTHING = Load(held=False)
 
 
 class Meter:
