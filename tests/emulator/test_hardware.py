@@ -178,7 +178,7 @@ def test_meter_tells_work_from_waiting_and_death(tmp_path: Path) -> None:
     create(tmp_path / "fabric", 3, 1)
     fabric = Fabric(tmp_path / "fabric")
     meter, block = Meter(), fabric.ranks[1]
-    assert meter.look(block, 10.0, True) == Load()
+    assert meter.look(block, 10.0, True) == Load(held=False)
     block.iterations, block.iteration_seconds, block.wire_bytes = 2, 0.5, 6e8
     block.compute_seconds, block.collective_seconds = 0.2605, 0.11
     load = meter.look(block, 11.0, True)
@@ -188,7 +188,7 @@ def test_meter_tells_work_from_waiting_and_death(tmp_path: Path) -> None:
     assert meter.look(block, 13.1, True) == Load(collective=1.0)
     order(fabric, 1, "gpu_lost")
     assert meter.look(block, 13.2, True) == Load()
-    assert meter.look(block, 11.1, False) == Load()
+    assert meter.look(block, 11.1, False) == Load(held=False)
 
 
 def test_thermal_throttle_comes_and_goes() -> None:
