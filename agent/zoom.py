@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
 from collections import deque
@@ -115,7 +116,8 @@ class Zoom:
 
     def _run(self) -> None:
         heard = time.time_ns()  # what was ordered before is for an agent that is no more
-        while not self._stop.wait(self._orders.every_s):
+        # Not all agents of a fleet at once.
+        while not self._stop.wait(self._orders.every_s * random.uniform(0.75, 1.25)):
             try:
                 given = self._orders.read(max(heard, time.time_ns() - APART_NS))
             except OSError as error:

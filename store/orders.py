@@ -47,7 +47,7 @@ class Orders(Protocol):
     """How often to ask."""
 
     def read(self, after: int) -> list[Order]:
-        """The orders with time > `after` (Unix ns), a few at most. Raises StoreError, after a second at the latest."""
+        """The orders with time > `after` (Unix ns), a few at most. Raises StoreError; waits a second for an answer."""
 
     def close(self) -> None:
         """Let go of it."""
