@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import NoServersError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, DiscardPolicy, StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from store.influx_server import NO_ANSWER, Answer
@@ -142,6 +142,14 @@ class Connection:
             self.known = (await context.stream_info(stream)).state.last_seq
             self._pulls[name] = await context.pull_subscribe(self.address.subject, name, stream=stream, config=how)
         return self._pulls[name]
+
+    async def pull_from(self, number: int) -> JetStreamContext.PullSubscription:
+        """What gives all messages from this one on, whoever had them; it is gone soon after the last question."""
+        how = ConsumerConfig(
+            ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=number
+        )
+        context = await self.jetstream()
+        return await context.pull_subscribe(self.address.subject, stream=self.address.stream, config=how)
 
     async def _begin(self, context: JetStreamContext) -> None:
         """Make the stream; where another agent was quicker there is nothing to do."""

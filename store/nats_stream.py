@@ -71,6 +71,21 @@ class Stream:
             for one in self._asked(self._fetch(name, most, wait_s), wait_s)
         ]
 
+    def take_again(self, number: int, most: int, wait_s: float) -> list[Message]:
+        """Up to so many messages from this number on, whoever has written them, to be written again and not settled."""
+
+        async def fetch() -> list[Any]:
+            pull = await self._connection.pull_from(number)
+            try:
+                return list(await pull.fetch(most, timeout=wait_s))
+            except asyncio.TimeoutError:
+                return []
+            finally:
+                await pull.unsubscribe()
+
+        found = self._asked(fetch(), wait_s)
+        return [Message(one.metadata.sequence.stream, one.data, True, one) for one in found]
+
     def settle(self, messages: Sequence[Message]) -> None:
         """These are written: nobody is given them again."""
 
@@ -99,7 +114,7 @@ class Stream:
                 return {}
             first = (await context.stream_info(self.address.stream)).state.first_seq
             found = await context.consumers_info(self.address.stream)
-            return {one.name: _standing(one, first) for one in found}
+            return {one.name: _standing(one, first) for one in found if one.config.durable_name}
 
         return self._asked(look())
 

@@ -1,20 +1,21 @@
 """From a stream to a store: what is taken is written, then settled, so that a kill at any moment loses no reading.
 
 A message that may have been written before is compared with what the store holds, key by key. InfluxDB needs no such
-look: a row written again takes its own place.
+look: a row written again takes its own place. To one that was started anew what it took lately is written again, for
+it may have lost it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from store.columns import key_columns
 from store.contract import Store, StoreError
 from store.influx import Influx
-from store.influx_sender import POST_BYTES, UnsentError, post
+from store.influx_sender import POST_BYTES, Refused, UnsentError, post
 from store.line_protocol import unpack
 from store.line_reader import batches_of
 from store.nats_stream import Message, Stream
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 500
 """Messages taken at once."""
+AGAIN_S = 1.0
+"""How long to wait for messages that are to be written again."""
 LOOK_S = 10.0
 """How often it is looked whether the stream has dropped what nobody had taken."""
 
@@ -38,6 +41,11 @@ class Writer:
         self.written = self.refused = self.lost = 0
         """Messages written, lines that the store refused, messages that the stream dropped before they were taken."""
         self._looked = -LOOK_S
+        self._took: deque[tuple[float, int, int]] = deque()
+        """When messages were taken that InfluxDB may lose, their first and their last number."""
+        self._began = ""
+        self._again = range(0)
+        """Numbers of the messages to be written again."""
 
     def step(self, wait_s: float) -> int:
         """Write what waits, or what comes within so many seconds; returns how many messages. Raises StoreError."""
@@ -47,11 +55,32 @@ class Writer:
             self._write(some)
             self.stream.settle(some)
             self.written += len(some)
+        if isinstance(self.store, Influx) and self.store.server.config.resend_seconds:
+            self._mend(self.store)
         return len(messages)
+
+    def _mend(self, store: Influx) -> None:
+        """After a restart of InfluxDB have all written again that it took lately, some of it in each step."""
+        while self._took and self._took[0][0] < time.monotonic() - store.server.config.resend_seconds:
+            self._took.popleft()
+        began = store.server.began()
+        if began != self._began and self._took:
+            self._began = began
+            self._again = range(min(one[1] for one in self._took), max(one[2] for one in self._took) + 1)
+        if self._again:
+            found = self.stream.take_again(self._again[0], AT_ONCE, AGAIN_S)
+            found = [message for message in found if message.sequence in self._again]
+            for some in _portions(found):
+                self._pass_on(store, some)  # what is refused now was counted when it was refused first
+            reached = found[-1].sequence + 1 if found else self._again.stop
+            self._again = range(reached, self._again.stop)
 
     def _write(self, messages: Sequence[Message]) -> None:
         if isinstance(self.store, Influx):
-            self._pass_on(self.store, messages)
+            if refused := self._pass_on(self.store, messages):
+                self._refuse(len(refused), refused[0][1])
+            numbers = [message.sequence for message in messages]
+            self._took.append((time.monotonic(), min(numbers), max(numbers)))
             return
         fresh = [batch for message in messages if not message.again for batch in self._batches(message)]
         again = [batch for message in messages if message.again for batch in self._batches(message)]
@@ -67,18 +96,19 @@ class Writer:
             self._refuse(1, f"message {message.sequence}: {error}")
             return []
 
-    def _pass_on(self, store: Influx, messages: Sequence[Message]) -> None:
-        """Lines as they are, packed as they are."""
+    def _pass_on(self, store: Influx, messages: Sequence[Message]) -> Refused:
+        """Lines as they are, packed as they are; gives those that the server refuses, and why."""
+        refused: Refused = []
         answer = store.server.write(b"".join(message.body for message in messages))
         try:
             if answer.status in (400, 413, 422):
                 for message in messages:
-                    if refused := post(store.server, unpack(message.body)):
-                        self._refuse(len(refused), refused[0][1])
+                    refused += post(store.server, unpack(message.body))
             elif not answer.good:
                 raise UnsentError(answer)
         except UnsentError as error:
             raise StoreError(store.server.explain(error.answer)) from error
+        return refused
 
     def _refuse(self, lines: int, why: str) -> None:
         self.refused += lines

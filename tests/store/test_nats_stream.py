@@ -253,6 +253,30 @@ def test_store_killed(place: str, opened: Callable[..., Stream], tmp_path: Path)
     database.kill()
 
 
+def test_store_that_lost_what_it_acknowledged(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
+    """To an InfluxDB that was killed amid a write, and so forgets what it took since, it is written again."""
+    database = servers.influxd(tmp_path)
+    database.start()
+    database.ask("CREATE DATABASE metrics WITH DURATION INF SHARD DURATION 106751d")
+    stream, store = opened(place), influx(f"{database.url}/metrics")
+    writer, deadline = Writer(stream, store, "w"), time.monotonic() + 60
+    for number in range(1, 8):
+        assert stream.write(body(number)).good
+        writer.step(10.0)
+        if number in (3, 6):
+            database.kill()
+            if number == 3:
+                servers.tear(tmp_path)
+            database.start()
+            assert seen(store) == [1, 2]  # though it acknowledged all
+    while seen(store) != list(range(1, 8)):
+        assert time.monotonic() < deadline
+        writer.step(0.2)
+    assert stream.writers().keys() == {"w"}
+    store.close()
+    database.kill()
+
+
 def test_stream_that_dropped(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
     """Messages that the stream dropped before anybody took them are counted."""
     stream, store = opened(place, keep_bytes=100_000), Embedded(tmp_path / "a.db")
