@@ -1,17 +1,20 @@
-"""`peerwatch show` draws what an agent read many times a second."""
+"""The running detector asks for a closer look, and `peerwatch show` draws what came of it."""
 
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
 
+from cli.watch import Runner
+from detector.config import Config
 from store.embedded import Embedded
-from store.orders import Order
+from store.orders import FileOrders, Order
 from store.sample import Batch, Sample
 from tests.cli.conftest import SECOND, run
-from tests.cli.test_show import ONSET, place
+from tests.cli.test_show import BEGIN, ONSET, place
 
 __all__ = ["place"]
 
@@ -38,3 +41,25 @@ def test_a_closer_look_is_drawn(place: Path) -> None:
     assert (told["metric"], told["step_seconds"]) == ("gpu.power_watts", 0.05)
     assert [one["behind_seconds"] for one in told["devices"]][1] == 0.15
     assert len(told["devices"][2]["values"]) == 200
+
+
+def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
+    """The order is in the store before anything is said, for the suspect's agent to find, and for no other's."""
+    store, rng = Embedded(tmp_path / "s.db"), np.random.default_rng(6)
+    watts = 500 + rng.normal(0, 4, (260, 8))
+    watts[225:, 3] += 110
+    rows = [
+        Batch(f"m{machine}", BEGIN + second * SECOND, (Sample("gpu", {"gpu": "0", "power_watts": value}),))
+        for second, row in enumerate(watts.tolist())
+        for machine, value in enumerate(row)
+    ]
+    store.write(rows)
+    end = BEGIN + 259 * SECOND
+    runner = Runner(store, Config(), end)
+    assert runner.catch_up(end, threading.Event()) == []
+    runner.look_closer(end)
+    runner.look_closer(end + SECOND)
+    (order,) = FileOrders(tmp_path / "s.db", "m3").read(BEGIN)
+    assert (order.source, order.time, order.until) == ("gpu", end, end + 20 * SECOND)
+    assert store.read("event").num_rows == 1
+    store.close()
