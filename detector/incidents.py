@@ -11,6 +11,7 @@ from detector.verdict import RANK, Finding, Verdict
 from detector.words import subject
 
 _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
+_FIRST_NS = 20 * SECOND  # who began so much earlier than the open incident is no consequence of it
 _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
 _HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
@@ -85,7 +86,9 @@ class Incidents:
         if finding.hard or any(other.hard for other in others):
             return any(other.hard for other in others)
         strongest = max(other.verdict.score for other in others)
-        return finding.weight < _SURE or finding.verdict.score < _AS_STRONG * strongest
+        first = finding.verdict.since < min(other.verdict.since for other in others) - _FIRST_NS
+        weaker = finding.verdict.score < _AS_STRONG * strongest
+        return finding.weight < _SURE or (weaker and not finding.own and not first)
 
 
 def _came_later(finding: Finding, hard: Finding) -> bool:
@@ -93,10 +96,11 @@ def _came_later(finding: Finding, hard: Finding) -> bool:
     return hard.hard and finding.verdict.since > hard.verdict.since + _FOLLOWS_NS
 
 
-def _order(finding: Finding) -> tuple[bool, bool, float, int, float]:
+def _order(finding: Finding) -> tuple[bool, bool, float, bool, int, float]:
     verdict = finding.verdict
     mild = verdict.kind == "evidence" and verdict.level == "warn"  # must not hide what is worse
-    return (mild, not finding.hard, -finding.weight if finding.hard else 0.0, verdict.since, -verdict.score)
+    weight = -finding.weight if finding.hard else 0.0
+    return (mild, not finding.hard, weight, not finding.own, verdict.since, -verdict.score)
 
 
 def _is_worse(before: Finding, after: Finding) -> bool:

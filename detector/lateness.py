@@ -28,6 +28,7 @@ _WARM = 15  # readings that make a norm
 _NORM_S = 300.0
 _STEP = 1.5  # the strongest second counts that many weak ones
 _ENOUGH = 8.0  # seconds at twice the bound that convict
+_LOOKS = 5  # ... in so many looks or more: with coarse steps two or three say no more than one disturbance does
 _EARNED = 4.0  # so many times what the others wait more than usual; where another became quicker they do not
 _MAINLY = 0.25  # a slow sender delays its own next operators, so it comes late too
 _APART = 1.5  # times as much as on any other machine of the task

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.continuity import Cells, Streaks, nothing
+from detector.continuity import LOW, Cells, Streaks, nothing
 from detector.dissimilarity import Norm
 from detector.embedding import Embedding
 from detector.fusion import Fusion
 from detector.peer_groups import Groups, groups_of, middle
 from detector.rows import NEVER
+from detector.slowing import Slowing
 from detector.verdict import Finding
 from detector.window import Window
 from detector.words import comparison
@@ -24,7 +25,7 @@ Ints = NDArray[np.int64]
 NO_TASK = -1
 _BLOCKED = "host_blocked_seconds_total"
 _PACE = "operations_total"
-_PACE_LOST, _STANDS = 0.95, 0.1
+_STANDS = 0.1  # of the usual pace
 COMES_LATE = ("nccl.active_ratio", f"nccl.{_BLOCKED}")
 """Low on whoever comes late to a collective: the others wait for it, it waits for nobody."""
 
@@ -38,6 +39,7 @@ class Panel:
     norm: Norm = field(default_factory=Norm)
     streaks: Streaks = field(default_factory=Streaks)
     fusion: Fusion = field(default_factory=Fusion)
+    slowing: Slowing = field(default_factory=Slowing)
     tasks: list[str] = field(default_factory=list)
     team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
@@ -124,30 +126,49 @@ def reason(panel: Panel, cell: tuple[int, int, int]) -> str:
     return "; it comes late: its GPU computes longer" if blocked < active / 3 else "; its host comes late"
 
 
-def is_slowed(panel: Panel, center: NDArray[Any]) -> NDArray[np.bool_]:
-    """[group]: whether the task has lost pace, as far as the peers' operations tell; `center` is [metric, group].
+def look_at_pace(panel: Panel, center: NDArray[Any], now: int) -> None:
+    """Note which tasks have lost pace, as far as the peers' operations tell; `center` is [metric, group]."""
+    if _PACE in panel.window.metrics:
+        panel.slowing.look(_pace(panel, center), now)
+
+
+def slows(panel: Panel, cells: Cells, now: int, slack: int) -> NDArray[np.bool_]:
+    """[cell]: whether its task may have lost pace by it: both began within `slack` ns, and nobody else comes late.
 
     What a rank reads that slows nobody is no fault yet, be it odd: congestion and bursts pass.
     """
     if _PACE not in panel.window.metrics:
-        return np.ones(panel.groups.count + 1, bool)
-    return _pace_below(_PACE_LOST, panel, center)
+        return np.ones(len(cells.entity), bool)
+    since = np.where(panel.streaks.evidence[cells.at] > 0, panel.streaks.since[cells.at], now)
+    late = is_prompt(panel)[cells.metric] & (cells.side == LOW) & (cells.strength >= 1)
+    elsewhere = np.zeros(len(late), bool)
+    for entity in cells.entity[late]:
+        elsewhere |= (panel.team[cells.entity] == panel.team[entity]) & (
+            panel.machine[cells.entity] != panel.machine[entity]
+        )
+    return panel.slowing.began_with(since, panel.group[cells.entity], slack) & ~elsewhere
+
+
+def is_prompt(panel: Panel) -> NDArray[np.bool_]:
+    """[metric]: whether a low reading is that of whoever comes late."""
+    return np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics], bool)
 
 
 def standing_tasks(panel: Panel, center: NDArray[Any]) -> list[str]:
     """The tasks in which hardly an operation is called: what is read of them now is not how they run."""
     if panel.window.table != "nccl" or _PACE not in panel.window.metrics:
         return []
-    below = _pace_below(_STANDS, panel, center)
+    below = _pace(panel, center) < _STANDS
     move = {task for (task, _), stands in zip(panel.titles, below.tolist(), strict=False) if not stands}
     return [panel.tasks[task] for task in {task for task, _ in panel.titles} - move]
 
 
-def _pace_below(share: float, panel: Panel, center: NDArray[Any]) -> NDArray[np.bool_]:
+def _pace(panel: Panel, center: NDArray[Any]) -> NDArray[np.float64]:
+    """[group]: its operations as a share of what is usual."""
     row = panel.window.metrics.index(_PACE)
     level = panel.groups.middle(panel.norm.level[row : row + 1, : len(panel.group)])[0]
-    below: NDArray[np.bool_] = center[row] < share * level
-    return below
+    share: NDArray[np.float64] = center[row] / np.where(level > 0, level, np.nan)
+    return share
 
 
 def is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:

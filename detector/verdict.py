@@ -54,3 +54,5 @@ class Finding:
     """A fact that needs no statistics; soft findings elsewhere in the task become its consequences."""
     weight: float
     """Evidence in multiples of what convicts."""
+    own: bool = False
+    """Whether what no other machine's fault moves, such as a clock, speaks against it: then it is no victim."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.agreement import agreed
-from detector.config import Config
+from detector.config import SECOND, Config
 from detector.continuity import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.dissimilarity import (
     Bounds,
@@ -30,7 +29,18 @@ from detector.dissimilarity import (
 )
 from detector.embedding import depth_of
 from detector.orders import Clear
-from detector.panel import COMES_LATE, NO_TASK, Panel, is_slowed, is_whole_machine, reason, standing_tasks
+from detector.own import OWN
+from detector.panel import (
+    COMES_LATE,
+    NO_TASK,
+    Panel,
+    is_prompt,
+    is_whole_machine,
+    look_at_pace,
+    reason,
+    slows,
+    standing_tasks,
+)
 from detector.peer_groups import middle
 from detector.rows import Rows
 from detector.seating import seat
@@ -106,7 +116,8 @@ class Peers:
         pace = pace_of(window.table, window.step_ns, streams, config)
         if window.table == "nccl":
             self.standing = standing_tasks(panel, distance.center)
-        panel.cells = self._suspects(panel, bounds, distance.center)
+        look_at_pace(panel, distance.center, now)
+        panel.cells = self._suspects(panel, bounds, now)
         enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
         add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
         panel.weight = panel.streaks.evidence[panel.cells.at] / enough
@@ -118,7 +129,7 @@ class Peers:
     def _fuse(self, panel: Panel, bounds: Bounds, pace: Pace, now: int) -> None:
         """Judge the sums over metrics; readings less than the smoothing apart say the same, so not at every step."""
         fusion, turn = panel.fusion, max(1, len(panel.embedding.ring) // 2)
-        prompt = _is_prompt(panel)
+        prompt = is_prompt(panel)
         distance = fusion.look(panel.strength, replace(bounds, high=bounds.high & ~prompt), panel.groups, self.config)
         cells = self._fair(panel, suspects(fusion.streaks, distance.strength, np.ones(1, bool), np.zeros(1, bool)))
         if panel.window.table in self.config.prompt_tables:
@@ -126,12 +137,13 @@ class Peers:
         fusion.judge(cells, pace, panel.group, now)
         fusion.study(distance, panel.groups, turn, self.config)
 
-    def _suspects(self, panel: Panel, bounds: Bounds, center: NDArray[Any]) -> Cells:
-        prompt = _is_prompt(panel)
+    def _suspects(self, panel: Panel, bounds: Bounds, now: int) -> Cells:
+        prompt = is_prompt(panel)
         # Who is long in its collectives waits for others: for a late rank, or for all while it has no work of its own.
         found = self._fair(panel, suspects(panel.streaks, panel.strength, bounds.high & ~prompt, bounds.low))
         if panel.window.table in self.config.prompt_tables:
-            hurry = (prompt[found.metric] & (found.side == LOW)) | is_slowed(panel, center)[panel.group[found.entity]]
+            slack = max(int(self.config.smooth_s * SECOND), 2 * panel.window.step_ns)
+            hurry = (prompt[found.metric] & (found.side == LOW)) | slows(panel, found, now, slack)
             found.urgency = np.where(hurry, 1.0, self.config.prompt_factor)
         return found
 
@@ -239,11 +251,6 @@ def _said(panel: Panel, metric: int, entity: int, device: str | None) -> str:
     return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)
 
 
-def _is_prompt(panel: Panel) -> NDArray[np.bool_]:
-    """[metric]: whether a low reading is that of whoever comes late."""
-    return np.array([f"{panel.window.table}.{name}" in COMES_LATE for name in panel.window.metrics], bool)
-
-
 def _one_or_nobody(cells: Cells, panel: Panel, config: Config) -> None:
     """When many machines deviate at once, only one that deviates twice as far as any other stays incriminated."""
     group, over = panel.group[cells.entity], cells.strength >= 1
@@ -269,12 +276,9 @@ def _by_machine(found: list[Finding]) -> list[Finding]:
     by_machine: dict[tuple[str, str], list[Finding]] = {}
     for finding in sorted(found, key=lambda f: -f.weight * f.verdict.score):
         by_machine.setdefault((finding.verdict.task, finding.verdict.machine), []).append(finding)
-    return [
-        replace(
-            first,
-            verdict=replace(
-                first.verdict, evidence=first.verdict.evidence + tuple(other.verdict.message for other in others)
-            ),
-        )
-        for first, *others in by_machine.values()
-    ]
+    told = []
+    for first, *others in by_machine.values():
+        evidence = (*first.verdict.evidence, *(other.verdict.message for other in others))
+        own = any(finding.verdict.metric in OWN for finding in (first, *others))
+        told.append(replace(first, verdict=replace(first.verdict, evidence=evidence), own=own))
+    return told

@@ -69,3 +69,23 @@ def test_a_mild_fact_hides_nothing_worse() -> None:
     mild = replace(finding("m6", 10, hard=True), verdict=replace(finding("m6", 10, hard=True).verdict, level="warn"))
     assert [v.level for v in incidents.update(START + 20 * SECOND, [mild])] == ["warn"]
     assert [(v.level, v.kind) for v in incidents.update(START + 60 * SECOND, [mild, worse])] == [("crit", "peer")]
+
+
+def test_who_moved_by_its_own_is_no_consequence() -> None:
+    """A second machine that stands out less is named too where its own clock speaks against it, or it moved first."""
+    strong, weaker = finding("m4", 50, score=8.0), finding("m5", 60, score=2.0)
+    for second, verdicts in (
+        (replace(weaker, weight=1.5), []),
+        (replace(weaker, weight=1.5, own=True), [("m5", "crit")]),
+        (replace(weaker, weight=1.1, own=True), []),
+        (replace(finding("m5", 20, score=2.0), weight=1.5), [("m5", "crit")]),
+    ):
+        incidents = Incidents()
+        assert said(incidents, 100, strong) == [("m4", "crit")]
+        assert said(incidents, 120, strong, second) == verdicts
+
+
+def test_of_several_found_at_once_the_one_that_moved_by_its_own_is_blamed() -> None:
+    """At the same step the machine whose own resource changed goes before a victim that moved a little earlier."""
+    victim, culprit = finding("m2", 30, score=3.0), replace(finding("m7", 33, score=2.5), own=True)
+    assert said(Incidents(), 100, victim, culprit) == [("m7", "crit")]

@@ -229,6 +229,25 @@ def test_a_late_sender_needs_time_unless_the_task_slows_down(memory: Any, fleet:
     assert 45 <= said(pace=1.0) <= 90
 
 
+@pytest.mark.parametrize(("begins", "soon"), [(150, True), (190, False)])
+def test_only_what_began_with_the_loss_of_pace_may_have_caused_it(
+    memory: Any, fleet: Make, begins: int, soon: bool
+) -> None:
+    """A rank that sends slowly while the task is slowed by something earlier is not named for half a minute of it."""
+    onset = 150
+
+    def sending(values: np.ndarray) -> None:
+        values[:] = 0.1 + (values - 100) / 500
+        values[begins : begins + 35, 4] += 0.6
+
+    operations = 50 + np.random.default_rng(3).normal(0, 0.3, (260, 6))
+    operations[onset:] *= 0.7
+    table = fleet("send_pending_ratio", steps=260, bend=sending)
+    table = table.append_column("gpu", pa.array(["0"] * len(table)))
+    table = table.append_column("operations_total", pa.array(operations.cumsum(0).reshape(-1)))
+    assert [machine for machine, *_ in named(memory, nccl=table)] == (["m4"] if soon else [])
+
+
 def test_who_waits_for_the_others_is_not_to_blame(memory: Any, fleet: Make) -> None:
     """A rank that is at its collectives all the time waits there: it may have written its checkpoint first."""
 
