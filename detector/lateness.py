@@ -163,7 +163,7 @@ class Lateness:
         self.looks[begins] = self.firsts[begins] = 0.0
         self.looks[seats] += crowd.running
         self.firsts[seats] += worst & crowd.running
-        self.evidence[seats] = after = np.clip(before + against * seconds, 0.0, 3 * enough)
+        self.evidence[seats] = after = np.clip(before + np.minimum(against * seconds, enough / _LOOKS), 0.0, 3 * enough)
         held = self.convicted[seats] > 0
         self.convicted[seats] = (after >= enough) | (held & (after > 0))
 
