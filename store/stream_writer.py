@@ -55,14 +55,16 @@ class Writer:
             self._write(some)
             self.stream.settle(some)
             self.written += len(some)
-        if isinstance(self.store, Influx) and self.store.server.config.resend_seconds:
+        if isinstance(self.store, Influx):
             self._mend(self.store)
         return len(messages)
 
     def _mend(self, store: Influx) -> None:
         """After a restart of InfluxDB have all written again that it took lately, some of it in each step."""
-        while self._took and self._took[0][0] < time.monotonic() - store.server.config.resend_seconds:
+        while self._took and self._took[0][0] <= time.monotonic() - store.server.config.resend_seconds:
             self._took.popleft()
+        if not store.server.config.resend_seconds:
+            return
         began = store.server.began()
         if began != self._began and self._took:
             self._began = began

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from store.catalogue import METRICS
@@ -23,6 +24,7 @@ from store.recording import Recording
 from store.sample import Batch, Sample
 from store.spool import Spool
 from tests import servers
+from tests.servers import ServerProcess
 from tests.store.conftest import influx
 
 pytestmark = pytest.mark.bench
@@ -135,6 +137,13 @@ def test_bench_spool(tmp_path: Path) -> None:
     server.kill()
 
 
+def spent(server: ServerProcess) -> float:
+    """CPU seconds that a server has taken."""
+    assert server.process is not None
+    times = psutil.Process(server.process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def resident_mb(line: str) -> float:
     """VmRSS or VmHWM (its peak) of this process."""
     found = Path("/proc/self/status").read_text().split(f"{line}:")[1]
@@ -159,12 +168,16 @@ def test_bench_influx_read(tmp_path: Path) -> None:
     assert store.read("gpu", begin, begin + 10**9).num_rows == machines  # loads what reading needs
     before = resident_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    took = spent(server)
     with timed("read all", machines * seconds * len(names), "value"):
         found = store.read("gpu", begin - 1, begin + seconds * 10**9)
+    print(f"influxd: {spent(server) - took:.2f} s of CPU", end="; ")
     print(f"{found.nbytes / 1e6:.0f} MB of table, {resident_mb('VmHWM') - before:.0f} MB at the peak, table included")
     assert found.num_rows == machines * seconds
-    for _ in range(3):
+    took = spent(server)
+    for _ in range(5):
         with timed("read 10 s more", machines * 10, "row"):
             assert store.read("gpu", begin + (seconds - 11) * 10**9, begin + seconds * 10**9).num_rows == machines * 10
+    print(f"influxd: {(spent(server) - took) / 5:.2f} s of CPU each")
     store.close()
     server.kill()

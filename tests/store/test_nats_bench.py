@@ -22,18 +22,11 @@ from store.stream_writer import Writer
 from tests import servers
 from tests.servers import ServerProcess
 from tests.store.conftest import influx
-from tests.store.test_bench import reading, timed
+from tests.store.test_bench import reading, spent, timed
 
 pytestmark = pytest.mark.bench
 
 MACHINES, SECONDS, CALLERS = 100, 40, 1000
-
-
-def spent(server: ServerProcess) -> float:
-    """CPU seconds that a server has taken."""
-    assert server.process is not None
-    times = psutil.Process(server.process.pid).cpu_times()
-    return float(times.user + times.system)
 
 
 def resident(server: ServerProcess) -> int:
