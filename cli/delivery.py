@@ -58,19 +58,24 @@ def writers(settings: Settings, place: str) -> Iterator[Finding]:
 
 
 def sinks(settings: Settings, place: str) -> Iterator[Finding]:
-    """Each sink of alerts that is switched on: whether it can be opened, and how the last alert fared."""
+    """Each sink of alerts that is switched on: whether it can be opened, and how the last alert fared.
+
+    Where no detector has run, it is nobody's fault that one cannot be opened: the fleet may share its configuration.
+    """
     from cli.sinks import folder_of, open_sink
     from detector.ledger import read_ledger
 
+    folder = folder_of(settings.alerts, place)
+    wrong = "blocked" if folder.is_dir() else "off"
     for name in settings.alerts.sinks:
         mend = f"peerwatch alerts test {name}"
         try:
             open_sink(name, settings.alerts, place, settings.influxdb)
-            ledger = read_ledger(folder_of(settings.alerts, place) / f"{name}.json")
+            ledger = read_ledger(folder / f"{name}.json")
         except (OSError, ValueError) as error:
-            yield Finding(f"sink {name}", "blocked", str(error), mend)
+            yield Finding(f"sink {name}", wrong, str(error), mend)
             continue
         if ledger and ledger.error:
-            yield Finding(f"sink {name}", "blocked", f"the last alert failed: {ledger.error}", mend)
+            yield Finding(f"sink {name}", wrong, f"the last alert failed: {ledger.error}", mend)
         else:
             yield Finding(f"sink {name}", "on", f"{ledger.delivered if ledger else 0} alerts delivered")

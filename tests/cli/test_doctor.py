@@ -41,6 +41,8 @@ def test_sinks_of_alerts(tmp_path: Path) -> None:
     """A sink that cannot be opened, or whose last alert failed, is blocked, with the reason and what to try."""
     config, folder = tmp_path / "peerwatch.toml", tmp_path / "none.alerts"
     config.write_text('[agent]\nsources = ["host"]\n[alerts]\nsinks = ["log", "webhook", "command"]\n')
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert (code, found["sink webhook"]["state"]) == (0, "off")  # no detector runs here
     for name, ledger in (("log", Ledger(delivered=7)), ("webhook", Ledger(delivered=3))):
         write_ledger(folder / f"{name}.json", ledger.packed())
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
