@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as text
-import math
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import typer
 
 from cli import times
+from cli.closer import block, closer_json, closer_lines, closer_title, rounded, scale_of
 from cli.config import open_place, store_place
 from cli.pace import pace_json, pace_of, pace_words
 from cli.standstill import member_lines, stack_heads, stacks_title
@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from detector.change import Moved
-    from detector.closeup import Closeup
     from detector.explain import Explanation
     from detector.irregularity import Irregular
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
 _WIDTH = 32
 _STACKS = 8
-_BLOCKS_SHOWN = 80
-_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def show(
@@ -105,7 +102,7 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
         },
         "moved": [_moved_json(moved) for moved in explained.moved],
         "runners_up": [
-            {"machine": other.machine, "device": other.device, "effect": other.effect, "value": _known(other.value)}
+            {"machine": other.machine, "device": other.device, "effect": other.effect, "value": rounded(other.value)}
             for other in explained.runners_up
         ],
         "gone": [{"table": table, "device": device, "last": last} for table, device, last in explained.gone],
@@ -113,52 +110,29 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
         "communicators": [members.as_json() for members in explained.standstill.members],
         "odd_share": explained.standstill.odd_share or None,
         "stacks": [group.as_json() for group in explained.standstill.stacks],
-        "closeups": [_closeup_json(one) for one in explained.closeups],
+        "closeups": [closer_json(one) for one in explained.closeups],
     }
 
 
 def _moved_json(moved: Moved) -> dict[str, Any]:
-    low, mid, high = ([_known(value) for value in row] for row in moved.band.tolist())
+    low, mid, high = ([rounded(value) for value in row] for row in moved.band.tolist())
     return {
         "metric": moved.key,
         "device": moved.device,
         "effect": round(moved.effect, 2),
-        "value": _known(moved.value),
-        "before": _known(moved.before),
-        "usual": _known(moved.usual),
+        "value": rounded(moved.value),
+        "before": rounded(moved.before),
+        "usual": rounded(moved.usual),
         "peers": moved.peers,
         "onset": moved.onset,
         "devices_alike": moved.alike[0],
         "devices": moved.alike[1],
         "time": moved.time.tolist(),
-        "machine": [_known(value) for value in moved.machine.tolist()],
+        "machine": [rounded(value) for value in moved.machine.tolist()],
         "peers_p10": low,
         "peers_p50": mid,
         "peers_p90": high,
     }
-
-
-def _closeup_json(one: Closeup) -> dict[str, Any]:
-    parts = zip(one.devices, one.alike, one.behind_s, one.values.tolist(), strict=True)
-    return {
-        "metric": one.key,
-        "begin": one.begin,
-        "step_seconds": round(one.step_s, 6),
-        "beside": [{"machine": machine, "alike": _known(alike)} for machine, alike in one.beside],
-        "devices": [
-            {
-                "device": device,
-                "alike": _known(alike),
-                "behind_seconds": _known(behind),
-                "values": [*map(_known, values)],
-            }
-            for device, alike, behind, values in parts
-        ],
-    }
-
-
-def _known(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: str) -> None:
@@ -178,8 +152,10 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
     if explained.moved:
         screen.print(_table(explained))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
-    for closer in explained.closeups:
-        _closeup(closer, verdict.since)
+    for one_look in explained.closeups:
+        *lines, ends = closer_lines(one_look)
+        screen.print(Text("\n".join([closer_title(one_look, verdict.since), *lines])))
+        screen.print(Text(f"{ends}\n", "dim"))
     for time, what in timeline(one, explained):
         screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
     for irregular in pace:
@@ -188,35 +164,6 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
     for line in runner_lines(explained):
         screen.print(Text(f"\n{line}"))
     screen.print(Text(f"\npeerwatch report verdict {one.number} --html FILE --store {place} draws it", "dim"))
-
-
-def _closeup(one: Closeup, since: int) -> None:
-    """Print some seconds of a closer look, a block a reading, and who moves before whom."""
-    from rich.text import Text
-
-    from detector.apart import ALIKE
-
-    screen, seconds = console(), one.values.shape[1] * one.step_s
-    begun = f"{1 / one.step_s:.0f} readings a second for {seconds:.0f} s from {after(one.begin, since)}"
-    screen.print(Text(f"closer look at {one.key}, {begun}", "bold"))
-    known = one.values[~np.isnan(one.values)]
-    low, high = float(known.min()), float(known.max())
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    for device, behind, values in zip(one.devices, one.behind_s, one.values.tolist(), strict=True):
-        blocks = "".join(_block(value, low, scale) for value in values[:_BLOCKS_SHOWN])
-        words = _order_words(behind) if len(one.devices) > 1 and behind else ""
-        screen.print(Text(f"{device or 'machine':<18}{blocks}  {words}".rstrip()))
-    for machine, alike in one.beside:
-        how = "as this one does" if alike >= ALIKE else "on its own"
-        screen.print(Text(f"{machine}, looked at in the same time, moves {how} ({alike:.2f})"))
-    first = f"the first {_BLOCKS_SHOWN * one.step_s:.1f} s, " if one.values.shape[1] > _BLOCKS_SHOWN else ""
-    screen.print(Text(f"{first}from {figure(low, one.key)} to {figure(high, one.key)}\n", "dim"))
-
-
-def _order_words(behind: float) -> str:
-    if math.isnan(behind):
-        return "not as the others"
-    return f"{abs(behind):.2f} s {'after' if behind > 0 else 'before'} the others"
 
 
 def _standstill(explained: Explanation) -> None:
@@ -268,16 +215,12 @@ def sparks(moved: Moved) -> Text:
     mean = np.stack([np.nansum(part, axis=1) / count for part, count in zip(parts, counts, strict=True)])
     mean[np.stack([np.isnan(part).all(1) for part in parts])] = np.nan
     low, high = (float(reach(mean[:, [0, 2]])) for reach in (np.nanmin, np.nanmax))
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    scale = scale_of(low, high)
     out = Text()
     for mine, least, _, most in mean.tolist():
         outside = mine < least or mine > most
-        out.append(_block(mine, low, scale), "bold red" if outside else "")
+        out.append(block(mine, low, scale), "bold red" if outside else "")
     out.append("\n")
     for _, _, usual, _ in mean.tolist():
-        out.append(_block(usual, low, scale), "dim")
+        out.append(block(usual, low, scale), "dim")
     return out
-
-
-def _block(value: float, low: float, scale: float) -> str:
-    return " " if math.isnan(value) else _BLOCKS[round((value - low) * scale)]

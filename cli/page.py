@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from cli import times
+from cli.closer import closer_lines, closer_title
 from cli.curves import curve
 from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
@@ -43,7 +44,8 @@ svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
 .legend span{margin-right:16px;white-space:nowrap}
 ol{list-style:none;padding:0;margin:0}li{display:flex;gap:12px;padding:3px 0;border-top:1px solid var(--rule)}
 li time{flex:0 0 4.2em;text-align:right;color:var(--soft);font-variant-numeric:tabular-nums}
-pre,code{font:.875em ui-monospace,Menlo,Consolas,monospace}footer{margin-top:2em;border-top:1px solid var(--rule)}
+pre{overflow-x:auto}pre,code{font:.875em ui-monospace,Menlo,Consolas,monospace}
+footer{margin-top:2em;border-top:1px solid var(--rule)}
 @media print{:root{--ink:#000;--soft:#444;--paper:#fff;--card:#fff;--rule:#ccc;--mine:#c2262e;--usual:#51719c}
 body{max-width:none;padding:0;font-size:12px}figure,.card{border:1px solid #ccc}
 .curves{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
@@ -56,7 +58,7 @@ def page(one: Told, explained: Explanation, place: str) -> str:
     verdict = one.verdict
     who = f"{verdict.machine} {verdict.device or ''}".strip()
     parts = (_head(one, explained), _likely(explained), _curves(one, explained), _timeline(one, explained))
-    body = (*parts, _standstill(explained))
+    body = (*parts, _closer(explained), _standstill(explained))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
@@ -130,6 +132,16 @@ def _figure(moved: Moved, one: Told, explained: Explanation) -> str:
         f"<figure><figcaption><b>{escape(moved.key)}</b><span>{escape(device)}{convicts} · {escape(words)}</span>"
         f'<div class="numbers">{cells}</div></figcaption>{picture}</figure>'
     )
+
+
+def _closer(explained: Explanation) -> str:
+    """What was read many times a second; nothing where nothing was."""
+    parts = []
+    for one in explained.closeups:
+        title = closer_title(one, explained.verdict.since)
+        lines = escape("\n".join(closer_lines(one)))
+        parts.append(f"<h2>{escape(title[0].upper() + title[1:])}</h2><pre>{lines}</pre>")
+    return f"<section>{''.join(parts)}</section>" * bool(parts)
 
 
 def _standstill(explained: Explanation) -> str:

@@ -41,6 +41,10 @@ def test_a_closer_look_is_drawn(place: Path) -> None:
     assert (told["metric"], told["step_seconds"]) == ("gpu.power_watts", 0.05)
     assert [one["behind_seconds"] for one in told["devices"]][1] == 0.15
     assert len(told["devices"][2]["values"]) == 200
+    page = place.with_suffix(".html")
+    assert run("report", "verdict", "m3", "--html", page, "--store", place).returncode == 0
+    assert "<h2>Closer look at gpu.power_watts, 20 readings" in page.read_text()
+    assert "0.15 s after the others\n" in page.read_text()
 
 
 def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
