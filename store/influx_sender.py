@@ -143,8 +143,9 @@ class Sender:
             return
         began = self.server.began()
         if began != self.spool.began or (self._broke and not began):
-            log.info("%s was started anew: it is sent again what it took lately", self.server.address)
             self.spool.again(began)
+            if self.spool.take_again(1):
+                log.info("%s was started anew: it is sent again what it took lately", self.server.address)
         self._broke = False
 
     def _carry(self, posts: list[Post]) -> None:
