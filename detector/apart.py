@@ -37,11 +37,11 @@ def apart(store: Readable, now: int) -> frozenset[Pair]:
     for rows in looked_at(store, (now - BACK_NS, now)):
         for machine in sorted({ident[0] for ident in rows.idents}):
             look = look_at(rows, machine)
-            for name in look.values if look is not None else ():
-                assert look is not None
-                for other, alike, lively in beside(look, name):
-                    pair = min(machine, other), max(machine, other)
-                    best[pair] = max(best.get(pair, (0.0, 0.0)), (lively, alike))
+            if look is None:
+                continue
+            for other, alike, lively in (found for name in look.values for found in beside(look, name)):
+                pair = min(machine, other), max(machine, other)
+                best[pair] = max(best.get(pair, (0.0, 0.0)), (lively, alike))
     return frozenset(pair for pair, (_, alike) in best.items() if alike < ALIKE)
 
 

@@ -50,9 +50,8 @@ def closeups(store: Readable, machine: str, metric: str, span: tuple[int, int]) 
 
 
 def _of(look: Look, metric: str) -> Iterator[Closeup]:
-    table, lively = look.rows.table, {}
-    for name, values in look.values.items():
-        lively[name] = movement(table, name, values)
+    table = look.rows.table
+    lively = {name: movement(table, name, values) for name, values in look.values.items()}
     for name in sorted(lively, key=lambda name: (f"{table}.{name}" != metric, -lively[name]))[:_MOST]:
         if lively[name] >= _LIVELY:
             values = look.values[name]

@@ -33,9 +33,12 @@ class Excursions:
 
     def note(self, machine: Ints, weight: Floats, machines: int) -> None:
         """The evidence of now: `weight` [cell] speaks against `machine` [cell]; who is not there has none."""
-        now = np.zeros(max(machines, len(self.high)))
+        if machines < len(self.high):  # some went for good, and the others are numbered anew
+            self.peaks.append(self.high[self.high > 0])
+            self.high = np.zeros(0)
+        now = np.zeros(machines)
         np.maximum.at(now, machine, weight)
-        before = np.append(self.high, np.zeros(len(now) - len(self.high)))
+        before = np.append(self.high, np.zeros(machines - len(self.high)))
         over = (now <= 0) & (before > 0)
         if over.any():
             self.peaks.append(before[over])
@@ -54,13 +57,14 @@ def follow(store: Store, config: Config, name: str, tell: Callable[[int], None])
     # What already convicted would count for less the next time: so the bar is out of the way.
     detector = Detector(replace(config, calibration="", caution={"*": MOST}))
     found: dict[str, Excursions] = {}
-    before = 0
+    before, step = 0, 0
     for now, rows in walk(store):
         for verdict in detector.step(now, rows):
             if verdict.level == "crit":
                 raise CalibrationError(f"{name} is not healthy, leave it out: {verdict.message}")
-        seconds = (now - before) / SECOND if before else 0.0
-        before = now
+        # Where nothing was read there is no health to be counted, however long that was.
+        step = min(step or now - before, now - before) if before else 0
+        before, seconds = now, step / SECOND if rows else 0.0
         for method in detector.state.methods:
             if isinstance(method, Peers):
                 for table, panel in method.panels.items():

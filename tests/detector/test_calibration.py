@@ -109,6 +109,22 @@ def test_healthy_readings_make_a_calibration_that_is_obeyed(memory: Any, fleet: 
     assert (careful.time - careful.since) / (plain.time - plain.since) == pytest.approx(tail.caution, rel=0.2)
 
 
+def test_silence_is_no_health(memory: Any, fleet: Make) -> None:
+    """A day in which nothing was read counts for nothing."""
+    first = fleet("power_watts", machines=5, steps=400)
+    later = first.set_column(0, "time", [pa.array(np.asarray(first["time"]) + 86_400 * 10**9)])
+    found = follow(memory({"meter": pa.concat_tables([first, later])}), Config(), "r", lambda _: None)
+    assert found["meter"].hours < 5 * 1200 / 3600
+
+
+def test_machines_that_leave() -> None:
+    """What the others are at then is not lost."""
+    found = Excursions()
+    found.note(np.array([1, 2]), np.array([0.3, 0.5]), 3)
+    found.note(np.array([1]), np.array([0.2]), 2)
+    assert found.found().tolist() == pytest.approx([0.3, 0.5, 0.2])
+
+
 def test_a_fault_is_no_health(memory: Any, fleet: Make) -> None:
     """A machine that stands out until the end is named, and the recording refused."""
 
