@@ -17,7 +17,7 @@ from emulator.simulate import Plan, pieces
 
 pytestmark = pytest.mark.bench
 SEED = int(os.environ.get("PEERWATCH_SEED", "40"))
-FLEETS = ((1.0, 64, 2, 60.0), (2.0, 96, 2, 60.0), (5.0, 16, 4, 60.0), (5.0, 128, 4, 60.0), (5.0, 1000, 9, 30.0))
+FLEETS = ((1.0, 64, 1, 60.0), (2.0, 96, 1, 60.0), (5.0, 16, 4, 60.0), (5.0, 128, 4, 60.0), (5.0, 1000, 9, 30.0))
 """Seconds a step, machines of two GPUs each, how many such fleets, and for how many minutes."""
 
 
