@@ -46,6 +46,14 @@ def test_the_port_is_named_where_the_port_is_at_fault(memory: Any, fault: str) -
     assert f"{label['device']} reads " in first.message
 
 
+@pytest.mark.parametrize(("faults", "seed"), [("slow_gpu,memory_pressure", 12), ("gc_pauses,packet_loss", 13)])
+def test_two_faults_at_once_are_both_named(memory: Any, faults: str, seed: int) -> None:
+    """Two machines that fail within a minute are both named, with their devices; those that wait for them are not."""
+    tables, labels = simulate(machines=8, minutes=7, fault=faults, seed=seed, gpus=2)
+    said = [v for v in replay(memory({name: pa.table(columns) for name, columns in tables.items()})) if v.level != "ok"]
+    assert {(v.machine, v.device) for v in said} == {(f["machine"], f["device"]) for f in labels["faults"]}
+
+
 def test_replay_never_looks_ahead(memory: Any, recording: Any) -> None:
     """With the future cut off, the verdicts until then are the same."""
     store = memory(recording[0])
