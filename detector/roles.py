@@ -23,9 +23,9 @@ Ints = NDArray[np.int64]
 UNKNOWN = -1
 _JOINED, _MIXED, ALIKE = 10**6, 10**9, 10**10
 """Below these a role is a stage, a set of joined ranks, a mix of those on one machine; from the last on, a likeness."""
-_LOOK_NS = 10 * SECOND
-_LOOKS = 6
-"""So often communicators are looked at after some were new: the first operations do not show what they are for."""
+_LOOK_NS = 20 * SECOND
+_RECENT_NS = 600 * SECOND
+"""So long a process that is not read any more still holds its place among the others."""
 _LONGEST = 256
 """More stages than this are none: the ranks were misread."""
 
@@ -42,9 +42,6 @@ class Roles:
     """Machine -> group of those that read alike, in tasks whose communicators tell nothing."""
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
-    known: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
-    """Pairs of process and communicator, as one number, at the last look."""
-    left: int = 0
     looked_at: int = NEVER
 
     def of(self, machine: str, device: str | None) -> int:
@@ -67,37 +64,27 @@ class Roles:
         if now - self.looked_at < _LOOK_NS:
             return False
         self.looked_at = now
-        live = ranks.live(now)
-        live = live[np.isfinite(ranks.floats["rank"][live])]
-        pairs = np.unique(ranks.process[live] * (int(ranks.code.max(initial=0)) + 2) + ranks.code[live])
-        # Who falls silent changes nobody's role; who comes, or forms communicators anew, may.
-        if not np.isin(pairs, self.known).all():
-            self.left = _LOOKS
-        if not self.left or not len(live):
-            return False
-        self.left -= 1
-        self.known = pairs
-        return self._learn(live, ranks)
+        there = _there(now, ranks)
+        return bool(len(there)) and self._learn(there, ranks)
 
     def let_go(self, left: Left, machines: Container[str]) -> None:
         """Forget the communicators that are not left, and machines that are none of these."""
         pipes = left.renumbered(self.pipes)
-        self.pipes, self.known = pipes[pipes >= 0], self.known[:0]
+        self.pipes = pipes[pipes >= 0]
         self.process = {who: role for who, role in self.process.items() if who[0] in machines}
         self.machine = {name: role for name, role in self.machine.items() if name in machines}
 
-    def _learn(self, live: Ints, ranks: Ranks) -> bool:
-        people, person = np.unique(ranks.process[live], return_inverse=True)
-        comms, comm = np.unique(ranks.code[live], return_inverse=True)
-        words = ranks.operation[live].astype(str)
-        pairs = np.char.startswith(words, "Send") | np.char.startswith(words, "Recv")
+    def _learn(self, there: Ints, ranks: Ranks) -> bool:
+        people, person = np.unique(ranks.process[there], return_inverse=True)
+        comms, comm = np.unique(ranks.code[there], return_inverse=True)
+        pairs = np.array([word.startswith(("Send", "Recv")) for word in ranks.operation[there].tolist()])
         seen = comms[2 * np.bincount(comm, pairs) > np.bincount(comm)]
         self.pipes = np.union1d(self.pipes[np.isin(self.pipes, comms)], seen)
         piped = np.isin(comms, self.pipes)[comm]
-        rank = ranks.floats["rank"][live].astype(np.int64)
+        rank = ranks.floats["rank"][there].astype(np.int64)
         stage = _stages(person[piped], comm[piped], rank[piped], len(people))
         task = _joined(person, comm, len(people))
-        size = np.nan_to_num(ranks.floats["ranks"][live], nan=np.inf)
+        size = np.nan_to_num(ranks.floats["ranks"][there], nan=np.inf)
         largest = np.zeros(len(people))
         np.maximum.at(largest, task[person], size)
         small = size < largest[task[person]]
@@ -113,11 +100,21 @@ class Roles:
         for at, one in zip(ranks.machine[people].tolist(), role.tolist(), strict=True):
             of.setdefault(machines[at], set()).add(one)
         machine = {name: _mix(roles) for name, roles in of.items()}
-        before = len(self.process), len(self.machine)
         changed = process.items() - self.process.items() or machine.items() - self.machine.items()
         self.process |= process
         self.machine |= machine
-        return bool(changed) or before != (len(self.process), len(self.machine))
+        return bool(changed)
+
+
+def _there(now: int, ranks: Ranks) -> Ints:
+    """Series of processes that were read not long ago, but for communicators that their process has no more."""
+    seen = ranks.times["seen"][: len(ranks.number)]
+    process = ranks.process[: len(seen)]
+    newest = np.full(len(ranks.processes), NEVER)
+    np.maximum.at(newest, process, seen)
+    fresh = (newest >= now - _RECENT_NS)[process] & (seen >= newest[process] - 3.5 * ranks.period - SECOND)
+    known = (ranks.code[: len(seen)] >= 0) & np.isfinite(ranks.floats["rank"][: len(seen)])
+    return np.flatnonzero(fresh & known)
 
 
 def named(role: int) -> str:

@@ -18,7 +18,7 @@ from emulator.simulate import Plan, pieces
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 Make = Callable[..., pa.Table]
 Comm = tuple[str, str, list[str]]
-"""Name, operation, and ranks (`m3:1` is GPU 1 of m3) in their order."""
+"""Name, operation, and ranks (`m3:1` is GPU 1 of m3) in their order; empty: one that is not read."""
 
 
 def table(comms: Iterable[Comm], steps: Iterable[int]) -> pa.Table:
@@ -27,6 +27,8 @@ def table(comms: Iterable[Comm], steps: Iterable[int]) -> pa.Table:
     slots: dict[str, int] = {}
     for name, operation, members in comms:
         for rank, who in enumerate(members):
+            if not who:
+                continue
             machine, _, gpu = who.partition(":")
             slot = slots[who] = slots.get(who, -1) + 1
             fixed: dict[str, Any] = {"machine": machine, "gpu": gpu or "0", "slot": str(slot), "comm": name}
@@ -96,8 +98,8 @@ def test_gpus_of_one_machine_may_have_different_roles() -> None:
 def test_roles_last_and_follow() -> None:
     """Who falls silent keeps its role, chains that lack a link too; a task that begins anew gets new ones."""
     pairs: list[Comm] = [(f"pair{a}", "Send:bf16:7", [f"m{a}", f"m{a + 1}"]) for a in range(3)]
-    without = [(name, what, [who for who in ranks if who != "m1"]) for name, what, ranks in pairs]
-    roles, _ = learned((pairs, range(2, 90)), ([one for one in without if one[2]], range(90, 140)))
+    without = [(name, what, ["" if who == "m1" else who for who in ranks]) for name, what, ranks in pairs]
+    roles, _ = learned((pairs, range(2, 90)), (without, range(90, 140)))
     assert stages(roles, 4) == [0, 1, 2, 3]
     anew: list[Comm] = [("new", "Send:bf16:7", ["m3", "m2", "m1", "m0"])]
     roles, _ = learned((pairs, range(2, 90)), (anew, range(90, 140)))
@@ -189,3 +191,10 @@ def test_a_simulated_pipeline_whose_stages_shift(memory: Any) -> None:
     assert named(memory, **tables) == culprits
     tables["nccl"] = tables["nccl"].drop(["rank"])
     assert len(named(memory, **tables) - culprits) == 4  # a whole stage, which lacks a quarter of its work
+
+
+def test_what_a_communicator_is_for_may_show_late() -> None:
+    """A pipeline that is first used minutes after it was formed is known for one from then on."""
+    formed: list[Comm] = [(name, "AllReduce:f32:1", ranks) for name, _, ranks in PIPES]
+    roles, _ = learned(([WORLD, *DATA, *formed], range(2, 200)), ([WORLD, *DATA, *PIPES], range(200, 240)))
+    assert stages(roles, 8) == [0, 0, 1, 1, 2, 2, 3, 3]
