@@ -42,6 +42,8 @@ class Roles:
     """Machine -> group of those that read alike, in tasks whose communicators tell nothing."""
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
+    mark: int = 0
+    """Of who was on which communicator at the last look: where nobody came or went there is nothing to learn."""
     looked_at: int = NEVER
 
     def of(self, machine: str, device: str | None) -> int:
@@ -65,7 +67,13 @@ class Roles:
             return False
         self.looked_at = now
         there = _there(now, ranks)
-        return bool(len(there)) and self._learn(there, ranks)
+        code = ranks.code[there]
+        pairs = [word.startswith(("Send", "Recv")) for word in ranks.operation[there].tolist()]
+        total = np.bincount(code, minlength=int(self.pipes.max(initial=-1)) + 1)
+        seen = np.flatnonzero(2 * np.bincount(code, pairs, len(total)) > total)
+        self.pipes = np.union1d(self.pipes[total[self.pipes] > 0], seen)
+        before, self.mark = self.mark, zlib.crc32(np.concatenate([there, code, self.pipes]).tobytes())
+        return self.mark != before and self._learn(there, ranks)
 
     def let_go(self, left: Left, machines: Container[str]) -> None:
         """Forget the communicators that are not left, and machines that are none of these."""
@@ -77,9 +85,6 @@ class Roles:
     def _learn(self, there: Ints, ranks: Ranks) -> bool:
         people, person = np.unique(ranks.process[there], return_inverse=True)
         comms, comm = np.unique(ranks.code[there], return_inverse=True)
-        pairs = np.array([word.startswith(("Send", "Recv")) for word in ranks.operation[there].tolist()])
-        seen = comms[2 * np.bincount(comm, pairs) > np.bincount(comm)]
-        self.pipes = np.union1d(self.pipes[np.isin(self.pipes, comms)], seen)
         piped = np.isin(comms, self.pipes)[comm]
         rank = ranks.floats["rank"][there].astype(np.int64)
         stage = _stages(person[piped], comm[piped], rank[piped], len(people))
