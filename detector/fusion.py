@@ -87,12 +87,12 @@ class Fusion:
 
     def score(self, entity: int) -> float:
         """How far the entity's sum is from its peers', in multiples of the least that counts."""
-        return float(self.cells.strength[self.cells.entity == entity][0])
+        return float(np.nan_to_num(self.cells.strength[self.cells.entity == entity][0]))
 
     def foremost(self, entity: int) -> list[int]:
         """The metrics that deviate most, the farthest first: at least half as far as that."""
         far = np.abs(self.parts[:, entity])
-        return [int(metric) for metric in np.argsort(-far, kind="stable") if far[metric] >= far.max() / 2]
+        return [int(metric) for metric in np.argsort(-far, kind="stable") if far[metric] >= far.max() / 2 > 0] or [0]
 
     def _reseat(self, group: Ints) -> None:
         """Begin anew with who is compared with others than before."""

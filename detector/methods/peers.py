@@ -44,6 +44,7 @@ from detector.panel import (
 from detector.peer_groups import middle
 from detector.rows import Rows
 from detector.seating import seat
+from detector.shared_cause import one_or_nobody
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
 from detector.window import Window
@@ -156,7 +157,7 @@ class Peers:
         if self.standing:  # what differs between the stages of a task that runs speaks neither for nor against them
             stands = np.array([task in self.standing for task in panel.tasks])
             found.strength[stands[panel.team[found.entity]]] = 1.0
-        _one_or_nobody(found, panel, self.config)
+        one_or_nobody(found, panel, self.config)
         return found
 
     def _study(self, panel: Panel, distance: Distance, bounds: Bounds, enough: NDArray[np.float64]) -> None:
@@ -249,26 +250,6 @@ def _said(panel: Panel, metric: int, entity: int, device: str | None) -> str:
     theirs, who = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
     key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(theirs)).sum())
     return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)
-
-
-def _one_or_nobody(cells: Cells, panel: Panel, config: Config) -> None:
-    """When many machines deviate at once, only one that deviates twice as far as any other stays incriminated."""
-    group, over = panel.group[cells.entity], cells.strength >= 1
-    series = (cells.side * len(panel.strength) + cells.metric) * panel.groups.count + group
-    crowded = np.bincount(series[over], minlength=0)
-    for number in np.flatnonzero(crowded > 1):
-        those = np.flatnonzero(series == number)
-        most = max(1, int(config.spread_share * len(np.unique(panel.machine[panel.group == group[those[0]]]))))
-        if crowded[number] <= most:
-            continue
-        machines, place = np.unique(panel.machine[cells.entity[those]], return_inverse=True)
-        worst = np.zeros(max(2, len(machines)))
-        np.maximum.at(worst, place, np.nan_to_num(cells.strength[those]))
-        if (worst >= 1).sum() <= most:
-            continue
-        first, second = np.sort(worst)[[-1, -2]]
-        alone = (place == worst.argmax()) & (first >= 2 * second)
-        cells.strength[those] = np.where(alone, cells.strength[those], np.minimum(cells.strength[those], 0.5))
 
 
 def _by_machine(found: list[Finding]) -> list[Finding]:

@@ -86,3 +86,12 @@ def test_who_leaves_takes_nothing_along(memory: Any, fleet: Make, monkeypatch: p
     gone = np.isin(np.asarray(table["machine"]), ["m0"]) & (np.asarray(table["time"]) > START + 100 * SECOND)
     said = [verdict for verdict in raised(memory, odd=table.filter(pa.array(~gone))) if verdict.kind == "peer"]
     assert [verdict.machine for verdict in said] == ["m3"]
+
+
+def test_who_falls_silent_stays_accused_without_breaking_anything(memory: Any, fleet: Make) -> None:
+    """Readings that end after the verdict leave it standing as a number that can be said."""
+    table = odd(fleet, 4.0)
+    late = np.isin(np.asarray(table["machine"]), ["m3"]) & (np.asarray(table["time"]) > START + (ONSET + 120) * SECOND)
+    said = raised(memory, odd=table.filter(pa.array(~late)))
+    assert [(verdict.machine, verdict.kind) for verdict in said] == [("m3", "peer"), ("m3", "evidence")]
+    assert all(np.isfinite(verdict.score) for verdict in said)
