@@ -1,0 +1,73 @@
+"""The agent as a program of its own: `peerwatch agent` becomes it, for what reads a command line is large and stays.
+
+python -m agent MACHINE STORE SETTINGS      settings are a JSON file; the others are for who looks at processes
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from agent import loop
+from agent.config import AgentConfig
+from store.contract import StoreError
+from store.embedded import Embedded
+from store.influx_config import InfluxConfig
+from store.nats_config import NatsConfig, is_stream
+from store.orders import open_orders
+from store.places import open_sink
+
+log = logging.getLogger("agent")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """All that an agent is told."""
+
+    store: str
+    agent: AgentConfig
+    influxdb: InfluxConfig
+    nats: NatsConfig
+
+
+def run(told: Told) -> None:
+    """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
+    sink = open_sink(told.store, told.influxdb, told.nats)
+    # What is on a stream cannot be asked for.
+    orders = None if is_stream(told.store) else open_orders(told.store, told.influxdb, told.agent.name)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def prune(now: int) -> None:
+        if not isinstance(sink, Embedded):
+            return  # what a server keeps is the server's to drop
+        try:
+            sink.prune(now, told.agent.keep_seconds, told.agent.keep_bytes)
+        except StoreError as error:  # readings matter more than room; it is tried again in a minute
+            log.error("the store could not be pruned: %s", error)
+
+    try:
+        loop.run(told.agent, sink, stop, prune, orders)
+    finally:
+        sink.close()
+
+
+def main() -> int:
+    """Exit code 0, or 1 with one line on standard error."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        run(msgspec.json.decode(Path(sys.argv[-1]).read_bytes(), type=Told))
+    except (OSError, ValueError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        sys.stderr.write(f"peerwatch: {lines[0]}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
