@@ -23,7 +23,7 @@ C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup packages servers demo test bench format install uninstall clean
+.PHONY: help setup packages servers demo test bench soak format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -87,6 +87,9 @@ test: servers ## every check: style, types, floors, C format, tests
 
 bench: servers ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
+
+soak: servers ## ten minutes of a hundred agents and their server under random kills
+	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 -k soak tests/store/test_soak.py $(ARGS)
 
 format: setup ## bring Python and C into form
 	@export PATH="$(VENV)/bin:$$PATH"
