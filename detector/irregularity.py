@@ -1,8 +1,8 @@
 """Irregular iterations of a task: since when it is slower, when it was, and what comes and goes. It blames nobody.
 
 After Holmes (NSDI'25): an iteration is irregular that takes delta times the mean of its window; it comes as a spike, as
-a fluctuation, or lasts. Here delta is 1.04, below which Holmes tells nothing apart either, or five robust standard
-deviations of the task's own iterations, whichever is larger; and what lasts has an onset, the change point.
+a fluctuation, or lasts. What lasts has an onset, the change point; its delta is 1.04, below which Holmes tells nothing
+apart either. For a single iteration it is 1.1, or five robust standard deviations of the task's own, if that is larger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detector.rows import ArrowTable, Rows, rows_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Kind = Literal["spike", "fluctuation", "slow", "was slow"]
-DELTA, SIGMAS = 1.04, 5.0
+DELTA, SPIKE, SIGMAS = 1.04, 1.1, 5.0
 LOOK_NS = 3600 * SECOND
 _SURE = 6.0
 """Standard errors between two levels: a split is sought among hundreds of places."""
@@ -83,7 +83,7 @@ def irregular(time: Ints, seconds: Floats) -> tuple[Irregular, ...]:
     level = np.array([float(np.median(smooth[a:b])) for a, b in pairwise(edges)])
     usual = np.repeat(level, np.diff(edges))
     ratio = seconds / usual
-    high = ratio > 1 + max(DELTA - 1, SIGMAS * _spread(ratio))
+    high = ratio > 1 + max(SPIKE - 1, SIGMAS * _spread(ratio))
     found = [*_lasting(time, edges, level), *_passing(time, seconds, usual, high)]
     return tuple(sorted(found, key=lambda one: (one.kind != "slow", one.since)))
 
