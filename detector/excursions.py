@@ -80,7 +80,8 @@ def _note(mine: Excursions, panel: Panel, seconds: float) -> None:
     count = min(len(panel.machine), panel.norm.bound.shape[1])
     judged = ~np.isnan(panel.norm.bound[:, :count]).all(0) & (panel.group[:count] >= 0)
     mine.hours += len(np.unique(panel.machine[:count][judged])) * seconds / 3600
-    mine.note(panel.machine[panel.cells.entity], MOST * panel.weight, machines)
+    entity = np.append(panel.cells.entity, panel.fusion.cells.entity)
+    mine.note(panel.machine[entity], MOST * np.append(panel.weight, panel.fusion.weight), machines)
 
 
 def _note_progress(mine: Excursions, method: Progress, seconds: float) -> None:
