@@ -156,8 +156,9 @@ def mend(norm: Norm, values: Array, distance: Distance, groups: Groups, part: Pa
     rows = np.flatnonzero(strange.any(1))
     if not len(rows):
         return
-    mine = values[part.rows][rows]
-    alike = np.abs(mine - groups.each(groups.middle(mine))) < norm.reach[_cells(part, values)][rows]
+    mine, reach = values[part.rows][rows], norm.reach[_cells(part, values)][rows]
+    alike = np.abs(mine - groups.each(groups.middle(mine))) < reach / 2
+    alike &= np.abs(norm.offset[_cells(part, values)][rows]) > reach / 2
     strange[rows] &= alike
     norm.anew(part, strange)
 

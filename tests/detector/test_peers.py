@@ -75,6 +75,15 @@ def test_nobody_is_blamed(memory: Any, fleet: Make, what: str) -> None:
     assert named(memory, odd=fleet("load", machines=machines, steps=400, bend=bend)) == []
 
 
+def test_a_young_norm_is_held_to_where_it_was_right(memory: Any, fleet: Make) -> None:
+    """What moves away bit by bit soon after the start, from a little above its peers, is named all the same."""
+
+    def bend(values: np.ndarray) -> None:
+        values[:, 2] += 2 - np.clip((np.arange(300) - 50) * 0.2, 0, 12)
+
+    assert named(memory, odd=fleet(bend=bend)) == [("m2", None, "odd.load")]
+
+
 def test_a_difference_below_the_floor_is_no_fault(memory: Any, fleet: Make) -> None:
     """Healthy peers that agree to a hair do not make a hair's breadth a fault: the catalogue's floor counts."""
 
