@@ -43,7 +43,9 @@ class Roles:
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
     mark: int = 0
-    """Of who was on which communicator at the last look: where nobody came or went there is nothing to learn."""
+    """Of who was on which communicator at the last look ..."""
+    learned: int = 0
+    """... and when roles were learned last: where nobody came or went there is nothing to learn."""
     looked_at: int = NEVER
 
     def of(self, machine: str, device: str | None) -> int:
@@ -73,7 +75,11 @@ class Roles:
         seen = np.flatnonzero(2 * np.bincount(code, pairs, len(total)) > total)
         self.pipes = np.union1d(self.pipes[total[self.pipes] > 0], seen)
         before, self.mark = self.mark, zlib.crc32(np.concatenate([there, code, self.pipes]).tobytes())
-        return self.mark != before and self._learn(there, ranks)
+        # While a task forms anew, half of its ranks are on their new communicators: that shows no roles.
+        if self.mark in (self.learned, 0) or self.mark != before:
+            return False
+        self.learned = self.mark
+        return self._learn(there, ranks)
 
     def let_go(self, left: Left, machines: Container[str]) -> None:
         """Forget the communicators that are not left, and machines that are none of these."""
