@@ -198,3 +198,17 @@ def test_what_a_communicator_is_for_may_show_late() -> None:
     formed: list[Comm] = [(name, "AllReduce:f32:1", ranks) for name, _, ranks in PIPES]
     roles, _ = learned(([WORLD, *DATA, *formed], range(2, 200)), ([WORLD, *DATA, *PIPES], range(200, 240)))
     assert stages(roles, 8) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_task_that_forms_anew_in_parts_keeps_its_roles() -> None:
+    """While some ranks are on new communicators and the rest not yet, nobody's role changes; nor does it afterwards."""
+
+    def formed(life: str, read: int) -> list[Comm]:
+        halves = [(f"{life}{p}", [f"m{n}" if n < read else "" for n in range(p, 8, 2)]) for p in range(2)]
+        whole = [f"m{n}" if n < read else "" for n in range(8)]
+        return [(f"{life}world", "AllReduce:f32:1", whole), *((name, "AllReduce:bf16:9", who) for name, who in halves)]
+
+    old = (formed("old", 8), range(2, 60))
+    for parts in ((old,), (old, (formed("new", 5), range(60, 66))), (old, (formed("new", 8), range(60, 130)))):
+        found = stages(learned(*parts)[0], 8)
+        assert [found.index(role) for role in found] == [0, 1] * 4
