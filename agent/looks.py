@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import struct
 import threading
 import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
+from random import Random
 
 from agent.layouts import Layout
 from agent.memory import Memory
@@ -133,7 +133,7 @@ class Looks:
         self._thread.join()
 
     def _run(self, period: float) -> None:
-        stirred = time.monotonic()
+        stirred, chance = time.monotonic(), Random()
         while not self._closed:
             now = time.monotonic()
             with self._lock:
@@ -143,7 +143,7 @@ class Looks:
                 easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _NOBODY
             # At random times, or an iteration that takes a whole number of periods would always show the same moment.
             # A sleep has half the price of a wait for an event, and this happens many times a second.
-            time.sleep(easy * period * random.uniform(0.5, 1.5))
+            time.sleep(easy * period * chance.uniform(0.5, 1.5))
 
 
 def _look(place: _Place, now: float) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 
 from agent.config import AgentConfig
 from agent.context import Source
@@ -88,7 +88,7 @@ class Zoom:
         self.refused = self.failures = 0
         self.error = ""
         self._told = (0.0, 0, 0)
-        self._stop = threading.Event()
+        self._stop, self._chance = threading.Event(), Random()
         self._thread = threading.Thread(target=self._run, name="zoom", daemon=True)
         self._thread.start()
 
@@ -117,7 +117,7 @@ class Zoom:
     def _run(self) -> None:
         heard = time.time_ns()  # what was ordered before is for an agent that is no more
         # Not all agents of a fleet at once.
-        while not self._stop.wait(self._orders.every_s * random.uniform(0.75, 1.25)):
+        while not self._stop.wait(self._orders.every_s * self._chance.uniform(0.75, 1.25)):
             try:
                 given = self._orders.read(max(heard, time.time_ns() - APART_NS))
             except OSError as error:
