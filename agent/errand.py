@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 ANSWER_BYTES = 4 << 20
-_LEFT_BEHIND, _DEATH_S = 2, 0.2
+_LEFT_BEHIND, _DEATH_S = 2, 1.0
 
 
 class Errand:

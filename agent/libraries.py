@@ -16,7 +16,7 @@ from agent.layouts import Layout
 _LINE_BYTES = 1 << 20
 PATIENCE_S = 120.0
 """How long a child may say nothing: a file system whose server is away may never answer it."""
-_LEFT_BEHIND, _DEATH_S = 4, 0.2
+_LEFT_BEHIND, _DEATH_S = 4, 1.0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from agent.threads import TEXT_BYTES, plain, together
 OUTPUT_BYTES = 4 << 20
 _TRIES = 3
 """A process that still moves may be caught in the middle of a change."""
-_DEATH_S = 0.2
+_DEATH_S = 1.0
 _INNER, _OUTER = 48, 12
 """Frames that are kept of a deep stack."""
 
