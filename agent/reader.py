@@ -1,6 +1,7 @@
 """Reads the sources: one after another on one thread, for a thread that wakes up costs more than most readings.
 
 A source that is slow has a thread of its own, and one that hangs keeps the thread that it hangs on: the others go on.
+No thread ends before all do: a source's child may be bound to the thread that started it (prctl(2), PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from queue import SimpleQueue
 
 from agent.context import NothingThereError, Source
@@ -19,6 +21,8 @@ from store.sample import Sample, Value
 
 log = logging.getLogger(__name__)
 
+Lane = SimpleQueue[Callable[[], None] | None]
+"""What one thread is to do; None ends it."""
 PATIENCE = 0.25
 """Share of the time limit after which the others wait no longer behind a source."""
 
@@ -31,6 +35,8 @@ class Worker:
         self.running: Future[list[Sample]] | None = None
         self.started = self.took = 0.0
         """When the last reading began (monotonic seconds), and how long the last one that ended took."""
+        self.lane: Lane | None = None
+        """A thread of its own, for when it is slow."""
         self.failures = 0
         self.error = ""
 
@@ -87,6 +93,8 @@ class _Round:
     def __init__(self, now: int, workers: Sequence[Worker]) -> None:
         self.now = now
         self.waiting: deque[Worker] = deque()
+        self.at: Worker | None = None
+        """The last that was taken from those that wait."""
         self.over = threading.Event()
         self._left = len(workers)
         self._lock = threading.Lock()
@@ -97,7 +105,7 @@ class _Round:
         """Read what waits until nothing does."""
         while True:
             try:
-                worker = self.waiting.popleft()
+                self.at = worker = self.waiting.popleft()
             except IndexError:
                 return
             self.read(worker)
@@ -116,8 +124,7 @@ class Reader:
 
     def __init__(self, workers: Iterable[Worker] = ()) -> None:
         self.workers = list(workers)
-        self._rounds: SimpleQueue[_Round | None] = SimpleQueue()
-        self._begin()
+        self._shared = _begin()
 
     def read(self, now: int, limit_s: float) -> list[Sample]:
         """What all sources brought within the limit, and a row on how each went."""
@@ -128,35 +135,35 @@ class Reader:
             if worker.took < patience:
                 current.waiting.append(worker)
             else:
-                threading.Thread(target=current.read, args=(worker,), name=worker.name, daemon=True).start()
-        self._rounds.put(current)
+                worker.lane = worker.lane or _begin()
+                worker.lane.put(partial(current.read, worker))
+        self._shared.put(current.work)
         while idle and not current.over.wait(min(patience, max(deadline - time.monotonic(), 0.0))):
             if time.monotonic() >= deadline:
                 break
-            if current.waiting:
-                self._leave()
-                self._rounds.put(current)
+            if current.waiting and current.at is not None:  # another thread goes on, this one is that source's own
+                current.at.lane, self._shared = self._shared, current.at.lane or _begin()
+                self._shared.put(current.work)
         return [sample for worker in self.workers for sample in worker.collect(deadline)]
 
     def close(self) -> None:
-        """End the thread and close the sources."""
-        self._rounds.put(None)
+        """Close the sources and end the threads."""
         for worker in self.workers:
             try:
                 worker.close()
             except (OSError, ValueError) as error:
                 log.warning("source %s did not close: %s", worker.name, error)
-
-    def _leave(self) -> None:
-        """Another thread goes on; this one ends when the source that it hangs on lets it go."""
-        self._rounds.put(None)
-        self._rounds = SimpleQueue()
-        self._begin()
-
-    def _begin(self) -> None:
-        threading.Thread(target=_serve, args=(self._rounds,), name="sources", daemon=True).start()
+        for lane in (self._shared, *(worker.lane for worker in self.workers)):
+            if lane is not None:
+                lane.put(None)
 
 
-def _serve(rounds: SimpleQueue[_Round | None]) -> None:
-    while (current := rounds.get()) is not None:
-        current.work()
+def _begin() -> Lane:
+    lane: Lane = SimpleQueue()
+    threading.Thread(target=_serve, args=(lane,), name="sources", daemon=True).start()
+    return lane
+
+
+def _serve(lane: Lane) -> None:
+    while (work := lane.get()) is not None:
+        work()

@@ -99,6 +99,24 @@ def test_a_hanging_source_costs_the_others_nothing() -> None:
     assert steady.closed
 
 
+def test_a_thread_that_read_a_source_lives_on() -> None:
+    """Children that die with the thread that started them outlive a reading that was slow, time and again."""
+    threads: list[threading.Thread] = []
+
+    class Moody(Steady):
+        def read(self, now: int) -> list[Sample]:
+            threads.append(threading.current_thread())
+            time.sleep(0.3 if now % 2 else 0.0)
+            return super().read(now)
+
+    running = opened(moody=Moody(), steady=Steady())
+    for now in range(1, 8):
+        assert fared(loop.read_once(running, now, "m3", 0.8))["steady"]["success"] == 1.0
+    assert all(thread.is_alive() for thread in threads)
+    assert len(set(threads)) <= 2
+    loop.close(running, Context(AgentConfig()))
+
+
 class Slow(Steady):
     """A source whose own call times out."""
 
