@@ -113,7 +113,7 @@ def test_a_thread_that_read_a_source_lives_on() -> None:
     for now in range(1, 8):
         assert fared(loop.read_once(running, now, "m3", 0.8))["steady"]["success"] == 1.0
     assert all(thread.is_alive() for thread in threads)
-    assert len(set(threads)) <= 2
+    assert len(set(threads)) <= 3  # one a source, and the one that they share
     loop.close(running, Context(AgentConfig()))
 
 
