@@ -116,7 +116,7 @@ def main() -> None:
     except NvmlError as error:
         _tell({"gone": f"NVML says: {error}"})
     except BrokenPipeError:
-        pass  # nobody listens any more
+        os._exit(0)  # nobody listens any more
     except OSError as error:
         _tell({"gone": str(error)})
     os._exit(0)  # the thread that waits for events need not come back

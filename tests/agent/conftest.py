@@ -13,6 +13,9 @@ import pytest
 
 from agent import loop
 from agent.config import AgentConfig
+from agent.pace import Pace, Paces
+from agent.processes import Process
+from agent.training import Trainee
 from emulator.build import Libraries, build
 from emulator.machine import command
 
@@ -90,6 +93,20 @@ class Caller:
         assert self.process.stdout is not None
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found
+
+
+class Still(Paces):
+    """Says that these processes have stood still for so many seconds."""
+
+    def __init__(self, seconds: float, *processes: Process) -> None:
+        self.all = [(Trainee(process, "3"), Pace(7, time.monotonic() - seconds)) for process in processes]
+
+    def look(self, now: int, clock: float) -> None:
+        """There is nothing to look at."""
+
+    def standing(self, clock: float, least_s: float) -> Iterator[tuple[Trainee, Pace]]:
+        """Those of whom that was not taken up."""
+        return (one for one in self.all if not one[1].taken)
 
 
 @pytest.fixture(scope="session")

@@ -22,13 +22,12 @@ from hypothesis import strategies as st
 
 from agent import ras_child
 from agent.errand import Errand
-from agent.pace import Pace, Paces
 from agent.processes import Process, Processes
 from agent.ras_child import ask, port_of
 from agent.ras_status import StatusError, communicators
 from agent.sources.ras import Ras, is_first
-from agent.training import Trainee
 from store.sample import Sample
+from tests.agent.conftest import Still
 
 MAPPER = """
 import mmap, sys
@@ -317,25 +316,11 @@ def test_first_rank() -> None:
     assert not is_first({})
 
 
-class Still(Paces):
-    """Says that these processes stand still."""
-
-    def __init__(self, *processes: Process) -> None:
-        self.all = [(Trainee(process, "3"), Pace(7, time.monotonic() - 31.0)) for process in processes]
-
-    def look(self, now: int, clock: float) -> None:
-        """There is nothing to look at."""
-
-    def standing(self, clock: float, least_s: float) -> Iterator[tuple[Trainee, Pace]]:
-        """Those of whom that was not taken up."""
-        return (one for one in self.all if not one[1].taken)
-
-
 def test_rank_0_is_asked_once(server: Callable[..., Server], member: Callable[..., Process]) -> None:
     """Of the ranks of a machine the first of the task is asked, once for a standstill, and no other is."""
     one = server()
     where = {"NCCL_RAS_ADDR": f"127.0.0.1:{one.port}"}
-    source = Ras(Still(member(RANK="2", **where), member(RANK="0", **where)), Processes(), 20.0)
+    source = Ras(Still(31.0, member(RANK="2", **where), member(RANK="0", **where)), Processes(), 20.0)
     rows: list[Sample] = []
     while len(rows) < 2:
         rows += source.read(1)
@@ -362,7 +347,7 @@ def test_why_there_is_no_answer(
     if bent == "shut":
         one.listener.shutdown(socket.SHUT_RDWR)
         one.listener.close()
-    source = Ras(Still(member(RANK="0", NCCL_RAS_ADDR=f"127.0.0.1:{one.port}")), Processes(), 20.0)
+    source = Ras(Still(31.0, member(RANK="0", NCCL_RAS_ADDR=f"127.0.0.1:{one.port}")), Processes(), 20.0)
     rows: list[Sample] = []
     while not rows:
         rows += source.read(1)

@@ -15,16 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import stack_child
-from agent.pace import Pace, Paces
+from agent.pace import Pace
 from agent.processes import Process, Processes
 from agent.sources.stacks import Stacks
 from agent.spy import SpyError, frames, spy_path, told
 from agent.stack_child import take
 from agent.threads import describe, together
-from agent.training import Trainee
 from emulator.build import Libraries
 from store.sample import Sample
-from tests.agent.conftest import Caller, Watch
+from tests.agent.conftest import Caller, Still, Watch
 
 PROGRAM = """
 import sys, threading
@@ -225,20 +224,6 @@ def test_pace() -> None:
     assert not pace.taken
 
 
-class Still(Paces):
-    """Says that these processes stand still."""
-
-    def __init__(self, *processes: Process) -> None:
-        self.all = [(Trainee(process, "3"), Pace(7, time.monotonic() - 11.0)) for process in processes]
-
-    def look(self, now: int, clock: float) -> None:
-        """There is nothing to look at."""
-
-    def standing(self, clock: float, least_s: float) -> Iterator[tuple[Trainee, Pace]]:
-        """Those of whom that was not taken up."""
-        return (one for one in self.all if not one[1].taken)
-
-
 def rows_of(source: Stacks, count: int) -> list[Sample]:
     """So many rows, in as many readings as it takes."""
     found: list[Sample] = []
@@ -254,7 +239,7 @@ def rows_of(source: Stacks, count: int) -> list[Sample]:
 def test_processes_of_one_gpu(start: Callable[..., Process]) -> None:
     """Two processes of one GPU have a row each, at times of their own."""
     both = [start("sh", "-c", "echo ready; read line") for _ in range(2)]
-    first, second = rows_of(Stacks(Still(*both), 8.0), 2)
+    first, second = rows_of(Stacks(Still(11.0, *both), 8.0), 2)
     assert {first.values["pid"], second.values["pid"]} == {process.pid for process in both}
     assert first.values["gpu"] == second.values["gpu"] == "3"
     assert first.time != second.time
@@ -265,7 +250,7 @@ def test_child_that_dies(start: Callable[..., Process], tmp_path: Path, monkeypa
     """Each process that was asked about gets a row, even where the child is killed over it."""
     monkeypatch.setattr("agent.sources.stacks.spy_path", lambda: spy_that(tmp_path, "kill -9 $PPID"))
     process = start("sh", "-c", "echo ready; read line")
-    [row] = rows_of(Stacks(Still(process), 8.0), 1)
+    [row] = rows_of(Stacks(Still(11.0, process), 8.0), 1)
     told = {name: row.values[name] for name in ("pid", "form", "error")}
     assert told == {"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}
 
