@@ -134,10 +134,14 @@ class Fleet:
         for rank in range(self._world):
             faults.order(self._shared(), rank, "none")
         if self._broken:
-            self._all("stop_ranks")
-            self._weave()
-            self._all("restart_ranks")
-            self._broken = False
+            self.restart()
+
+    def restart(self) -> None:
+        """End all ranks and start them anew; machines and agents go on."""
+        self._all("stop_ranks")
+        self._weave()
+        self._all("restart_ranks")
+        self._broken = False
 
     def progress(self) -> dict[str, list[fabric.Progress]]:
         """How far each rank is, by machine, in order of GPUs."""

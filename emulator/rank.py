@@ -26,6 +26,7 @@ from emulator.watchdog import Watchdog
 
 HISTORY = 600
 LAYERS = 3  # kernels of one micro-batch
+EVALUATION = 6  # batches without a step of the optimizer
 TENSOR_BYTES, PIPELINE_BYTES, BATCH_BYTES = 60_000_000, 30_000_000, 1 << 20
 TO_DEVICE = 1
 BYTES_OF = {BFLOAT16: 2, FLOAT32: 4}
@@ -140,14 +141,14 @@ class Rank:
             self.pauses = None
         self.calls("cudaMemcpyAsync", self.buffer, self.batch, BATCH_BYTES, TO_DEVICE, self.streams["compute"])
 
-    def micro_batch(self) -> None:
-        """One pass through this rank's layers."""
+    def micro_batch(self, share: float = 1.0) -> None:
+        """One pass through this rank's layers, or a share of the kernels that it takes."""
         pipeline, tensor = self.groups.get("pipeline"), self.groups.get("tensor")
         if pipeline and pipeline.rank > 0:
             self.pair("ncclRecv", pipeline, pipeline.rank - 1)
             self.wait("pipe", "collective")
         for _ in range(LAYERS):
-            self.launch(self.options.compute / self.options.micro_batches / LAYERS)
+            self.launch(share * self.options.compute / self.options.micro_batches / LAYERS)
         self.wait("compute", "compute")
         if tensor:
             self.collective("ncclAllReduce", tensor, TENSOR_BYTES // 2)
@@ -172,6 +173,12 @@ class Rank:
         if "world" in self.groups:
             self.collective("ncclAllReduce", self.groups["world"], 1, FLOAT32)
 
+    def evaluate(self) -> None:
+        """Forward passes alone: half the kernels, and no gradients to be reduced."""
+        for _ in range(EVALUATION * self.options.micro_batches):
+            self.load_data()
+            self.micro_batch(0.5)
+
     def iterate(self, number: int) -> None:
         """One training iteration, and what it took."""
         start = time.monotonic()
@@ -183,6 +190,8 @@ class Rank:
         self.launch(self.options.optimizer)
         if self.options.checkpoint_every and number % self.options.checkpoint_every == 0:
             self.checkpoint()
+        if self.options.evaluation_every and number % self.options.evaluation_every == 0:
+            self.evaluate()
         took = time.monotonic() - start
         block = self.block
         block.iteration_seconds, block.iterations = took, number

@@ -27,6 +27,7 @@ class Options:
     seed: int
     micro_batches: int
     checkpoint_every: int
+    evaluation_every: int
     load: float
     compute: float
     optimizer: float

@@ -34,6 +34,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path]:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--micro-batches", type=int, default=2)
     parser.add_argument("--checkpoint-every", type=int, default=240, help="iterations; 0: never")
+    parser.add_argument("--evaluation-every", type=int, default=0, help="iterations; 0: never")
     parser.add_argument("--load", type=float, default=0.05, help="seconds of data loading")
     parser.add_argument("--compute", type=float, default=0.14, help="seconds of kernels, all micro-batches")
     parser.add_argument("--optimizer", type=float, default=0.02, help="seconds of the optimizer's kernel")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulator.faults import KINDS
+from tests.cli.life import live
 from tests.cli.test_demo import TOGETHER, demo
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
@@ -20,7 +21,7 @@ SEEDS = int(os.environ.get("PEERWATCH_SEEDS", "5"))
 HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
-"""Of each injection; 40 take a night."""
+"""Of each injection, and of healthy lives; 40 take five hours on two cores."""
 INJECTIONS = {
     "Mycroft: NIC shutdown": "nic_down",
     "Mycroft: NIC bandwidth limit": "nic_downgrade",
@@ -33,7 +34,6 @@ INJECTIONS = {
     "FlagScale: signature mismatch": "wrong_collective",
     "FlagScale: all entered, none moves": "nic_down",
     "FlagScale: late enter": "slow_host",
-    "healthy": "none",
 }
 TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "20")
 
@@ -61,22 +61,36 @@ def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
 
 
 def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) -> None:
-    """In 16 ranks (tensor 2, pipeline 2, data 4) each injection is located; PEERWATCH_RUNS: how often."""
+    """In 16 ranks (tensor 2, pipeline 2, data 4) 95 % of the runs of each injection are located."""
     wanted = sorted(set(INJECTIONS.values()))
-    right: dict[str, list[bool]] = {fault: [] for fault in wanted}
-    located: dict[str, list[bool]] = {fault: [] for fault in wanted}
-    delays: dict[str, list[float]] = {fault: [] for fault in wanted}
-    for seed in range(300, 300 + RUNS):
-        for fault in wanted:
-            _, said = demo("--fault", fault, "--seed", str(seed), "--folder", str(tmp_path / f"{fault}-{seed}"), *TASK)
-            first, true = (said["verdicts"] or [None])[0], said["fault"]
-            right[fault].append(said["correct"])
-            index = (true["device"] or ":").split(":")[1]
-            devices = (true["device"], f"rdma:mlx5_{index}/1")
-            located[fault].append(said["correct"] and (first is None or first["device"] in devices))
-            delays[fault] += [(first["time"] - true["start"]) / 1e9] if first and true["start"] else []
+    runs = [(fault, seed) for seed in range(300, 300 + RUNS) for fault in wanted]
+
+    def one(run: tuple[str, int]) -> tuple[str, bool, bool, float]:
+        fault, seed = run
+        _, said = demo("--fault", fault, "--seed", str(seed), "--folder", str(tmp_path / f"{fault}-{seed}"), *TASK)
+        if not said["verdicts"]:
+            return fault, False, False, 0.0
+        first, true = said["verdicts"][0], said["fault"]
+        devices = (true["device"], f"rdma:mlx5_{true['device'].split(':')[1]}/1")
+        delay = (first["time"] - (true["start"] or first["time"])) / 1e9
+        return fault, said["correct"], said["correct"] and first["device"] in devices, delay
+
+    with ThreadPoolExecutor(TOGETHER) as executor:
+        results = list(executor.map(one, runs))
     print()
     for name, fault in INJECTIONS.items():
-        after = f", after {max(delays[fault]):.0f} s at most" if delays[fault] else ""
-        print(f"{name:36} {sum(right[fault])} of {RUNS} machine, {sum(located[fault])} of {RUNS} device{after}")
-    assert all(all(runs) for runs in right.values()), {fault for fault, runs in right.items() if not all(runs)}
+        mine = [(right, located, delay) for kind, right, located, delay in results if kind == fault]
+        machine, device = sum(right for right, _, _ in mine), sum(located for _, located, _ in mine)
+        after = sorted(delay for right, _, delay in mine if right)
+        print(f"{name:36} machine {machine} of {RUNS}, device {device} of {RUNS}", end="")
+        print(f", after {after[len(after) // 2]:.0f} s (median; at most {after[-1]:.0f} s)" if after else "")
+        assert machine >= 0.95 * RUNS, fault
+
+
+def test_healthy_lives_of_16_ranks(probes_allowed: None, tmp_path: Path) -> None:
+    """Checkpoints, evaluations, a phase in which all are slow alike and a restart make the detector name nobody."""
+    shape = (4, 4, 2, 2)
+    with ThreadPoolExecutor(TOGETHER) as executor:
+        said = list(executor.map(lambda seed: live(tmp_path / f"{seed}", seed, shape), range(500, 500 + RUNS)))
+    print(f"\n{sum(not verdicts for verdicts in said)} of {RUNS} healthy lives without a verdict")
+    assert not any(said), [verdict.message for verdicts in said for verdict in verdicts]

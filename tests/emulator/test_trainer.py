@@ -200,6 +200,16 @@ def test_checkpoint_pauses_all_together(start_ranks: Start) -> None:
     assert ranks.report_path(0).with_suffix(".checkpoint").stat().st_size == 4 << 20
 
 
+def test_evaluation_reduces_no_gradients(start_ranks: Start) -> None:
+    """Every so many iterations come forward passes alone: more kernels and batches, no more reductions of gradients."""
+    ranks = start_ranks((1, 1, 2), "--evaluation-every=3", "--iterations=7")
+    assert [process.wait(30) for process in ranks.processes] == [0, 0]
+    for rank in range(2):
+        report = json.loads(ranks.report_path(rank).read_text())
+        assert report["calls"]["ncclReduceScatter"] == 7
+        assert report["calls"]["cudaMemcpyAsync"] == 7 + 2 * 12
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
