@@ -35,6 +35,7 @@ AMOUNTS: Final = {
     "background_compute": 1.6,  # C: another program's kernels share the GPU
     "background_traffic": 8.0,  # T: another program's traffic shares the port
     "nccl_delay": 1.0,  # seconds that NCCL's proxy thread sleeps, at random, every other second or so
+    "late_enter": 0.15,  # seconds that it enters each reduction of gradients later
 }
 KINDS: Final = tuple(AMOUNTS)
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}

@@ -107,7 +107,7 @@ class Rank:
         self.watchdog.watch(group.communicator, event)
 
     def suffer_before_collective(self, name: str) -> str:
-        """Hang here, die here, or answer the wrong collective, once; the name to call."""
+        """Hang, die, come late, or answer the wrong collective, once; the name to call."""
         while self.fault == "rank_hang":
             time.sleep(0.05)
             self.check_stop()
@@ -118,6 +118,8 @@ class Rank:
             self.write_report()
             print("RuntimeError: CUDA error: unspecified launch failure", file=sys.stderr, flush=True)
             os._exit(1)
+        if self.fault == "late_enter" and name == "ncclReduceScatter":
+            time.sleep(self.block.amount)
         if self.fault == "wrong_collective" and self.wrong_at != self.block.epoch:
             self.wrong_at = self.block.epoch
             return "ncclAllReduce" if name == "ncclAllGather" else "ncclAllGather"

@@ -33,7 +33,7 @@ INJECTIONS = {
     "FlagScale: missing enter": "rank_hang",
     "FlagScale: signature mismatch": "wrong_collective",
     "FlagScale: all entered, none moves": "nic_down",
-    "FlagScale: late enter": "slow_host",
+    "FlagScale: late enter": "late_enter",
 }
 TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "20")
 

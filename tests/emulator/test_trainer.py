@@ -73,12 +73,12 @@ def test_watchdog_polls_under_its_known_name(start_ranks: Start) -> None:
     assert "pt_nccl_watchdg" in names
 
 
-@pytest.mark.parametrize("kind", ["slow_gpu", "slow_host"])
+@pytest.mark.parametrize("kind", ["slow_gpu", "slow_host", "late_enter"])
 def test_culprit_waits_least(start_ranks: Start, kind: str) -> None:
     """A rank that computes slowly or comes late waits no longer than before; its peers wait for it."""
     ranks = start_ranks((1, 1, 4))
     healthy = waits(ranks)
-    ranks.order(2, kind, {"slow_gpu": 4.0, "slow_host": 0.09}[kind])
+    ranks.order(2, kind, {"slow_gpu": 4.0, "slow_host": 0.09, "late_enter": 0.11}[kind])
     ill = waits(ranks)
     for rank in (0, 1, 3):
         assert ill[rank] - healthy[rank] > 0.05
