@@ -27,7 +27,7 @@ def train(
         raise ValueError(f"training needs scikit-learn (pip install 'peerwatch[detector]'): {error}") from None
     import numpy as np
 
-    from detector.methods.operators import features, irregular, usual_of
+    from detector.methods.operators import features_of, irregular, usual_of
     from emulator.operators_log import operators_log
 
     chance = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def train(
         usual = usual_of(log, ~told.faulty)
         calm = np.flatnonzero(~told.faulty & ~irregular(log.iteration_seconds))[-2:]
         for iteration in [*np.flatnonzero(told.faulty)[-4:], *calm]:
-            samples.append(features(log, int(iteration), usual))
+            samples.append(features_of(log, int(iteration), usual))
             labels.append(told.abnormal[iteration].reshape(-1))
             healthy.append(np.full(labels[-1].size, not told.faulty[iteration]))
     forest = fit(np.concatenate(samples), np.concatenate(labels), np.concatenate(healthy), seed)

@@ -85,6 +85,7 @@ class Detector:
         for method in state.methods:
             if isinstance(method, Progress):
                 state.tasks.learn_roles(now, method.series)
+                findings = [method.explained(finding) for finding in findings]
         accused = frozenset(task for task, _ in state.incidents.open)
         for panels in self._panels():
             state.likeness.note(now, panels, state.tasks, accused, self.config)

@@ -19,7 +19,14 @@ _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up,
 _GAP_HALF_LIFE_S = 1800.0
 _SINCE_ATTACH = "attach"
 """An agent that came late and could not learn what had gone before: its count compares with no other rank's."""
-_READ = {"active": "active_ratio", "sending": "send_pending_ratio", "receiving": "receive_pending_ratio"}
+_READ = {
+    "active": "active_ratio",
+    "sending": "send_pending_ratio",
+    "receiving": "receive_pending_ratio",
+    "steps": "steps_done_total",
+    "blocked": "host_blocked_seconds_total",
+    "iteration": "iteration_seconds",
+}
 _STATES = {"sends_to": "waits_to_send_to", "receives_from": "waits_to_receive_from", "gpu": "waits_for_gpu"}
 _FLOATS = ("operations", "rank", "ranks", "pending", "offset", "aligned", "gap", "moves", "lost", *_READ, *_STATES)
 _TIMES = ("seen", "moved", "calm")

@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.blame import ABNORMAL, About, Usual, blame, features, mean_of
 from detector.forest import Forest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-FEATURES = ("sigmas", "ratio", "fences", "of_excess", "relative", "size", "paired", "group")
 DELTA = 1.04
 """An iteration this many times as long as usual is irregular; below, none can be told from the rest."""
 MOST_ITERATIONS = 8
 """Irregular iterations that are looked at, the longest."""
 TOP = 2
-_ABNORMAL = 0.5
-_CAME_LATE = 0.5  # of the others' wait: whoever waited for this much before was held up himself
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +39,6 @@ class Log:
     paired: NDArray[np.bool_]
     """[operator]: whether it is made of sends and receives, in which a rank waits for those before it only."""
     iteration_seconds: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """What operators take in iterations that are not irregular; [operator, rank] seconds."""
-
-    mean: Floats
-    deviation: Floats
-    high: Floats
-    """Third quartile ..."""
-    between: Floats
-    """... and its distance from the first."""
-    iteration: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +62,16 @@ def usual_of(log: Log, calm: NDArray[np.bool_]) -> Usual:
     """What is usual, from the calm iterations."""
     some = np.sort(log.elapsed[calm], 0).astype(np.float64)
     low, high = (some[int(share * (len(some) - 1))] for share in (0.25, 0.75))
-    return Usual(some.mean(0), some.std(0), high, high - low, float(log.iteration_seconds[calm].mean()))
+    return Usual(some.mean(0), some.std(0), high, high - low, log.iteration_seconds[calm].mean())
 
 
-def features(log: Log, iteration: int, usual: Usual) -> Floats:
+def features_of(log: Log, iteration: int, usual: Usual) -> Floats:
     """[operator and rank, feature] of one iteration, in the order of FEATURES."""
     elapsed = log.elapsed[iteration].astype(np.float64)
     excess = elapsed - usual.mean
-    longer = max(float(log.iteration_seconds[iteration]) - usual.iteration, 0.01 * usual.iteration)
-    shared = np.empty_like(elapsed)
-    for place, group in enumerate(log.group):
-        count = np.bincount(group)
-        shared[place] = (np.bincount(group, excess[place]) / np.maximum(count, 1))[group]
-    columns = (
-        excess / (usual.deviation + 1e-6),
-        elapsed / (usual.mean + 1e-9),
-        (elapsed - usual.high) / (usual.between + 1e-6),
-        excess / longer,
-        excess / usual.iteration,
-        np.broadcast_to(np.log10(log.size + 1)[:, None], elapsed.shape),
-        np.broadcast_to(log.paired[:, None].astype(float), elapsed.shape),
-        shared / longer,
-    )
-    return np.stack([column.reshape(-1) for column in columns], 1)
+    longer = max(float(log.iteration_seconds[iteration]) - float(usual.iteration), 0.01 * float(usual.iteration))
+    shared = np.stack([mean_of(group, excess[place]) for place, group in enumerate(log.group)])
+    return features(elapsed, usual, longer, About(log.size[:, None], log.paired[:, None], shared))
 
 
 def analyse(log: Log, forest: Forest) -> list[Suspect]:
@@ -113,11 +85,11 @@ def analyse(log: Log, forest: Forest) -> list[Suspect]:
     late, slow = np.zeros(ranks), np.zeros(ranks)
     longest = np.argsort(-log.iteration_seconds)[:MOST_ITERATIONS]
     for iteration in longest[wrong[longest]]:
-        samples = features(log, int(iteration), usual)
+        samples = features_of(log, int(iteration), usual)
         # What is no longer than usual is normal without asking: most of them.
         asked = np.flatnonzero(samples[:, 2] > 0)
         abnormal = np.zeros(len(samples), bool)
-        abnormal[asked] = forest.probability(samples[asked]) > _ABNORMAL
+        abnormal[asked] = forest.probability(samples[asked]) > ABNORMAL
         shape = log.elapsed.shape[1:]
         excess = np.maximum(samples[:, 4].reshape(shape) * usual.iteration, 0.0)
         one, other = _blame(log, abnormal.reshape(shape), excess)
@@ -129,7 +101,7 @@ def analyse(log: Log, forest: Forest) -> list[Suspect]:
 
 def _tuned(forest: Forest, log: Log, usual: Usual, calm: NDArray[np.bool_]) -> Forest:
     last = int(np.flatnonzero(calm)[-1])
-    low, middle, high = np.percentile(features(log, last, usual), [25, 50, 75], axis=0)
+    low, middle, high = np.percentile(features_of(log, last, usual), [25, 50, 75], axis=0)
     return forest.tuned(middle, high - low)
 
 
@@ -139,14 +111,8 @@ def _blame(log: Log, abnormal: NDArray[np.bool_], excess: Floats) -> tuple[Float
     late, slow, waited = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     for place, group in enumerate(log.group):
         wrong = abnormal[place]
-        if wrong.any():
-            members, many = np.bincount(group), np.bincount(group, wrong)
-            cost = np.bincount(group, excess[place] * wrong) / np.maximum(many, 1)
-            fresh = waited < _CAME_LATE * cost[group]
-            if not log.paired[place]:
-                alone = (many == members - 1) & (members > 1)
-                late += np.where(alone[group] & ~wrong & fresh, cost[group] * many[group], 0.0)
-                every = (many == members) & (members > 1)
-                slow += np.where(every[group], cost[group] * (members[group] - 1), 0.0)
+        if wrong.any() and not log.paired[place]:
+            one, other = blame(group, wrong, excess[place], waited)
+            late, slow = late + one, slow + other
         waited += np.where(wrong, excess[place], 0.0)
     return late, slow

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from detector.chunks import NOBODY, Chunks, Root, told
 from detector.config import SECOND, Config
+from detector.culprits import SURE, Culprits, Suspect, sentences
 from detector.lateness import LATE, Crowd, Late, Lateness
 from detector.ranks import Left, Ranks
 from detector.rows import NEVER, Rows
@@ -37,10 +38,13 @@ class Progress:
     config: Config
     series: Ranks = field(default_factory=Ranks)
     lateness: Lateness = field(default_factory=Lateness)
+    culprits: Culprits = field(default_factory=Culprits)
     teams: list[str] = field(default_factory=list)
     team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Of each machine of `series`, its task, a place in `teams`; -1: none."""
     seated: tuple[int, int] = (-1, -1)
+    told: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By task and machine, what the durations of its operations say, in words."""
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in new `nccl` rows and name the ranks that hold up a communicator."""
@@ -66,6 +70,7 @@ class Progress:
         left = self.series.let_go(before)
         if left:
             self.lateness.let_go(left)
+            self.culprits.let_go(left)
             self.seated = (-1, -1)
         return left
 
@@ -221,9 +226,16 @@ class Progress:
         np.maximum.at(moved, team[standing.process], ranks.times["moved"][standing.place])
         running = now - moved[team] <= _MOVES_NS + _MOVES_PERIODS * ranks.period
         crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, running)
-        return [
-            self._standing_out(now, late, idents[standing.place[first[late.process]]], self.teams[team[late.process]])
-            for late in self.lateness.judge(now, ranks, crowd, self.config.caution_of("progress"))
+        who = [(idents[place], self.teams[of]) for place, of in zip(standing.place[first], team, strict=True)]
+        found = self.lateness.judge(now, ranks, crowd, self.config.caution_of("progress"))
+        suspects = self.culprits.judge(now, ranks, crowd)
+        self.told = sentences(suspects, [(subject(*_who(ident)), task, ident[0]) for ident, task in who])
+        known = {late.process for late in found}
+        out = [self._standing_out(now, late, *who[late.process]) for late in found]
+        return out + [
+            self._longer_by(now, suspect, *who[suspect.process])
+            for suspect in suspects
+            if suspect.sure and suspect.process not in known
         ]
 
     def _seat(self, tasks: Tasks) -> None:
@@ -250,6 +262,22 @@ class Progress:
         level: Level = "crit" if late.weight >= 1.5 else "warn"
         verdict = Verdict(now, task, machine, device, "progress", metric, late.score, late.since, level, message)
         return Finding(verdict, False, late.weight)
+
+    def _longer_by(self, now: int, suspect: Suspect, ident: tuple[str, ...], task: str) -> Finding:
+        machine, device = _who(ident)
+        message = f"{subject(machine, device)} makes iterations longer: {self.told[task, machine]}"
+        verdict = Verdict(
+            *(now, task, machine, device, "progress", "nccl.active_ratio"),
+            *(suspect.score, suspect.since, "warn", message),
+        )
+        return Finding(verdict, False, suspect.score / SURE)
+
+    def explained(self, finding: Finding) -> Finding:
+        """The same, with what the durations of operations say of its machine."""
+        said, verdict = self.told.get((finding.verdict.task, finding.verdict.machine)), finding.verdict
+        if said is None:
+            return finding
+        return replace(finding, verdict=replace(verdict, evidence=(*verdict.evidence, said)))
 
     def _doubt(self, standing: Standing, comm: np.int64, idents: list[tuple[str, ...]]) -> str:
         """What was not seen of a communicator's calls, in words: absence proves less then."""

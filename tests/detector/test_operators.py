@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from cli.train import log_of
+from detector.blame import FEATURES
 from detector.forest import Forest, ForestError, load
-from detector.methods.operators import FEATURES, Log, analyse, irregular
+from detector.methods.operators import Log, analyse, irregular
 from emulator.operators_log import operators_log
 
 SHAPE = (2, 2, 2, 2, 2, 2)
