@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -104,3 +105,29 @@ def test_units_start_real_commands(unit: Path) -> None:
     done = subprocess.run([sys.executable, *words, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--config" in done.stdout
+
+
+MANY = """
+#define _GNU_SOURCE
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+long sysconf(int name) { return name == _SC_PAGESIZE ? 4096 : name == _SC_CLK_TCK ? 100 : 192; }
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) { memset(set, 255, size < 24 ? size : 24); return 0; }
+"""
+PROGRAMS = {"agent": "agent.loop", "detector": "detector.pipeline", "writer": "store.stream_writer"}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_many_processors_leave_room_for_threads(tmp_path: Path, unit: Path) -> None:
+    """On a machine of 192 processors no library takes the threads that a unit may have."""
+    (tmp_path / "many.c").write_text(MANY)
+    library = tmp_path / "many.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "many.c"], check=True)
+    text = unit.read_text()
+    told = re.findall(r"([A-Z_]+)=(\S+)", " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)))
+    code = f"import os, {PROGRAMS[unit.stem.split('-')[1]]}, numpy; print(len(os.listdir('/proc/self/task')))"
+    environment = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), **dict(told)}
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, env=environment, check=True)
+    (most,) = re.findall(r"^TasksMax=(\d+)$", text, re.MULTILINE)
+    assert int(done.stdout) <= int(most) // 16
