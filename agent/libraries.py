@@ -90,7 +90,6 @@ class Libraries:
     def _start(self) -> None:
         if not self._queue or len(self._left) >= _LEFT_BEHIND:
             return
-        self._asked, self._queue = self._queue, []
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-m", "agent.elf"],
             stdin=subprocess.PIPE,
@@ -99,6 +98,7 @@ class Libraries:
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
+        self._asked, self._queue = self._queue, []  # only now: where no child can be started they wait on
         request = {"files": [paths for _, paths in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
         try:
             with self._child.stdin as request_pipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,6 +177,26 @@ def test_child_that_hangs_costs_one_file(emulated: Built, monkeypatch: pytest.Mo
     assert any(answer.key == "good" and answer.functions for answer in collected)
     child.kill()
     child.wait()
+
+
+def test_files_wait_until_a_child_can_be_started(emulated: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for a process now, what was asked for is asked for again."""
+    finder = Libraries(WANTED)
+    finder.ask("good", (str(emulated.nccl),))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        with pytest.raises(BlockingIOError):
+            finder.poll()
+    assert finder.busy
+    collected = []
+    while finder.busy:
+        collected += finder.poll()
+    finder.close()
+    assert any(answer.key == "good" and answer.functions for answer in collected)
 
 
 def test_children_that_hang_are_few(emulated: Built) -> None:
