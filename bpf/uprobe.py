@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 
@@ -87,5 +89,19 @@ def _attach_event(program: int, path: str, point: Point, pid: int) -> int:
 
 def detach(descriptors: Iterable[int]) -> None:
     """Take probes off. Each waits until no processor is inside of it, 50 ms or so: many wait together."""
-    with ThreadPoolExecutor(_DETACH_TOGETHER) as executor:
-        list(executor.map(os.close, descriptors))
+    left = deque(descriptors)
+
+    def close() -> None:
+        with suppress(IndexError):  # nothing is left
+            while True:
+                os.close(left.popleft())
+
+    threads = [Thread(target=close) for _ in range(min(len(left), _DETACH_TOGETHER) - 1)]
+    started = []
+    with suppress(RuntimeError):  # no more threads are to be had: it takes longer
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    close()
+    for thread in started:
+        thread.join()

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,3 +123,23 @@ def test_a_process_that_has_ended(place: Place) -> None:
         other.wait()
     with pytest.raises(ProcessLookupError):
         attach(place.kernel.programs["python_count"], place.path, Point(place.function), other.pid)
+
+
+@pytest.mark.parametrize("room", [0, 3, 99])
+def test_probes_come_off_with_few_threads(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Each descriptor is closed once, also where no more threads can be had."""
+    begin = threading.Thread.start
+    begun: list[threading.Thread] = []
+    closed: list[int] = []
+
+    def start(thread: threading.Thread) -> None:
+        if len(begun) == room:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", closed.append)
+        detach(range(1001, 1044))
+    assert sorted(closed) == list(range(1001, 1044))
