@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json as text
 import time
+from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import times
 from cli.config import open_place, store_place
-from cli.standing import Standing, in_words, standing
+from cli.standing import SEVERITY, Standing, in_words, standing
 from cli.terminal import console
 from store.contract import LATEST
 
@@ -22,13 +24,16 @@ EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
 STYLE = {"ok": "green", "warn": "yellow", "crit": "bold red", "unknown": "magenta"}
 
 MOST = 8
-"""So many machines without peers are named."""
+"""So many machines are named in one line."""
+ROWS = 40
+"""So many machines are listed whatever they are, and of more so many that are not ok: what fits on a screen."""
 
 
 def status(
     store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
     silent: Annotated[str, typer.Option(help="A machine without a reading for this long is silent.")] = "30s",
+    every: Annotated[bool, typer.Option("--all", help="List every machine, however many are ok.")] = False,
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
     place = store_place(store)
@@ -37,7 +42,7 @@ def status(
     if json:
         typer.echo(text.dumps(as_json(found), ensure_ascii=False))
     else:
-        show(found, place)
+        show(found, place, len(found.machines) + len(found.verdicts) if every else ROWS)
     raise typer.Exit(EXIT[found.level])
 
 
@@ -61,23 +66,50 @@ def as_json(found: Standing) -> dict[str, Any]:
     }
 
 
-def show(found: Standing, place: str) -> None:
-    """Print the table, the open verdicts in words, and one line that sums it up."""
+def show(found: Standing, place: str, most: int) -> None:
+    """Print the table, the open verdicts in words, and one line that sums it up; of each `most` lines."""
     from rich.text import Text
 
     screen = console()
-    if found.machines:
-        screen.print(table(found))
-    for verdict in found.verdicts:
+    listed = worst(found, most)
+    if listed.machines:
+        screen.print(table(listed))
+    if len(listed.machines) < len(found.machines):
+        screen.print(Text(f"{_left_out(found, listed)}; --all lists every machine", "dim"))
+    for verdict in found.verdicts[:most]:
         since = times.ago((found.time - int(verdict["since"] or verdict["time"])) / 1e9)
         screen.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
-    for name, period in found.maintenance.items():
-        screen.print(Text(f"maintenance: {name} {in_words(period)}"))
+    if len(found.verdicts) > most:
+        screen.print(Text(f"{len(found.verdicts) - most} more open verdicts; --all has them", "dim"))
+    for words in dict.fromkeys(in_words(period) for period in found.maintenance.values()):
+        names = _named(name for name, period in found.maintenance.items() if in_words(period) == words)
+        screen.print(Text(f"maintenance: {names} {words}"))
     for reason in dict.fromkeys(found.alone.values()):
-        names = [name for name, why in found.alone.items() if why == reason]
-        shown = ", ".join(names) if len(names) <= MOST else f"{', '.join(names[:MOST])} … ({len(names)} in all)"
-        screen.print(Text(f"no peers: {shown}: {reason}; there only hard evidence speaks"))
+        names = _named(name for name, why in found.alone.items() if why == reason)
+        screen.print(Text(f"no peers: {names}: {reason}; there only hard evidence speaks"))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
+
+
+def worst(found: Standing, most: int) -> Standing:
+    """All machines if they are no more than `most`; else so many of those that are not ok, the worst first."""
+    if len(found.machines) <= most:
+        return found
+    odd = [(name, machine) for name, machine in found.machines.items() if machine.level != "ok"]
+    odd.sort(key=lambda one: -SEVERITY.index(one[1].level))
+    return replace(found, machines=dict(odd[:most]))
+
+
+def _left_out(found: Standing, listed: Standing) -> str:
+    """How many machines of each level are not listed."""
+    rest = [machine.level for name, machine in found.machines.items() if name not in listed.machines]
+    counts = [f"{rest.count(level)} {level}" for level in reversed(SEVERITY) if level in rest]
+    return f"not listed: {', '.join(counts)}"
+
+
+def _named(machines: Iterable[str]) -> str:
+    """Names in one line, of many the first."""
+    names = list(machines)
+    return ", ".join(names) if len(names) <= MOST else f"{', '.join(names[:MOST])} … ({len(names)} in all)"
 
 
 def table(found: Standing) -> Table:
@@ -114,4 +146,4 @@ def _sum(found: Standing, place: str) -> str:
         return f"unknown: the newest reading is {times.ago((found.time - found.newest) / 1e9)} old; does the agent run?"
     silent = [name for name, machine in found.machines.items() if machine.level == "unknown"]
     text = f"{found.level}: {len(found.machines)} machines, {len(found.verdicts)} open verdicts"
-    return f"{text}, silent: {', '.join(silent)}" if silent else text
+    return f"{text}, silent: {_named(silent)}" if silent else text

@@ -36,6 +36,37 @@ def test_exit_code_follows_the_verdicts(place: Path, level: str, code: int) -> N
     assert [row["message"] for row in found["verdicts"]] == (["m02 differs"] if code else [])
 
 
+def test_a_large_fleet(tmp_path: Path) -> None:
+    """Of many machines those that are not ok are listed, the worst first, and the rest is counted; --all lists it."""
+    store, now = Embedded(tmp_path / "s.db"), time.time_ns()
+    names = [f"m{n:03}" for n in range(97)]
+    store.write([host(name, now - (190 if name == "m003" else 20) * SECOND, 0.3) for name in names])
+    store.write([verdict("m090", now - 70 * SECOND, "crit"), verdict("m005", now - 80 * SECOND, "warn")])
+    store.close()
+    words = "status", "--silent", "110s", "--store", tmp_path / "s.db"
+    lines = run(*words).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [["m090", "crit"], ["m005", "warn"], ["m003", "unknown"]]
+    assert lines[4] == "not listed: 94 ok; --all lists every machine"
+    assert lines[5].startswith("crit: m090 differs (for ")
+    assert lines[-1].endswith("silent: m003")
+    assert [line.split()[0] for line in run(*words, "--all").stdout.splitlines()[1:98]] == names
+    assert len(json.loads(run(*words, "--json").stdout)["machines"]) == 97
+
+
+def test_a_fleet_gone_silent(tmp_path: Path) -> None:
+    """Where most are silent, or many accused, a screen holds what is said, and all are counted."""
+    store, now = Embedded(tmp_path / "s.db"), time.time_ns()
+    names = [f"m{n:03}" for n in range(83)]
+    store.write([host(name, now - (5 if name == "m082" else 90) * SECOND, 0.3) for name in names])
+    store.write([verdict(name, now - 60 * SECOND, "warn") for name in names[:44]])
+    store.close()
+    lines = run("status", "--store", tmp_path / "s.db").stdout.splitlines()
+    assert lines[41] == "not listed: 4 warn, 38 unknown, 1 ok; --all lists every machine"
+    assert lines[82] == "4 more open verdicts; --all has them"
+    assert lines[83].endswith("silent: m044, m045, m046, m047, m048, m049, m050, m051 … (38 in all)")
+    assert len(lines) == 84
+
+
 def test_readings(tmp_path: Path) -> None:
     """Readings are means of the last half minute over devices, and nothing that was not read is there."""
     store = Embedded(tmp_path / "s.db")
