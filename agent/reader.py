@@ -94,21 +94,34 @@ class _Round:
         self.now = now
         self.waiting: deque[Worker] = deque()
         self.at: Worker | None = None
-        """The last that was taken from those that wait."""
+        """The last that was taken from those that wait, by the thread whose turn it is."""
         self.over = threading.Event()
-        self._left = len(workers)
+        self._left, self._turn = len(workers), 0
         self._lock = threading.Lock()
         for worker in workers:
             worker.started, worker.running = time.monotonic(), Future()
 
     def work(self) -> None:
-        """Read what waits until nothing does."""
-        while True:
-            try:
-                self.at = worker = self.waiting.popleft()
-            except IndexError:
-                return
+        """Read what waits until nothing does, or another thread takes over."""
+        turn = self._turn
+        while (worker := self._next(turn)) is not None:
             self.read(worker)
+
+    def relieve(self) -> Worker | None:
+        """Whose the thread that works now becomes, where others wait behind that source: it takes no more of them."""
+        with self._lock:
+            if not self.waiting or self.at is None:
+                return None
+            relieved, self.at = self.at, None
+            self._turn += 1
+            return relieved
+
+    def _next(self, turn: int) -> Worker | None:
+        with self._lock:
+            if turn != self._turn or not self.waiting:
+                return None
+            self.at = self.waiting.popleft()
+            return self.at
 
     def read(self, worker: Worker) -> None:
         """Read one source."""
@@ -141,8 +154,8 @@ class Reader:
         while idle and not current.over.wait(min(patience, max(deadline - time.monotonic(), 0.0))):
             if time.monotonic() >= deadline:
                 break
-            if current.waiting and current.at is not None:  # another thread goes on, this one is that source's own
-                current.at.lane, self._shared = self._shared, current.at.lane or _begin()
+            if (slow := current.relieve()) is not None:  # another thread goes on, this one is that source's own
+                slow.lane, self._shared = self._shared, slow.lane or _begin()
                 self._shared.put(current.work)
         return [sample for worker in self.workers for sample in worker.collect(deadline)]
 

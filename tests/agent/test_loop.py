@@ -99,6 +99,33 @@ def test_a_hanging_source_costs_the_others_nothing() -> None:
     assert steady.closed
 
 
+def test_a_source_that_was_slow_is_not_left_behind_one_that_hangs() -> None:
+    """A thread that another one took over from reads no other source, which might keep it for ever."""
+    relieved, over, again, stuck = threading.Event(), threading.Event(), threading.Event(), Stuck()
+
+    class Once(Steady):
+        def read(self, now: int) -> list[Sample]:
+            if now == 1:
+                relieved.wait()
+            else:
+                again.set()
+            return super().read(now)
+
+    class Second(Steady):
+        def read(self, now: int) -> list[Sample]:
+            relieved.set()
+            if now == 1:
+                over.wait(0.5)
+            return super().read(now)
+
+    running = opened(slow=Once(), second=Second(), stuck=stuck, last=Steady())
+    for now in (1, 2, 3):
+        loop.read_once(running, now, "m3", 0.8)
+    assert again.wait(20.0)
+    stuck.free.set()
+    loop.close(running, Context(AgentConfig()))
+
+
 def test_a_thread_that_read_a_source_lives_on() -> None:
     """Children that die with the thread that started them outlive a reading that was slow, time and again."""
     threads: list[threading.Thread] = []
