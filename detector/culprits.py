@@ -29,12 +29,13 @@ Kind = Literal["late", "slow"]
 KINDS: tuple[Kind, Kind] = ("late", "slow")
 LATE, SLOW = 0, 1
 TOP = 2
-SURE = 4.0
-"""The sum that names a rank by itself: six windows that all say the same, longer than what passes by itself ..."""
+SURE = 3.5
+"""The sum that names a rank by itself: five windows that all say the same, longer than what passes by itself ..."""
 SAID = 1.5
 """... and the one from which it supports what is found otherwise: two windows."""
 _KEPT = 0.85  # of the sums, from window to window
 _APART = 2.0  # times as much as on any other machine of the task
+_ALIKE = 0.5  # of the largest sum
 _NOTHING = 0.1  # what is left of a sum that was something
 _TINY = 1e-12
 _QUARTILE = 0.6745  # of a normal distribution, in standard deviations
@@ -125,6 +126,8 @@ class Culprits:
         for task in np.unique(crowd.task[most >= SAID]):
             mine = np.flatnonzero(crowd.task == task)
             order = mine[np.argsort(-most[mine], kind="stable")]
+            if (most[mine] > _ALIKE * most[order[0]]).sum() > max(TOP, len(mine) / 2):
+                continue  # it is the task, and nobody in it
             first, elsewhere = order[0], order[crowd.machine[order] != crowd.machine[order[0]]]
             apart = most[first] > _APART * most[elsewhere].max(initial=0.0)
             self.convicted[crowd.seat[first]] |= bool(apart and late[first] and most[first] >= SURE)
@@ -176,7 +179,8 @@ def _shares(judged: _Judged, wrong: Bools, excess: Floats, task: Ints) -> Floats
     elsewhere = np.asarray(np.bincount(process, excess)[process] - excess, np.float64)
     parts = np.where(judged.paired, 0.0, blame(group, wrong, excess, elsewhere))
     cost = np.bincount(group, excess) / np.maximum(np.bincount(group, wrong), 1)
-    explains = np.minimum(1.0, cost[group] / judged.longer)
+    # What explains half of the longer iteration or less is something else's consequence, or all of them are longer.
+    explains = np.clip(2 * cost[group] / judged.longer - 1, 0.0, 1.0)
     whole, held = (
         np.stack([np.bincount(process, part, len(task)) for part in some]) for some in (parts, parts * explains)
     )
