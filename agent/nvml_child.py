@@ -46,8 +46,8 @@ class Gpus:
         }
 
     def read(self, slow: bool) -> dict[str, Any]:
-        """One reading. A GPU that fails is opened anew, which is tried at slow readings until it works."""
-        opened = slow and len(self._devices) < self._count and self._open()
+        """One reading. A GPU that fails, or has changed, is opened anew: tried at slow readings until it works."""
+        opened = slow and self._open()
         found, processes = {}, {}
         for index, device in self._devices.items():
             self._where[0] = index + 1
@@ -73,20 +73,22 @@ class Gpus:
         return {index: device.handle for index, device in self._devices.items()}
 
     def _open(self) -> bool:
-        """Open the GPUs that are not; whether there were any."""
-        before = len(self._devices)
+        """Open the GPUs that are not, or are no longer what they were; whether there were any."""
+        opened = 0
         for index in range(self._count):
-            if index in self._devices:
-                continue
             self._where[0] = index + 1
-            self._lost.pop(index, None)
-            self._unread.pop(index, None)
             try:
+                if index in self._devices and not self._devices[index].outdated:
+                    continue
+                self._devices.pop(index, None)
+                self._lost.pop(index, None)
+                self._unread.pop(index, None)
                 self._devices[index] = Device(nvml.nvmlDeviceGetHandleByIndex(index))
+                opened += 1
             except NvmlError as error:
                 self._lose(index, error)
         self._where[0] = 0
-        return len(self._devices) > before
+        return opened > 0
 
     def _lose(self, index: int, error: NvmlError) -> None:
         if error.value in GONE:

@@ -97,7 +97,7 @@ class Device:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
-        self.mig = bool(_or([0], lambda: nvml.nvmlDeviceGetMigMode(handle))[0])
+        self.mig = self._split(False)
         count = int(_or([0], Fields(handle, [(_LINK_COUNT, 0)]).read)[0] or 0)
         self._fast = Part(handle, spread(FAST, count), _FAST_CALLS)
         self._slow = Part(handle, spread(SLOW, count), _SLOW_CALLS)
@@ -113,10 +113,18 @@ class Device:
                 found["nvlink_errors_total"] = sum(kinds)
         return found | self._fast.read()
 
+    @property
+    def outdated(self) -> bool:
+        """Whether MIG was switched since it was opened, for which newer GPUs need no reset: it has other columns now."""
+        return self._split(self.mig) != self.mig
+
     def processes(self) -> list[int]:
         """The numbers of the processes that compute on it, in the driver's PID namespace."""
         listed = _or([], lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self.handle))
         return [int(process.pid) for process in listed][:256]
+
+    def _split(self, otherwise: bool) -> bool:
+        return bool(_or([otherwise], lambda: nvml.nvmlDeviceGetMigMode(self.handle))[0])
 
     def _active(self, seconds: float) -> dict[str, float]:
         try:

@@ -386,6 +386,22 @@ def test_mig_is_said(gpus: Gpus) -> None:
     reader.source.close()
 
 
+def test_mig_is_switched_under_way(gpus: Gpus) -> None:
+    """A GPU that is whole again has all columns again, and one that is split is said to be."""
+    gpus.set(1, mig=1)
+    gpus.fail(1, "nvmlDeviceGetUtilizationRates")
+    reader = Reader(gpus)
+    assert "duty_cycle_ratio" not in reader.until(lambda: reader.rows)["1"]
+    gpus.set(1, mig=0)
+    gpus.set(2, mig=1)
+    gpus.fail(1, "nvmlDeviceGetUtilizationRates", 0)
+    reader.until(lambda: reader.rows.get("1", {}).get("sm_active_ratio"), 4.0)
+    assert reader.rows["1"]["duty_cycle_ratio"] == 0.97
+    assert [event["device"] for event in reader.told("mig")] == ["gpu:1", "gpu:2"]
+    assert reader.told("gpu_lost") == []
+    reader.source.close()
+
+
 def test_the_driver_is_loaded_anew(reader: Reader) -> None:
     """That it went and came is said, and readings go on."""
     reader.gpus.unload_driver()
