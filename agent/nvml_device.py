@@ -115,7 +115,7 @@ class Device:
 
     @property
     def outdated(self) -> bool:
-        """Whether MIG was switched since it was opened, for which newer GPUs need no reset: it has other columns now."""
+        """Whether MIG was switched since it was opened, for which newer GPUs need no reset: other columns are there."""
         return self._split(self.mig) != self.mig
 
     def processes(self) -> list[int]:
