@@ -15,6 +15,9 @@ from agent.context import Context
 from store.sample import Sample, Value
 
 _FILE_BYTES = 1 << 16
+_OF_DISKS = {"disk_read_bytes_total": "read_bytes", "disk_write_bytes_total": "write_bytes"}
+_OF_LINKS = {"network_receive_bytes_total": "bytes_recv", "network_transmit_bytes_total": "bytes_sent"}
+"""Columns that add up all devices, and psutil's names for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,28 @@ class _File:
             self._descriptor = None
 
 
+class Total:
+    """A counter over devices that come and go: it grows by what each was seen to count, and falls with none."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, int] | None = None
+        self._sum = 0
+
+    def add(self, counts: Mapping[str, int]) -> int:
+        """The total, with what these devices have counted by now; what one brings along is not from here."""
+        before = dict.fromkeys(counts, 0) if self._before is None else self._before
+        self._sum += sum(max(count - before.get(name, count), 0) for name, count in counts.items())
+        self._before = counts
+        return self._sum
+
+
 class Host:
     """Reads the machine; the first reading has totals only, since a share needs two."""
 
     def __init__(self, proc: Path) -> None:
         self._pressure = {resource: _File(proc / "pressure" / resource) for resource in ("cpu", "memory", "io")}
         self._network, self._load = _File(proc / "net/snmp"), _File(proc / "loadavg")
+        self._sums = {column: Total() for column in (*_OF_DISKS, *_OF_LINKS)}
         self._before: Reading | None = None
 
     def read(self, now: int) -> list[Sample]:
@@ -111,8 +130,7 @@ class Host:
         reading = self._totals(now, disks)
         values = self._counters()
         if disks:
-            values["disk_read_bytes_total"] = sum(disk.read_bytes for disk in disks.values())
-            values["disk_write_bytes_total"] = sum(disk.write_bytes for disk in disks.values())
+            values |= self._summed(_OF_DISKS, disks)
         if self._before is not None:
             values |= ratios(self._before, reading)
         self._before = reading
@@ -134,14 +152,20 @@ class Host:
 
     def _counters(self) -> dict[str, Value]:
         memory = psutil.virtual_memory()
-        links = [link for name, link in psutil.net_io_counters(pernic=True, nowrap=False).items() if name != "lo"]
+        links = psutil.net_io_counters(pernic=True, nowrap=False)
+        links.pop("lo", None)
         return {
             "memory_utilization_ratio": 1 - memory.available / memory.total,
-            "network_receive_bytes_total": sum(link.bytes_recv for link in links),
-            "network_transmit_bytes_total": sum(link.bytes_sent for link in links),
+            **self._summed(_OF_LINKS, links),
             "tcp_retransmit_segments_total": parse_retransmits(self._network.read()),
             "context_switches_total": psutil.cpu_stats().ctx_switches,
             "processes_running": float(self._load.read().split()[3].split("/")[0]),
+        }
+
+    def _summed(self, columns: Mapping[str, str], devices: Mapping[str, Any]) -> dict[str, Value]:
+        return {
+            column: self._sums[column].add({name: getattr(device, field) for name, device in devices.items()})
+            for column, field in columns.items()
         }
 
 

@@ -122,3 +122,22 @@ def test_a_partition_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> No
     (row,) = source.read(1)
     source.close()
     assert (row.values["disk_read_bytes_total"], row.values["disk_write_bytes_total"]) == (746, 1492)
+
+
+def test_totals_do_not_move_with_devices_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a container takes no bytes away, and an interface that is handed back brings none along."""
+    links = {"lo": (5, 5), "eth0": (1000, 300), "veth7": (40, 20)}
+
+    def count(pernic: bool, nowrap: bool) -> dict[str, SimpleNamespace]:
+        return {name: SimpleNamespace(bytes_recv=got, bytes_sent=gave) for name, (got, gave) in links.items()}
+
+    monkeypatch.setattr(psutil, "net_io_counters", count)
+    source = Host(Path("/proc"))
+    told = []
+    for changed in ({}, {"eth0": (1100, 310)}, {"vf3": (10**12, 10**11)}, {"vf3": (10**12 + 7, 10**11 + 3)}):
+        links |= changed
+        (row,) = source.read(1)
+        told.append((row.values["network_receive_bytes_total"], row.values["network_transmit_bytes_total"]))
+        links.pop("veth7", None)
+    source.close()
+    assert told == [(1040, 320), (1140, 330), (1140, 330), (1147, 333)]
