@@ -36,6 +36,7 @@ _RANGE = range(-(2**63), 2**63)
 _EXACT: tuple[type, ...] = (int, float, str, type(None))
 _INFINITE = (float("inf"), float("-inf"))
 _KINDS: dict[type, Type] = {int: "int64", float: "double", str: "string"}
+_WRITTEN: dict[Type, str] = {"double": "%b", "int64": "%bi", "string": "%b"}
 _TAKES: dict[Type, tuple[type, ...]] = {"int64": (int,), "double": (int, float), "string": (str,)}
 
 
@@ -43,12 +44,18 @@ _TAKES: dict[Type, tuple[type, ...]] = {"int64": (int,), "double": (int, float),
 class _Form:
     """How the samples of one table with these columns and Python types are written."""
 
-    tags: Callable[[Sequence[Value]], Sequence[Value]]
+    tags: Callable[[Sequence[Any]], Sequence[Value]]
     head: bytes
-    numbers: Callable[[Sequence[Value]], Sequence[Value]] | None
-    whole: Callable[[Sequence[Value]], Sequence[int]] | None
-    texts: Callable[[Sequence[Value]], Sequence[str]]
-    body: bytes
+    numbers: Callable[[Sequence[Any]], Sequence[float]]
+    """The time is the last of them."""
+    whole: Callable[[Sequence[Any]], Sequence[int]] | None
+    texts: Callable[[Sequence[Any]], Sequence[str]] | None
+    line: bytes
+
+
+_Shape = tuple[tuple[str, ...], tuple[type, ...]]
+"""Columns and Python types of a sample's values, the time behind them."""
+_NONE: tuple[_Shape, _Form | None] = (((), ()), None)
 
 
 def lines_of(batches: Iterable[Batch]) -> list[bytes]:
@@ -57,23 +64,29 @@ def lines_of(batches: Iterable[Batch]) -> list[bytes]:
     Rows of one table, time, machine and device within one call are all kept; such a row of a later call replaces them.
     """
     lines: list[bytes] = []
-    seen: dict[tuple[bytes, int], int] = {}
+    seen: dict[tuple[bytes, bytes], int] = {}
+    shapes: dict[str, tuple[_Shape, _Form | None]] = {}
     for batch in batches:
         machine = tag(batch.machine)
         for sample in batch.samples:
-            values = tuple(sample.values.values())
-            form = _form(sample.table, tuple(sample.values), tuple(map(type, values)))
+            values = (*sample.values.values(), batch.time if sample.time is None else sample.time)
+            shape = tuple(sample.values), tuple(map(type, values))
+            # Most samples have the shape of their table's last: to compare is cheaper than to hash all names again.
+            last, form = shapes.get(sample.table, _NONE)
+            if shape != last:
+                form = _form(sample.table, *shape)
+                shapes[sample.table] = shape, form
             cells = _cells(form, values) if form else None
             if form is None or cells is None:
-                values, form = _converted(sample.table, tuple(sample.values), values)
-                cells = _cells(form, values) or ()
-            time = batch.time if sample.time is None else sample.time
+                values, form = _converted(sample.table, shape[0], values)
+                cells = _cells(form, values) or []
             head = form.head % (machine, *map(tag, form.tags(values)))
-            nth = seen[head, time] = seen.get((head, time), -1) + 1
+            place = head, cells[-1]
+            nth = seen[place] = seen.get(place, -1) + 1
             where = b"%b,%b=%d" % (head, NTH.encode(), nth) if nth else head
-            said = form.texts(values)
-            body = form.body % ((*cells, *map(text, said)) if said else tuple(cells))
-            lines.append(b"%b %b %d" % (where, body, time))
+            if form.texts:
+                cells[-1:-1] = map(text, form.texts(values))
+            lines.append(form.line % (where, *cells))
     return lines
 
 
@@ -143,8 +156,8 @@ def _form(table: str, columns: tuple[str, ...], kinds: tuple[type, ...]) -> _For
     if "time" in columns or "machine" in columns:
         raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
     keys = [at for at, name in enumerate(columns) if name in tag_keys(table) and kinds[at] is not type(None)]
-    fields: dict[Type, list[int]] = {"int64": [], "double": [], "string": []}
-    for at, (name, kind) in enumerate(zip(columns, kinds, strict=True)):
+    fields: dict[Type, list[int]] = {"double": [], "int64": [], "string": []}
+    for at, (name, kind) in enumerate(zip(columns, kinds[:-1], strict=True)):
         if kind not in _EXACT or (at in keys and kind is not str):
             return None
         found = type_of(table, name) or _KINDS.get(kind)
@@ -153,51 +166,44 @@ def _form(table: str, columns: tuple[str, ...], kinds: tuple[type, ...]) -> _For
         if kind not in _TAKES[found]:
             return None
         fields[found].append(at)
-    numbers = fields["double"] + fields["int64"]
-    names: list[tuple[int, Type, str]] = [
-        *((at, "double", "%b") for at in fields["double"]),
-        *((at, "int64", "%bi") for at in fields["int64"]),
-    ]
-    names += [(at, "string", "%b") for at in fields["string"]]
+    names = [f"{field_name(table, columns[at], kind)}={_WRITTEN[kind]}" for kind in fields for at in fields[kind]]
     return _Form(
         _pick(keys),
         ",".join([table, "machine=%b", *(f"{columns[at]}=%b" for at in keys)]).encode(),
-        _pick(numbers) if numbers else None,
+        _pick([*fields["double"], *fields["int64"], len(columns)]),
         _pick(fields["int64"]) if fields["int64"] else None,
-        _pick(fields["string"]),
-        ",".join(
-            [f"{ROW}=1i", *(f"{field_name(table, columns[at], kind)}={form}" for at, kind, form in names)]
-        ).encode(),
+        _pick(fields["string"]) if fields["string"] else None,
+        f"%b {','.join([f'{ROW}=1i', *names])} %b".encode(),
     )
 
 
 def _pick(places: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Items at these places as a tuple."""
-    if len(places) == 1:
-        return itemgetter(slice(places[0], places[0] + 1))
-    return itemgetter(*places) if places else lambda values: ()
+    """Items at these places as a tuple; neighbours are copied at once."""
+    first, count = places[0] if places else 0, len(places)
+    if places == list(range(first, first + count)):
+        return itemgetter(slice(first, first + count))
+    return itemgetter(*places)
 
 
-def _cells(form: _Form, values: Sequence[Value]) -> Sequence[bytes] | None:
+def _cells(form: _Form, values: Sequence[Any]) -> list[bytes] | None:
     """The numbers as digits; None where one of them is none, or more than 64 bits hold."""
-    if form.numbers is None:
-        return ()
-    if form.whole is not None:
+    if form.whole:
         whole = form.whole(values)
         if max(whole) not in _RANGE or min(whole) not in _RANGE:
             return None
     digits = _encode(form.numbers(values))
-    return None if b"null" in digits else digits[1:-1].split(b",")  # null: not a number, or infinite
+    return None if b"n" in digits else digits[1:-1].split(b",")  # null: not a number, or infinite
 
 
-def _converted(table: str, columns: tuple[str, ...], values: Sequence[Value]) -> tuple[tuple[Value, ...], _Form]:
+def _converted(table: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Form]:
     """The values made to fit their columns, those that cannot left out, and how to write them."""
     keys = tag_keys(table)
     found = []
-    for name, value in zip(columns, values, strict=True):
+    for name, value in zip(columns, values[:-1], strict=True):
         kind = "string" if name in keys else type_of(table, name) or type_found([value]) or "string"
         fit = fitted(table, name, kind, value)
         found.append(None if fit in _INFINITE else fit)
+    found.append(values[-1])
     form = _form(table, columns, tuple(map(type, found)))
     assert form is not None
     return tuple(found), form
