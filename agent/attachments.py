@@ -24,6 +24,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "allocations": ("cudaMalloc", "cudaMallocAsync"),
 }
 """Programs that are attached only on request: their functions are called too often to be free."""
+LIFE = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Finalize", "Destroy", "Abort"))
+"""Beginnings of NCCL's functions that are called seldom: they make or end communicators."""
 FileKey = tuple[str, int, str]
 """Device, inode and name of a mapping, as /proc/PID/maps shows them. A file that is deleted soon leaves its number to
 another, such as the next version's libraries; that one mostly has another name."""
@@ -46,6 +48,14 @@ class Library:
     probes: dict[int, int] = field(default_factory=dict)
     """Descriptors by file offset."""
     users: set[Process] = field(default_factory=set)
+    hot: dict[int, str] = field(default_factory=dict)
+    """NCCL's functions that a task calls over and over, by file offset."""
+    quiet: bool = False
+    """Those carry no probes now."""
+    wanted_quiet: str = ""
+    """Why they shall carry none; empty: they shall."""
+    file: int = -1
+    """Descriptor by which probes are put on."""
 
     @property
     def name(self) -> str:
@@ -81,6 +91,8 @@ class Attachments:
             library.users = {process for process in library.users if self._processes.alive(process)}
             if not library.users:
                 self._detach(library, "no process maps it any more")
+            elif bool(library.wanted_quiet) != library.quiet and library.state == "on":
+                self._turn(library)
         self.looks += 1
 
     @property
@@ -174,25 +186,40 @@ class Attachments:
     def _attach(self, library: Library, answer: Answer) -> None:
         """Through a descriptor, and only after a second look: its process may have put another file at that path."""
         try:
-            descriptor = os.open(answer.path, os.O_PATH | os.O_CLOEXEC)
+            library.file = os.open(answer.path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             self._detach(library, "its process ended while probes were being attached")
             return
+        if identity(library.file) != answer.identity:
+            self._detach(library, "its process put another file in its place")
+            return
+        places = {offset: name for name, offset in reversed((answer.functions or {}).items())}  # the first of aliases
+        library.hot = {at: name for at, name in places.items() if name.startswith("nccl") and not name.startswith(LIFE)}
+        self._put(library, places)
+
+    def _put(self, library: Library, places: Mapping[int, str]) -> None:
+        name = ""
         try:
-            if identity(descriptor) != answer.identity:
-                self._detach(library, "its process put another file in its place")
-                return
-            for name, offset in (answer.functions or {}).items():
-                if offset not in library.probes:  # else an alias
-                    library.probes[offset] = attach(self._programs[name], f"/proc/self/fd/{descriptor}", Point(offset))
+            for offset, name in places.items():
+                library.probes[offset] = attach(self._programs[name], f"/proc/self/fd/{library.file}", Point(offset))
         except OSError as error:
             library.state, library.reason = "blocked", f"{name}: {error.strerror}"
-        finally:
-            os.close(descriptor)
+
+    def _turn(self, library: Library) -> None:
+        """Take the probes off the functions that are called over and over, or put them on again."""
+        library.quiet, library.reason = bool(library.wanted_quiet), library.wanted_quiet
+        if library.quiet:
+            detach([library.probes.pop(offset) for offset in library.hot])
+        else:
+            self._put(library, library.hot)
+        log.info("%s: %d probes %s", library.path, len(library.probes), library.reason)
 
     def _detach(self, library: Library, why: str) -> None:
         detach(library.probes.values())
         library.probes.clear()
+        if library.file >= 0:
+            os.close(library.file)
+            library.file = -1
         library.state, library.reason = "gone", why
         # Its number may be another file's by the time somebody maps it again: look afresh then.
         self._identities = {key: name for key, name in self._identities.items() if name != library.identity}

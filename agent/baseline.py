@@ -37,3 +37,28 @@ class Baseline:
             self.origin = ATTACH
         elif own is not None and own - operations != self._guess:
             self._guess, self._operations = max(own - operations, -1), operations
+
+
+@dataclass(slots=True)
+class Continuation:
+    """Carries the count of one communicator on by the library's own, once that was seen to move in step with ours."""
+
+    in_step: bool = False
+    apart: int = 0
+    """How much the library's own count is ahead of ours."""
+    total: int = -1
+    """The count as last told, or compared."""
+    moved: int = 0
+    """When it was last told to have grown, monotonic ns; 0: never."""
+
+    def compare(self, total: int, own: int) -> None:
+        """Take in both counts, read while no operation came. The library counts an operation a moment after us."""
+        if self.total < 0 or own - total > self.apart:
+            self.in_step, self.apart, self.total = False, own - total, total
+        elif own - total == self.apart and total > self.total:
+            self.in_step = True
+
+    def carry(self, own: int) -> int:
+        """The count by the library's own; it never falls."""
+        self.total = max(self.total, own - self.apart)
+        return self.total

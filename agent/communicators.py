@@ -104,6 +104,13 @@ class Communicators:
             self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
         return self.known[pid, comm]
 
+    def announced(self, pid: int) -> set[int]:
+        """Those under construction, by where their addresses will be, and those seen being made and not ended."""
+        pending = {out for owner, out in self._pending if owner == pid}
+        return pending | {
+            comm for (owner, comm), one in self.known.items() if owner == pid and one.born and not one.ended
+        }
+
     def processes(self) -> set[int]:
         """The processes of which anything is known."""
         return {pid for table in (self.known, self._pending) for pid, _ in table}

@@ -19,6 +19,9 @@ CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 RETURN_PROBES = ("auto", "never", "always")
 """When to probe the return of a function."""
 
+NCCL_PROBES = ("auto", "always", "once")
+"""How long to probe NCCL's calls other than those that make or end communicators."""
+
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the agent; every one has a default that suits a training machine.
@@ -40,7 +43,12 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
     scan_seconds: float = 2.0
     """How often to look for new processes and libraries."""
-    progress_hertz: float = 10.0
+    nccl_probes: str = "auto"
+    """Probes on NCCL's operations, groups and queries: auto (as long as no process calls them too often), always, once
+    (for some seconds, until its communicators are known); what can be read from memory goes on without them."""
+    nccl_calls_per_second: float = 2500.0
+    """How many calls of one process are too often."""
+    progress_hertz: float = 20.0
     """How often to look at the progress of transfers, on average; 0: never."""
     stacks_after_seconds: float = 8.0
     """How long a process may ask for no operation before its stacks are taken."""
@@ -66,6 +74,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("period_seconds", 0.05, 3600.0),
             ("limit_seconds", 0.01, 3600.0),
             ("scan_seconds", 0.1, 3600.0),
+            ("nccl_calls_per_second", 1.0, 1e9),
             ("progress_hertz", 0.0, 100.0),
             ("stacks_after_seconds", 1.0, 86400.0),
             ("ras_after_seconds", 15.0, 86400.0),
@@ -80,8 +89,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for word in getattr(self, key):
                 if word not in known:
                     raise ValueError(f"agent.{key} names {word!r}: known are {', '.join(known)}")
-        if self.return_probes not in RETURN_PROBES:
-            raise ValueError(f"agent.return_probes is {self.return_probes!r}: known are {', '.join(RETURN_PROBES)}")
+        self._refuse_unknown("return_probes", RETURN_PROBES)
+        self._refuse_unknown("nccl_probes", NCCL_PROBES)
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
             raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
         for word in {"stacks", "ras"} & set(self.sources):
@@ -90,6 +99,10 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for word in {"scheduler", "python"} & set(self.sources):
             if not {"nccl", "cuda"} & set(self.sources):
                 raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they tell which processes train")
+
+    def _refuse_unknown(self, key: str, known: tuple[str, ...]) -> None:
+        if getattr(self, key) not in known:
+            raise ValueError(f"agent.{key} is {getattr(self, key)!r}: known are {', '.join(known)}")
 
     @property
     def name(self) -> str:

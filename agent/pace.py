@@ -57,10 +57,12 @@ class Paces:
         """Take in where they are at that time (Unix ns, and monotonic seconds)."""
         living = {trainee.process for trainee in self._training.living(now).values()}
         self._known = {process: pace for process, pace in self._known.items() if process in living}
+        beside = self._training.uncounted
         places, logs = np.flatnonzero(self._processes.rows()["tgid"]), self._logs.rows()
         for pid, count in zip(logs["tgid"][places].tolist(), logs["count"][places].tolist(), strict=True):
             trainee = self._training.last_known(pid)
             if trainee is not None and trainee.process in living:
+                count += beside.get(pid, 0)
                 self._known.setdefault(trainee.process, Pace(count, clock)).see(count, clock)
 
     def standing(self, clock: float, least_s: float) -> Iterable[tuple[Trainee, Pace]]:

@@ -33,6 +33,8 @@ class Training:
         self._known: dict[int, Trainee] = {}
         self._living: Mapping[int, Trainee] = {}
         self._surveyed: int | None = None
+        self.uncounted: Mapping[int, int] = {}
+        """By process whose calls carry no probes just now, how many operations its memory tells of."""
         self._lock = threading.Lock()  # sources read on threads of their own
 
     def living(self, now: int) -> Mapping[int, Trainee]:

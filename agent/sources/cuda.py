@@ -42,7 +42,10 @@ class Cuda:
             if trainee is None:
                 continue
             row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})
-            for column, value in self._values(entry, clock).items():
+            values = self._values(entry, clock)
+            if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
+                del values["synchronize_seconds_total"]
+            for column, value in values.items():
                 row[column] = row.get(column, 0) + value  # type: ignore[operator]
         return [Sample("cuda", row) for row in rows.values()]
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from agent.baseline import Baseline
+from agent.baseline import MEMORY, Baseline, Continuation
 from agent.communicators import Communicator, Communicators
 from agent.context import Context
+from agent.continued import continued
+from agent.hot_path import Calls, HotPath
 from agent.inspector import Inspector
 from agent.looks import Shares
 from agent.pool import Pool
@@ -38,6 +40,7 @@ DATATYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16"
 """In the order of ncclDataType_t (nccl.h)."""
 
 
+_TRIES = 5
 LISTEN_EVERY = 2
 """Readings from one look at a process's log of operations to the next, unless it fills quickly."""
 
@@ -51,19 +54,22 @@ class Followed:
     slot: int
     baseline: Baseline = field(default_factory=Baseline)
     queries: int = 0
+    count: Continuation = field(default_factory=Continuation)
+    by_memory: bool = False
+    """Its calls went uncounted at some time."""
 
 
 class Nccl:
     """One row a communicator."""
 
-    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector) -> None:
+    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, hot_path: HotPath) -> None:
         maps = kernel.maps
         self._training = context.training
-        self._inspector = inspector
+        self._inspector, self._hot_path = inspector, hot_path
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
         self._logs, self._rhythms = maps["logs"], dict[Process, Rhythm]()
-        self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"])
+        self._slots, self._pool = maps["slots"], Pool(maps["slots"], maps["slot_of"], maps["free_slots"])
         self._turn = 0
         self._followed: dict[int, Followed] = {}  # by index in the kernel's array
 
@@ -92,13 +98,15 @@ class Nccl:
             else:
                 values = self._values(index, entry, trainee, clock)
                 values["iteration_seconds"] = self._rhythms.setdefault(trainee.process, Rhythm()).seconds(clock)
-                samples.append(Sample("nccl", values | _of_process(processes.get(pid))))
+                values |= _of_process(processes.get(pid))
+                samples.append(Sample("nccl", self._by_memory(index, entry, values, clock)))
         for pid, held in left.items():
             samples += self._farewell(pid, held)
         for pid in self._communicators.processes() | self._inspector.processes():
             if pid in left or (pid not in living and not self._training.alive(pid)):
                 self._communicators.forget(pid)
                 self._inspector.forget(pid)
+        self._judge(processes, clock)
         return [*samples, self._loss()]
 
     def close(self) -> None:
@@ -123,7 +131,7 @@ class Nccl:
         pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])
         followed = self._follow(index, trainee)
         known = self._identify(trainee, comm)
-        followed.baseline.settle(known.born, operations, self._inspector.operations(pid, comm))
+        self._compare(index, entry, known.born)
         since, queries = int(entry["blocked_since"]), int(entry["queries"])
         waiting = max(clock - since, 0) if since else 0
         asked, followed.queries = queries - followed.queries, queries
@@ -144,6 +152,60 @@ class Nccl:
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
             "host_blocked_seconds_total": (int(entry["blocked_ns"]) + waiting) / 1e9,
         } | _of_transfers(self._inspector.shares(pid, comm), known.ranks)
+
+    def _compare(self, index: int, entry: Any, born: bool) -> None:
+        """Learn where our count begins, and whether the library's own moves in step: both read with no call between."""
+        followed, slots = self._followed[index], self._slots.rows()
+        if followed.by_memory or (followed.baseline.origin and followed.count.in_step):
+            return
+        for _ in range(_TRIES):
+            before = int(slots[index]["operations"])
+            own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
+            if own is None or before == int(slots[index]["operations"]):
+                break
+        else:
+            own = None
+        followed.baseline.settle(born, before, own)
+        if followed.baseline.origin and own is not None:
+            followed.count.compare(before + followed.baseline.base, own)
+            if followed.count.in_step and followed.baseline.origin == MEMORY:
+                # An operation was under way when the base was learned.
+                followed.baseline.base, followed.count.apart = followed.baseline.base + followed.count.apart, 0
+
+    def _by_memory(self, index: int, entry: Any, values: dict[str, Value], clock: int) -> dict[str, Value]:
+        """The row, as far as it is known where calls go uncounted; a count that was carried on by memory stays so."""
+        followed = self._followed[index]
+        quiet = self._hot_path.quiet(followed.process)
+        if quiet and not followed.by_memory:
+            followed.by_memory = True
+            if not followed.count.in_step:  # calls went uncounted from its birth on, but the library counted them
+                followed.count = Continuation(in_step=True)
+        if not followed.by_memory:
+            return values
+        own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
+        told = continued(values, own, followed.count, clock)
+        return told if quiet else values | {name: told[name] for name in ("operations_total", "counted_from")}
+
+    def _judge(self, processes: Mapping[int, Any], clock: int) -> None:
+        """Tell of each process how often it calls, and whether probes could let go of it."""
+        made: dict[int, list[tuple[int, Followed]]] = {pid: [] for pid in processes}
+        counts = {pid: int(row["group_starts"]) + int(row["group_ends"]) for pid, row in processes.items()}
+        slots = self._slots.rows()
+        for index, followed in self._followed.items():
+            if followed.process.pid in made:
+                made[followed.process.pid].append((int(slots[index]["comm"]), followed))
+                counts[followed.process.pid] += int(slots[index]["operations"]) + int(slots[index]["queries"])
+        calls = {}
+        for pid, some in made.items():
+            readable = bool(some) and all(followed.count.in_step for _, followed in some)
+            unseen = self._communicators.announced(pid) - {comm for comm, _ in some}
+            calls[pid] = Calls(counts[pid], readable, len(unseen))
+        self._hot_path.judge(clock / 1e9, calls)
+        quiet = [followed for followed in self._followed.values() if self._hot_path.quiet(followed.process)]
+        told: dict[int, int] = {}
+        for followed in quiet:
+            told[followed.process.pid] = told.get(followed.process.pid, 0) + max(followed.count.total, 0)
+        self._training.uncounted = told
 
     def _follow(self, index: int, trainee: Trainee) -> Followed:
         """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
@@ -227,4 +289,6 @@ def _operation(entry: Any) -> str | None:
 def open_source(context: Context) -> Nccl:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     kernel, attachments = context.probes()
-    return Nccl(context, kernel, Inspector(attachments, context.config.progress_hertz))
+    config = context.config
+    hot_path = HotPath(attachments, config.nccl_probes, config.nccl_calls_per_second)
+    return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), hot_path)
