@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
+import stat
 from collections.abc import Iterable
+from typing import BinaryIO
 
 MOST = 16384
 _OVERLAY = 0x794C7630  # include/uapi/linux/magic.h
@@ -39,3 +42,14 @@ def open_first(paths: Iterable[str]) -> int:
         except OSError as error:
             failure = error
     raise failure
+
+
+def open_plain(path: str) -> BinaryIO:
+    """A plain file, for reading. Raises OSError, also for all that is none: a device may be started by being opened."""
+    named = open_first([path])
+    try:
+        if not stat.S_ISREG(os.fstat(named).st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        return os.fdopen(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    finally:
+        os.close(named)

@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any
 
+from agent.files import open_plain
 from agent.processes import Process, Processes
 from agent.ras_status import LEAST, StatusError, communicators
 
@@ -73,7 +74,7 @@ def _version(processes: Processes, process: Process) -> tuple[int, ...]:
             continue
         for path in processes.paths(file):
             try:
-                with open(path, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                with open_plain(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     if found := _VERSION.search(data):
                         return tuple(map(int, found.groups()))
             except (OSError, ValueError):

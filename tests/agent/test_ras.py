@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -29,6 +30,7 @@ from agent.sources.ras import Ras, is_first
 from store.sample import Sample
 from tests.agent.conftest import Still
 
+TIOCSPTLCK, TIOCGPTN = 0x40045431, 0x80045430  # asm-generic/ioctls.h: unlock a pseudoterminal, and its number
 MAPPER = """
 import mmap, sys
 with open(sys.argv[1], "rb") as file:
@@ -256,6 +258,20 @@ def test_versions(version: str, why: str, server: Callable[..., Server], member:
     with pytest.raises(StatusError, match=why):
         ask(member(version, NCCL_RAS_ADDR=f"localhost:{one.port}"))
     assert one.lines == []
+
+
+def test_a_device_is_not_opened(member: Callable[..., Process], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of a library may lead to a pipe by now, or to a device, which the mere opening may start."""
+    controller = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(controller, TIOCSPTLCK, struct.pack("i", 0))
+    (number,) = struct.unpack("i", fcntl.ioctl(controller, TIOCGPTN, bytes(4)))
+    monkeypatch.setattr(Processes, "paths", lambda *_: (f"/dev/pts/{number}",))
+    with pytest.raises(StatusError, match="version of its NCCL is not known"):
+        ask(member())
+    watched = select.poll()
+    watched.register(controller, 0)
+    assert watched.poll(0) == []  # once its terminal was opened and closed it says so for ever
+    os.close(controller)
 
 
 @pytest.mark.parametrize(
