@@ -96,7 +96,7 @@ def detach(descriptors: Iterable[int]) -> None:
             while True:
                 os.close(left.popleft())
 
-    threads = [Thread(target=close) for _ in range(min(len(left), _DETACH_TOGETHER) - 1)]
+    threads = [Thread(target=close, daemon=True) for _ in range(min(len(left), _DETACH_TOGETHER) - 1)]
     started = []
     with suppress(RuntimeError):  # no more threads are to be had: it takes longer
         for thread in threads:
