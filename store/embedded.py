@@ -128,7 +128,7 @@ class Embedded:
         while True:
             try:
                 return attempt()
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise StoreError(explain(self.path, error)) from error
             time.sleep(0.02)

@@ -12,10 +12,12 @@ from store.contract import StoreError
 DECLARED: dict[Type, str] = {"int64": "INTEGER", "double": "REAL", "string": "TEXT"}
 _TYPES: dict[str, Type] = {word: kind for kind, word in DECLARED.items()}
 
+_DAMAGED = "is damaged: move it away (a new one is begun), or rescue it with sqlite3 FILE .recover"
 # How SQLite words an error (all versions), and what a person can do about it.
 _MEANINGS = (
     ("not a database", "is not an SQLite file: name another file, or move this one away"),
-    ("malformed", "is damaged: move it away (a new one is begun), or rescue it with sqlite3 FILE .recover"),
+    ("malformed", _DAMAGED),
+    ("decode", _DAMAGED),  # a text, or SQLite's own message that quotes one, is not UTF-8
     ("disk is full", "cannot grow, the disk is full: free space or lower the store's size"),
     ("readonly", "may only be read by this user: run as the user who owns it"),
     ("unable to open", "cannot be opened: this user needs the right to read and write the file and its folder"),
@@ -31,6 +33,8 @@ def connect(path: Path, create: bool) -> sqlite3.Connection:
         raise StoreError(f"{path}: there is no folder {path.parent} (or it is hidden from this user); create it first")
     if not os.access(path.parent, os.X_OK):
         raise StoreError(f"{path} cannot be reached: this user may not enter its folder")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no regular file: name another place")
     if not create and not path.exists():
         raise StoreError(f"{path} is not there: is the agent running, and does it write to this place?")
     connection = sqlite3.connect(_address(path), uri=True, timeout=30, isolation_level=None, check_same_thread=False)
@@ -73,12 +77,12 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     """Whether another connection was in the way for a moment."""
     return "locked" in str(error) or "busy" in str(error)
 
 
-def explain(path: Path, error: sqlite3.Error) -> str:
+def explain(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> str:
     """One line that names cause and mend."""
     text = str(error).lower()
     meaning = next((said for word, said in _MEANINGS if word in text), None)

@@ -184,6 +184,9 @@ def test_wrong_files_are_explained(tmp_path: Path) -> None:
     assert not (tmp_path / "absent.db").exists()
     with pytest.raises(StoreError, match="there is no folder"):
         Embedded(tmp_path / "no" / "s.db")
+    os.mkfifo(tmp_path / "pipe.db")
+    with pytest.raises(StoreError, match=r"pipe\.db is no regular file"):
+        Embedded(tmp_path / "pipe.db")
 
 
 def test_damage_is_explained(tmp_path: Path) -> None:
@@ -196,6 +199,18 @@ def test_damage_is_explained(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * (size - 4096))
+    with pytest.raises(StoreError, match=r"s\.db is damaged: move it away"):
+        Embedded(path).read("host")
+
+
+def test_damaged_words_are_explained(tmp_path: Path) -> None:
+    """Where bytes that are no text stand in the file's own description, SQLite's message cannot be read; ours can."""
+    path = tmp_path / "s.db"
+    store = Embedded(path)
+    store.write([host("m1", 3, 5)])
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"CREATE TABLE", b"CREATE \x9b\xff\xfeBLE"))
     with pytest.raises(StoreError, match=r"s\.db is damaged: move it away"):
         Embedded(path).read("host")
 
