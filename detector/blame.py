@@ -71,6 +71,16 @@ def mean_of(group: Ints, values: Floats) -> Floats:
     return mean
 
 
+def middle_of(values: Floats, group: Ints) -> Floats:
+    """Each one's group's median of what is known; NaN where nothing is."""
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.lexsort((values[known], group[known]))]
+    names, first, count = np.unique(group[order], return_index=True, return_counts=True)
+    middle = np.full(int(group.max(initial=-1)) + 2, np.nan)
+    middle[names + 1] = values[order[first + (count - 1) // 2]]
+    return middle[group + 1]
+
+
 def blame(group: Ints, wrong: Bools, excess: Floats, waited: Floats) -> tuple[Floats, Floats]:
     """Seconds that others waited for each, and seconds that the communication of each took too long.
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.blame import ABNORMAL, FEATURES, About, Usual, blame, features, mean_of
+from detector.blame import ABNORMAL, FEATURES, About, Usual, blame, features, mean_of, middle_of
 from detector.durations import WITNESSES, Durations, Window
 from detector.forest import Forest, load
 from detector.lateness import Crowd
@@ -158,7 +158,7 @@ def _shipped() -> Forest:
 
 
 def _abnormal(witness: int, window: Window, judged: _Judged) -> tuple[Bools, Floats]:
-    """What is abnormal in a window, and by how many seconds an iteration."""
+    """What is abnormal in a window, and by how many seconds an iteration all of it is longer than usual."""
     mean, deviation, elapsed = (a[witness, judged.at] for a in (window.mean, window.deviation, window.elapsed))
     quartiles = mean + _QUARTILE * deviation, 2 * _QUARTILE * deviation
     usual, excess = Usual(mean, deviation, *quartiles, window.usual[judged.process]), elapsed - mean
@@ -169,25 +169,39 @@ def _abnormal(witness: int, window: Window, judged: _Judged) -> tuple[Bools, Flo
     # What is no longer than usual is normal without asking.
     asked = np.flatnonzero(samples[:, FEATURES.index("fences")] > 0)
     wrong[asked] = _shipped().probability(samples[asked]) > ABNORMAL
-    return wrong, np.where(wrong, np.maximum(excess, 0.0), 0.0)
+    return wrong & (excess > 0), excess
 
 
 def _shares(judged: _Judged, wrong: Bools, excess: Floats, task: Ints) -> Floats:
     """[LATE or SLOW, process]: the share of each in what its task is held up; less where it explains a part only."""
-    group, process = judged.group, judged.process
+    group, process, own = judged.group, judged.process, excess * wrong
     # In which order a rank's communicators come is not known: whoever waits more elsewhere is a victim.
-    elsewhere = np.asarray(np.bincount(process, excess)[process] - excess, np.float64)
-    parts = np.where(judged.paired, 0.0, blame(group, wrong, excess, elsewhere))
-    cost = np.bincount(group, excess) / np.maximum(np.bincount(group, wrong), 1)
+    elsewhere = np.asarray(np.bincount(process, own)[process] - own, np.float64)
+    parts = np.where(judged.paired, 0.0, blame(group, wrong, own, elsewhere))
+    cost = (np.bincount(group, own) / np.maximum(np.bincount(group, wrong), 1))[group]
+    explains = np.minimum(1.0, np.stack([cost, cost - _alike(group, excess, task[process])]) / judged.longer).clip(0.0)
+    whole, held = (_by_process(some, process, len(task)) for some in (parts, parts * explains))
     # What explains half of the longer iteration or less is something else's consequence, or all of them are longer.
-    explains = np.clip(2 * cost[group] / judged.longer - 1, 0.0, 1.0)
-    whole, held = (
-        np.stack([np.bincount(process, part, len(task)) for part in some]) for some in (parts, parts * explains)
-    )
+    best = np.zeros(len(task))
+    np.maximum.at(best, process, np.where(parts > 0, explains, 0.0).max(0))
+    held *= np.clip(2 * _most_of(best, task) - 1, 0.0, 1.0)
     # A slow link holds up all ranks of its communicators, so that many share the blame: the first of them has it.
     held[SLOW] *= _sum_of(whole[SLOW], task) / np.maximum(_most_of(whole[SLOW], task), _TINY)
     shares: Floats = held / np.maximum(_sum_of(whole.sum(0), task), _TINY)
     return shares
+
+
+def _alike(group: Ints, excess: Floats, task: Ints) -> Floats:
+    """By how much communicators of as many ranks of the task are longer; 0 where there is no other."""
+    members = np.bincount(group)[group]
+    kind = np.unique(np.stack([task, members]), axis=1, return_inverse=True)[1].reshape(-1)
+    others = np.bincount(kind, 1 / members)[kind] > 1.5
+    return np.where(others, np.maximum(middle_of(mean_of(group, excess), kind), 0.0), 0.0)
+
+
+def _by_process(parts: Floats, process: Ints, count: int) -> Floats:
+    """[LATE or SLOW, process]: sums over each process's communicators."""
+    return np.stack([np.bincount(process, part, count) for part in parts])
 
 
 def _sum_of(values: Floats, task: Ints) -> Floats:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.blame import middle_of
 from detector.config import SECOND
 from detector.lateness import Crowd
 from detector.ranks import Left, Ranks
@@ -117,8 +118,8 @@ class Durations:
         iteration = _told(ranks.floats["iteration"][live], crowd)
         usable = crowd.running & (iteration > 0)
         usual = self.iteration[seat].copy()
-        longer = _middle_of(np.where(usable & (self.known[seat] >= _WARM), iteration - usual, np.nan), crowd.task)
-        irregular = longer > (DELTA - 1) * _middle_of(usual, crowd.task)
+        longer = middle_of(np.where(usable & (self.known[seat] >= _WARM), iteration - usual, np.nan), crowd.task)
+        irregular = longer > (DELTA - 1) * middle_of(usual, crowd.task)
         whole = (self.span[:, live] >= _WHOLE * seconds) & usable[crowd.process]
         per_second = self.flight[:, live] / np.where(whole, self.span[:, live], np.nan)
         elapsed = per_second * iteration[crowd.process]
@@ -151,13 +152,3 @@ def _told(iteration: Floats, crowd: Crowd) -> Floats:
     most = np.full(len(crowd.seat), -np.inf)
     np.maximum.at(most, crowd.process, np.nan_to_num(iteration, nan=-np.inf))
     return np.where(np.isfinite(most), most, np.nan)
-
-
-def _middle_of(values: Floats, group: Ints) -> Floats:
-    """Each one's group's median of what is known; NaN where nothing is."""
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.lexsort((values[known], group[known]))]
-    names, first, count = np.unique(group[order], return_index=True, return_counts=True)
-    middle = np.full(int(group.max(initial=-1)) + 2, np.nan)
-    middle[names + 1] = values[order[first + (count - 1) // 2]]
-    return middle[group + 1]
