@@ -26,11 +26,14 @@ def export(
 
     if last and since:
         raise typer.BadParameter("name either --last or --since")
-    source = open_place(store_place(store))
+    place = store_place(store)
+    if folder.resolve() == Path(place).expanduser().resolve():
+        raise StoreError(f"{place} cannot be exported onto itself: name another folder")
+    source = open_place(place)
     try:
         ends = source.span()
         if ends is None:
-            raise StoreError(f"{store_place(store)} holds no reading yet, so there is nothing to export")
+            raise StoreError(f"{place} holds no reading yet, so there is nothing to export")
         first = times.moment(since) - 1 if since else 0
         end = times.moment(until) if until else LATEST
         if last:

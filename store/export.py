@@ -28,14 +28,17 @@ _GROUP_ROWS = 1 << 17
 class RecordingWriter:
     """Writes a recording piece by piece; nothing is seen at `folder` before all of it is there.
 
-    Use it as a context manager. A folder that is not empty is refused, or replaced with `overwrite`.
-    Raises RecordingError.
+    Use it as a context manager. A folder that is not empty is refused, or replaced with `overwrite` where it holds
+    nothing but a recording. Raises RecordingError.
     """
 
     def __init__(self, folder: str | Path, overwrite: bool = False) -> None:
         self.folder = Path(folder).absolute()
         if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir()) and not overwrite):
             raise RecordingError(f"{self.folder} is there already; name a new folder, or say that it may be replaced")
+        foreign = sorted(place.name for place in _inside(self.folder) if not _belongs(place))
+        if foreign:
+            raise RecordingError(f"{self.folder} holds {foreign[0]}, which belongs to no recording: it is not replaced")
         self._partial = self.folder.with_name(f".{self.folder.name}.partial-{os.getpid()}")
         self._writers: dict[str, pq.ParquetWriter] = {}
 
@@ -129,6 +132,14 @@ def export(
         if not total:
             raise RecordingError("the store has nothing in that span of time, so there is nothing to export")
     return total
+
+
+def _inside(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _belongs(place: Path) -> bool:
+    return place.is_file() and (place.suffix == ".parquet" or place.name == "labels.json")
 
 
 def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -45,5 +45,19 @@ def test_refusals(tmp_path: Path) -> None:
     assert "is not there" in one_line(run("export", tmp_path / "x", "--store", tmp_path / "absent.db"), 1)
     assert run("export", tmp_path / "x", "--since", "2020-01-01", "--last", "1h", "--store", store).returncode == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s.db", "there"]
-    assert run("export", there, "--store", store, "--overwrite").returncode == 0
-    assert sorted(path.name for path in there.iterdir()) == ["gpu.parquet", "host.parquet"]
+    assert "holds mine.txt, which belongs to no recording" in one_line(
+        run("export", there, "--store", store, "--overwrite"), 1
+    )
+    assert (there / "mine.txt").read_text() == "mine"
+
+
+def test_what_is_replaced(tmp_path: Path) -> None:
+    """A recording is replaced where that is said, but by no part of itself: its labels would be lost."""
+    store, folder = filled(tmp_path / "s.db"), tmp_path / "r"
+    assert run("export", folder, "--store", store, "--last", "2h").returncode == 0
+    (folder / "labels.json").write_text("{}")
+    words = "export", tmp_path / "." / "r", "--overwrite", "--store"
+    assert "cannot be exported onto itself" in one_line(run(*words, folder), 1)
+    assert sorted(path.name for path in folder.iterdir()) == ["gpu.parquet", "host.parquet", "labels.json"]
+    assert run(*words, store).returncode == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["gpu.parquet", "host.parquet"]
