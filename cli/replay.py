@@ -14,7 +14,7 @@ import typer
 from cli import times
 from cli.config import judging, open_place, read_settings
 from cli.terminal import console, progress
-from store.contract import LATEST, Store
+from store.contract import LATEST, Store, StoreError
 from store.recording import RecordingError
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def replay(
     settings = read_settings(config)
     said: list[Verdict] = []
     with closing(open_place(folder, settings=settings)) as store:
-        span = store.span() or (0, 0)
+        span = store.span()
+        if span is None:
+            raise StoreError(f"{folder} holds no reading, so there is nothing to replay")
         with progress("replaying", span) as tell:
             watched = Watched(store, tell)
             detector = evaluation.detector_of(method, judging(settings), task, asked)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from store.embedded import Embedded
 from store.export import write_recording
 from tests.cli.conftest import SECOND, one_line, run
 
@@ -50,6 +51,12 @@ def test_nobody(tmp_path: Path) -> None:
     """A healthy fleet gives no line and 0."""
     done = run("replay", fleet(tmp_path / "r", None), "--json")
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_nothing_to_replay(tmp_path: Path) -> None:
+    """A store without a reading is no healthy fleet: it is said so, and the exit code tells it."""
+    Embedded(tmp_path / "s.db").close()
+    assert "holds no reading, so there is nothing to replay" in one_line(run("replay", tmp_path / "s.db"), 1)
 
 
 def test_machines_are_those_named(tmp_path: Path) -> None:
