@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 20.0
 """How long to wait for the answers about the libraries of running processes."""
+_CELL = 4096
 STYLE = {"on": "green", "off": "dim", "blocked": "bold red"}
 # What a reason is mended by, by a word of the reason.
 _MENDS = (
@@ -171,8 +172,11 @@ def _show(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from agent.threads import plain
+
     table = Table("what", "is", "why", "mend", box=None, pad_edge=False)
     for finding in findings:
-        state = Text(finding.state, STYLE[finding.state])
-        table.add_row(Text(finding.name), state, Text(finding.why), Text(finding.mend, "cyan"))
+        # Whose paths these are may have put into them what a terminal obeys.
+        name, why = (Text(plain(words, _CELL)) for words in (finding.name, finding.why))
+        table.add_row(name, Text(finding.state, STYLE[finding.state]), why, Text(finding.mend, "cyan"))
     console().print(table)

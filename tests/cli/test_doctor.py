@@ -144,15 +144,16 @@ def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.Monke
 
 
 def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What others may name as they like is printed as it is."""
-    odd = Finding("library /x/[/bold]libnccl[red].so", "blocked", "[/]", "")
+    """What others may name as they like is printed as it is, but for what a terminal would obey."""
+    odd = Finding("library /x/[/bold]libnccl[red].so\x1b[2J", "blocked", "[/]", "")
     monkeypatch.setattr("cli.doctor._surroundings", lambda: [odd])
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
     where = ["--config", str(config), "--store", str(tmp_path / "none.db")]
     result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["doctor", *where])
     assert result.exit_code == 1
-    assert "/x/[/bold]libnccl[red].so" in result.stdout
+    assert "/x/[/bold]libnccl[red].so?[2J" in result.stdout
+    assert "\x1b" not in result.stdout
 
 
 def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
