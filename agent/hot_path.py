@@ -108,4 +108,5 @@ class HotPath:
         if followed and all(followed):
             library.wanted_quiet = f"probes on its calls let go: {why}, and progress is read from memory"
         elif self._mode == "auto" or followed:
+            look.let_go = False
             library.reason = f"probes on its calls stay, though {why}: not all communicators can be read from memory"

@@ -40,6 +40,10 @@ class Inspector:
                 self._looks.watch(key, memory, layout)
         return told
 
+    def knows(self, pid: int, comm: int) -> bool:
+        """Whether a communicator was identified."""
+        return (pid, comm) in self._found
+
     def operations(self, pid: int, comm: int) -> int | None:
         """How many operations the library itself has counted on an identified communicator."""
         found, memory = self._found.get((pid, comm)), self._memory(pid)

@@ -115,13 +115,14 @@ class Nccl:
 
     def _listen(self, places: Any, rows: Any, living: Mapping[int, Trainee], clock: int) -> None:
         """Take in which operations the processes have asked for."""
-        known = {trainee.process for trainee in living.values()}
+        # Across a time in which calls went uncounted there is no rhythm.
+        known = {one.process for one in living.values() if not self._hot_path.quiet(one.process)}
         self._rhythms = {process: rhythm for process, rhythm in self._rhythms.items() if process in known}
         logs = self._logs.rows()
         self._turn += 1
         for place in places.tolist():
             trainee = living.get(int(rows[place]["tgid"]))
-            if trainee is None or logs[place]["tgid"] != trainee.process.pid:
+            if trainee is None or trainee.process not in known or logs[place]["tgid"] != trainee.process.pid:
                 continue
             rhythm = self._rhythms.setdefault(trainee.process, Rhythm())
             if rhythm.hurried or (place + self._turn) % LISTEN_EVERY == 0:
@@ -197,7 +198,7 @@ class Nccl:
                 counts[followed.process.pid] += int(slots[index]["operations"]) + int(slots[index]["queries"])
         calls = {}
         for pid, some in made.items():
-            readable = bool(some) and all(followed.count.in_step for _, followed in some)
+            readable = bool(some) and all(one.count.in_step and self._inspector.knows(pid, comm) for comm, one in some)
             unseen = self._communicators.announced(pid) - {comm for comm, _ in some}
             calls[pid] = Calls(counts[pid], readable, len(unseen))
         self._hot_path.judge(clock / 1e9, calls)
