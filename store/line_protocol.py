@@ -45,7 +45,7 @@ class _Form:
     """How the samples of one table with these columns and Python types are written."""
 
     tags: Callable[[Sequence[Any]], Sequence[Value]]
-    head: bytes
+    series: bytes
     numbers: Callable[[Sequence[Any]], Sequence[float]]
     """The time is the last of them."""
     whole: Callable[[Sequence[Any]], Sequence[int]] | None
@@ -64,7 +64,7 @@ def lines_of(batches: Iterable[Batch]) -> list[bytes]:
     Rows of one table, time, machine and device within one call are all kept; such a row of a later call replaces them.
     """
     lines: list[bytes] = []
-    seen: dict[tuple[bytes, bytes], int] = {}
+    seen: dict[tuple[bytes, ...], int] = {}
     shapes: dict[str, tuple[_Shape, _Form | None]] = {}
     for batch in batches:
         machine = tag(batch.machine)
@@ -80,13 +80,12 @@ def lines_of(batches: Iterable[Batch]) -> list[bytes]:
             if form is None or cells is None:
                 values, form = _converted(sample.table, shape[0], values)
                 cells = _cells(form, values) or []
-            head = form.head % (machine, *map(tag, form.tags(values)))
-            place = head, cells[-1]
+            tags = (machine, *map(tag, form.tags(values)))
+            place = (form.series, *tags, cells[-1])
             nth = seen[place] = seen.get(place, -1) + 1
-            where = b"%b,%b=%d" % (head, NTH.encode(), nth) if nth else head
             if form.texts:
                 cells[-1:-1] = map(text, form.texts(values))
-            lines.append(form.line % (where, *cells))
+            lines.append(form.line % (*tags, b",%b=%d" % (NTH.encode(), nth) if nth else b"", *cells))
     return lines
 
 
@@ -167,13 +166,14 @@ def _form(table: str, columns: tuple[str, ...], kinds: tuple[type, ...]) -> _For
             return None
         fields[found].append(at)
     names = [f"{field_name(table, columns[at], kind)}={_WRITTEN[kind]}" for kind in fields for at in fields[kind]]
+    series = ",".join([table, "machine=%b", *(f"{columns[at]}=%b" for at in keys)])
     return _Form(
         _pick(keys),
-        ",".join([table, "machine=%b", *(f"{columns[at]}=%b" for at in keys)]).encode(),
+        series.encode(),
         _pick([*fields["double"], *fields["int64"], len(columns)]),
         _pick(fields["int64"]) if fields["int64"] else None,
         _pick(fields["string"]) if fields["string"] else None,
-        f"%b {','.join([f'{ROW}=1i', *names])} %b".encode(),
+        f"{series}%b {','.join([f'{ROW}=1i', *names])} %b".encode(),
     )
 
 
