@@ -7,7 +7,7 @@ iterations are regular.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
@@ -21,6 +21,7 @@ from detector.forest import Forest, load
 from detector.lateness import Crowd
 from detector.ranks import Left, Ranks
 from detector.window import grown
+from detector.words import is_paired
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,8 +89,11 @@ class Culprits:
         people = left.processes[left.processes < len(self.since)]
         self.score, self.since, self.convicted = self.score[:, people], self.since[people], self.convicted[people]
 
-    def judge(self, now: int, ranks: Ranks, crowd: Crowd) -> list[Suspect]:
-        """Who makes the iterations of a task longer, TOP of each at most, the first one first; `now` in Unix ns."""
+    def judge(self, now: int, ranks: Ranks, crowd: Crowd, caution: float = 1.0) -> list[Suspect]:
+        """Who makes the iterations of a task longer at `now` (Unix ns), TOP of each at most, the first one first.
+
+        `caution` is how many times the usual sum convicts.
+        """
         people = (int(crowd.seat.max()) + 1,)
         self.score = grown(self.score, (2, *people), 0.0)
         self.since, self.convicted = grown(self.since, people, 0), grown(self.convicted, people, False)
@@ -98,7 +102,7 @@ class Culprits:
             self.score[:, crowd.seat] *= _KEPT
             if not np.isnan(window.longer).all():
                 self._add_up(begun, ranks, crowd, window)
-        return self._suspects(crowd)
+        return self._suspects(crowd, SURE * caution)
 
     def _add_up(self, begun: int, ranks: Ranks, crowd: Crowd, window: Window) -> None:
         """Add this window's shares of the blame to each process's sums."""
@@ -118,7 +122,7 @@ class Culprits:
         self.since[crowd.seat[fresh]] = begun
         self.score[:, crowd.seat] += found / np.maximum(spoke, 1)
 
-    def _suspects(self, crowd: Crowd) -> list[Suspect]:
+    def _suspects(self, crowd: Crowd, enough: float) -> list[Suspect]:
         score = np.where(crowd.task >= 0, self.score[:, crowd.seat], 0.0)
         most, late = score.max(0), score[LATE] >= score[SLOW]
         self.convicted[crowd.seat] &= most >= SAID
@@ -130,7 +134,7 @@ class Culprits:
                 continue  # it is the task, and nobody in it
             first, elsewhere = order[0], order[crowd.machine[order] != crowd.machine[order[0]]]
             apart = most[first] > _APART * most[elsewhere].max(initial=0.0)
-            self.convicted[crowd.seat[first]] |= bool(apart and late[first] and most[first] >= SURE)
+            self.convicted[crowd.seat[first]] |= bool(apart and late[first] and most[first] >= enough)
             for at in order[:TOP][most[order[:TOP]] >= _NOTHING]:
                 seat, kind = crowd.seat[at], KINDS[LATE if late[at] else SLOW]
                 sure = bool(self.convicted[seat])
@@ -138,16 +142,16 @@ class Culprits:
         return found
 
 
-def sentences(suspects: Sequence[Suspect], who: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str], str]:
-    """By task and machine of the suspects, in words, all whom its task suspects; `who` each process is.
+def sentences(suspects: Sequence[Suspect], who: Mapping[int, tuple[str, str, str]]) -> dict[tuple[str, str], str]:
+    """By task and machine of the suspects, in words, all whom its task suspects.
 
-    That is its name, its task and its machine.
+    `who` each process is: its name, its task and its machine.
     """
     said: dict[str, list[str]] = {}
     for suspect in suspects:
         name, task, _ = who[suspect.process]
         what = "comes late" if suspect.kind == "late" else "communicates slowly"
-        said.setdefault(task, []).append(f"{name} {what} ({suspect.score:.1f})")
+        said.setdefault(task, []).append(f"{name} {what} ({suspect.score:.1f} windows)")
     places = [who[suspect.process][1:] for suspect in suspects]
     return {(task, machine): f"by how long operations take: {', then '.join(said[task])}" for task, machine in places}
 
@@ -218,7 +222,5 @@ def _most_of(values: Floats, task: Ints) -> Floats:
 
 def _paired(ranks: Ranks, crowd: Crowd) -> Bools:
     """Whether a communicator is used to send and receive, rank by rank."""
-    kinds = np.char.lower(ranks.operation[crowd.live].astype(str))
-    said = np.char.startswith(kinds, "send") | np.char.startswith(kinds, "recv")
-    paired: Bools = np.bincount(crowd.comm, said)[crowd.comm] > 0
+    paired: Bools = np.bincount(crowd.comm, is_paired(ranks.operation[crowd.live]))[crowd.comm] > 0
     return paired

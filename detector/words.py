@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from store.catalogue import METRICS, Metric
 
@@ -74,6 +78,13 @@ def named(operation: str) -> str:
     """An operation as people say it: `AllReduce (f32 × 1024)`."""
     kind, _, rest = operation.partition(":")
     return f"{kind} ({rest.replace(':', ' × ')})" if rest else kind or "an operation"
+
+
+def is_paired(operations: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which operations, as the store writes them, go from rank to rank: they differ between ranks by nature."""
+    kinds = np.char.lower(operations.astype(str))
+    found: NDArray[np.bool_] = np.char.startswith(kinds, "send") | np.char.startswith(kinds, "recv")
+    return found
 
 
 def comparison(who: str, key: str, value: float, usual: float, peers: int) -> str:

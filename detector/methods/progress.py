@@ -24,7 +24,7 @@ from detector.rows import NEVER, Rows
 from detector.standing import Standing, standing_of
 from detector.tasks import Tasks
 from detector.verdict import Finding, Level, Verdict
-from detector.words import named, subject
+from detector.words import is_paired, named, subject
 
 Ints = NDArray[np.int64]
 _MOVES_NS, _MOVES_PERIODS = SECOND // 2, 2.5
@@ -87,7 +87,7 @@ class Progress:
         np.maximum.at(front, standing.comm, np.nan_to_num(standing.lead, nan=-np.inf))
         lag = front[standing.comm] - standing.lead
         names = self.series.operation[standing.place].astype(str)
-        paired = np.isin(standing.comm, standing.comm[_is_paired(names)])
+        paired = np.isin(standing.comm, standing.comm[is_paired(names)])
         root = standing.stuck & ~paired & (lag >= 1) & ~standing.waits
         out = []
         for comm in np.unique(standing.comm[root]):
@@ -123,10 +123,10 @@ class Progress:
             if not len(mine):
                 continue
             mine = mine[standing.lead[mine] == np.nanmax(standing.lead[mine])]
-            if len(set(names[mine])) < 2 or _is_paired(names[mine]).any() or "" in names[mine]:
+            if len(set(names[mine])) < 2 or is_paired(names[mine]).any() or "" in names[mine]:
                 continue
             # Two ranks alone cannot outvote each other: communicators of the same size vote with them.
-            voters = mine if len(mine) > 2 else np.flatnonzero((ranks == ranks[mine[0]]) & ~_is_paired(names))
+            voters = mine if len(mine) > 2 else np.flatnonzero((ranks == ranks[mine[0]]) & ~is_paired(names))
             (usual, most), *others = Counter(names[voters].tolist()).most_common()
             odd = [at for at in mine if names[at] != usual]
             if most > sum(count for _, count in others) and 3 * len(odd) <= len(voters):
@@ -226,16 +226,19 @@ class Progress:
         np.maximum.at(moved, team[standing.process], ranks.times["moved"][standing.place])
         running = now - moved[team] <= _MOVES_NS + _MOVES_PERIODS * ranks.period
         crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, running)
-        who = [(idents[place], self.teams[of]) for place, of in zip(standing.place[first], team, strict=True)]
-        found = self.lateness.judge(now, ranks, crowd, self.config.caution_of("progress"))
-        suspects = self.culprits.judge(now, ranks, crowd)
-        self.told = sentences(suspects, [(subject(*_who(ident)), task, ident[0]) for ident, task in who])
+        caution = self.config.caution_of("progress")
+        found = self.lateness.judge(now, ranks, crowd, caution)
+        suspects = self.culprits.judge(now, ranks, crowd, caution)
         known = {late.process for late in found}
-        out = [self._standing_out(now, late, *who[late.process]) for late in found]
-        return out + [
-            self._longer_by(now, suspect, *who[suspect.process])
-            for suspect in suspects
-            if suspect.sure and suspect.process not in known
+        who = {
+            at: (idents[standing.place[first[at]]], self.teams[team[at]])
+            for at in known | {suspect.process for suspect in suspects}
+        }
+        self.told = sentences(suspects, {at: (subject(*_who(i)), task, i[0]) for at, (i, task) in who.items()})
+        alone = [one for one in suspects if one.sure and one.process not in known]
+        return [
+            *(self._standing_out(now, late, *who[late.process]) for late in found),
+            *(self._longer_by(now, suspect, *who[suspect.process]) for suspect in alone),
         ]
 
     def _seat(self, tasks: Tasks) -> None:
@@ -270,7 +273,7 @@ class Progress:
             *(now, task, machine, device, "progress", "nccl.active_ratio"),
             *(suspect.score, suspect.since, "warn", message),
         )
-        return Finding(verdict, False, suspect.score / SURE)
+        return Finding(verdict, False, suspect.score / SURE / self.config.caution_of("progress"))
 
     def explained(self, finding: Finding) -> Finding:
         """The same, with what the durations of operations say of its machine."""
@@ -290,13 +293,6 @@ class Progress:
         """Who is meant, with its rank where that is known: `m03 gpu:0 (rank 24)`."""
         rank = self.series.floats["rank"][place]
         return subject(machine, device) + ("" if np.isnan(rank) else f" (rank {rank:.0f})")
-
-
-def _is_paired(names: NDArray[Any]) -> NDArray[np.bool_]:
-    """Send and Recv differ between ranks by nature."""
-    kinds = np.char.lower(names.astype(str))
-    found: NDArray[np.bool_] = np.char.startswith(kinds, "send") | np.char.startswith(kinds, "recv")
-    return found
 
 
 def _who(ident: tuple[str, ...]) -> tuple[str, str | None]:
