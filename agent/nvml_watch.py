@@ -59,6 +59,8 @@ class Watch:
     def read(self, now: int, slow: bool) -> list[dict[str, Any]]:
         """What the child has said since the last reading and to this one."""
         self._left = [child for child in self._left if not child.ended()]
+        if self._asked is not None:
+            self._asked = min(self._asked, now)  # a clock that was set back is no reason to wait
         try:
             if self._child is None and not self._begin(now):
                 return []

@@ -211,6 +211,18 @@ def test_a_clock_set_forward_is_no_hang(reader: Reader) -> None:
     assert not reader.told("nvml_stalled")
 
 
+def test_a_clock_set_back_hides_no_hang(reader: Reader) -> None:
+    """What hangs while the clock is set back by an hour is told as soon as at any other time."""
+    reader.gpus.set(2, hang=1)
+    reader.patient = False
+    reader.read()
+    reader.read(-3600.0)
+    for _ in range(10):
+        reader.read()
+    assert [event["device"] for event in reader.told("nvml_stalled")] == ["gpu:2"]
+    reader.gpus.set(2, hang=0)
+
+
 def test_a_child_that_dies_is_started_anew(reader: Reader) -> None:
     """It is counted, said once, and readings come back."""
     os.kill(reader.child, 9)
