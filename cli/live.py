@@ -31,7 +31,7 @@ class _Screen:
 
     def show(self, headline: str, found: Standing, suspicions: Mapping[str, float]) -> None:
         machines = {
-            name: replace(machine, readings={**machine.readings, "evidence": suspicions.get(name, 0.0)})
+            name: replace(machine, readings={"evidence": suspicions.get(name, 0.0), **machine.readings})
             for name, machine in found.machines.items()
         }
         verdicts = [
@@ -39,9 +39,8 @@ class _Screen:
             for verdict in found.verdicts
         ]
         opinion = verdicts or [Text("detector: nobody is unlike its peers", "green" if found.machines else "dim")]
-        self._live.update(
-            Group(Text(headline, "bold"), table(replace(found, machines=machines)), *opinion), refresh=True
-        )
+        drawn = table(replace(found, machines=machines), self._live.console.width)
+        self._live.update(Group(Text(headline, "bold"), drawn, *opinion), refresh=True)
 
     def say(self, line: str) -> None:
         self._live.console.print(line, highlight=False, markup=False)

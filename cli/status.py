@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ MOST = 8
 """So many machines are named in one line."""
 ROWS = 40
 """So many machines are listed whatever they are, and of more so many that are not ok: what fits on a screen."""
+_GAP = 2
 
 
 def status(
@@ -73,7 +75,7 @@ def show(found: Standing, place: str, most: int) -> None:
     screen = console()
     listed = worst(found, most)
     if listed.machines:
-        screen.print(table(listed))
+        screen.print(table(listed, screen.width))
     if len(listed.machines) < len(found.machines):
         screen.print(Text(f"{_left_out(found, listed)}; --all lists every machine", "dim"))
     for verdict in found.verdicts[:most]:
@@ -112,24 +114,33 @@ def _named(machines: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= MOST else f"{', '.join(names[:MOST])} … ({len(names)} in all)"
 
 
-def table(found: Standing) -> Table:
-    """One row a machine: how it stands, when it was read, its key readings."""
+def table(found: Standing, width: int) -> Table:
+    """One row a machine: how it stands, when it was read, and as many of its key readings as `width` columns hold."""
     from rich.table import Table
     from rich.text import Text
 
     names = list(dict.fromkeys(name for machine in found.machines.values() for name in machine.readings))
-    picture = Table("machine", "is", "read", *(name.replace("_", " ") for name in names), box=None, pad_edge=False)
-    for column in picture.columns[2:]:
-        column.justify = "right"
-    for name, machine in found.machines.items():
-        cells = (machine.readings.get(reading) for reading in names)
-        picture.add_row(
-            Text(name),
-            Text(machine.level, STYLE[machine.level]),
-            f"{times.ago(machine.age_s)} ago",
-            *("" if cell is None else _figure(cell) for cell in cells),
-        )
+    columns = [["machine", *found.machines], ["is", *(machine.level for machine in found.machines.values())]]
+    columns.append(["read", *(f"{times.ago(machine.age_s)} ago" for machine in found.machines.values())])
+    for name in names:
+        cells = (machine.readings.get(name) for machine in found.machines.values())
+        columns.append([name.replace("_", " "), *("" if cell is None else _figure(cell) for cell in cells)])
+    heads, *rows = zip(*fitting(columns, width), strict=True)
+    picture = Table(box=None, pad_edge=False)
+    for at, head in enumerate(heads):
+        picture.add_column(head, justify="right" if at > 1 else "left", no_wrap=True)
+    for name, level, *rest in rows:
+        picture.add_row(Text(name), Text(level, STYLE[level]), *rest)
     return picture
+
+
+def fitting(columns: list[list[str]], width: int) -> list[list[str]]:
+    """All columns where they fit; else their heads a word a line, and the first ones, three at least: none is cut."""
+    if sum(max(map(len, column)) + _GAP for column in columns) - _GAP <= width:
+        return columns
+    narrow = [[head.replace(" ", "\n"), *cells] for head, *cells in columns]
+    ends = accumulate(max(len(line) for cell in column for line in cell.split("\n")) + _GAP for column in narrow)
+    return narrow[: max(3, sum(end - _GAP <= width for end in ends))]
 
 
 def _figure(value: float) -> str:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from cli.standing import standing
+from cli.status import fitting, table
 from store.embedded import Embedded
 from store.sample import Batch, Sample
 from tests.cli.conftest import SECOND, host, one_line, run, verdict
@@ -65,6 +70,35 @@ def test_a_fleet_gone_silent(tmp_path: Path) -> None:
     assert lines[82] == "4 more open verdicts; --all has them"
     assert lines[83].endswith("silent: m044, m045, m046, m047, m048, m049, m050, m051 … (38 in all)")
     assert len(lines) == 84
+
+
+@given(
+    st.lists(st.text("abc ", min_size=1).map(lambda head: " ".join(head.split()) or "a"), min_size=3, max_size=9),
+    st.integers(1, 90),
+    st.integers(0, 19),
+)
+def test_a_narrow_terminal(heads: list[str], width: int, cell: int) -> None:
+    """What is shown is shown whole: the first columns, three at least, as many as fit, all if all do."""
+    columns = [[head, "x" * cell] for head in heads]
+    shown = fitting(columns, width)
+    wide = [max(len(line) for text in column for line in text.split("\n")) for column in shown]
+    assert [column[0].replace("\n", " ") for column in shown] == heads[: len(shown)]
+    assert len(shown) == 3 or sum(wide) + 2 * len(wide) - 2 <= width
+    if sum(max(len(head), cell) for head in heads) + 2 * len(heads) - 2 <= width:
+        assert shown == columns
+
+
+def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
+    """A long name, its level and the time are not cut where a terminal is narrow; readings that fit stand beside."""
+    store, name = Embedded(tmp_path / "s.db"), "rack-07-slot-283"
+    store.write([host(name, n * SECOND, n / 100, n) for n in (60, 80)])
+    found = standing(store, 82 * SECOND, 30 * SECOND)
+    store.close()
+    screen = Console(width=40, file=StringIO())
+    screen.print(table(found, screen.width))
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[-1].split() == [name, "ok", "2", "s", "ago", "0.7"]
+    assert max(map(len, lines)) <= 40
 
 
 def test_readings(tmp_path: Path) -> None:
