@@ -3,5 +3,5 @@
 import os
 
 # Before numpy is imported, here or in a child: its library of linear algebra, which nothing here asks for anything,
-# would begin a thread for each of 64 processors, as many as a unit may have in all.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# would begin a thread for each of 64 processors. That is as many as a unit may have, and more memory than a child.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
