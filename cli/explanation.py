@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from detector.irregularity import Irregular
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
-_WIDTH = 32
+_WIDTH, _LEAST, _BESIDE = 32, 8, 100
+"""Blocks of a curve, and the fewest; so many columns take what stands beside it."""
 _STACKS = 8
 
 
@@ -150,7 +151,7 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
         screen.print(Text(f"because   {', '.join(sign_words(sign) for sign in kind.signs)}"))
     screen.print(Text(f"next      {kind.kind.advice}\n"))
     if explained.moved:
-        screen.print(_table(explained))
+        screen.print(_table(explained, max(_LEAST, min(_WIDTH, screen.width - _BESIDE))))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
     for one_look in explained.closeups:
         *lines, ends = closer_lines(one_look)
@@ -186,31 +187,33 @@ def _standstill(explained: Explanation) -> None:
         screen.print(Text(f"{len(heads) - _STACKS} more groups: --json has them all", "dim"))
 
 
-def _table(explained: Explanation) -> Table:
+def _table(explained: Explanation, blocks: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     since = explained.verdict.since
     names = ("onset", "reading", "device", "", "before", "since then", "its peers", "effect")
     table = Table(*names, box=None, pad_edge=False)
-    for at in (0, 4, 5, 6, 7):
-        table.columns[at].justify = "right"
+    for at, column in enumerate(table.columns):
+        column.justify = "right" if at in (0, 4, 5, 6, 7) else "left"
+        column.no_wrap = at != 1  # where it is narrow a reading's name is folded, and no curve or figure cut
+    table.columns[1].overflow = "fold"
     for moved in explained.moved:
         sides = [figure(value, moved.key) for value in (moved.before, moved.value, moved.usual)]
         style = "bold" if moved.key == explained.verdict.metric else ""
         name = Text(moved.key, style)
         table.add_row(
-            after(moved.onset, since), name, moved.device or "", sparks(moved), *sides, f"{moved.effect:+.1f}"
+            after(moved.onset, since), name, moved.device or "", sparks(moved, blocks), *sides, f"{moved.effect:+.1f}"
         )
     return table
 
 
-def sparks(moved: Moved) -> Text:
-    """Two lines of blocks on one scale: the machine, marked where it leaves its peers' band, above their median."""
+def sparks(moved: Moved, most: int = _WIDTH) -> Text:
+    """Two lines of `most` blocks: the machine, marked where it leaves its peers' band, above the peers' median."""
     from rich.text import Text
 
     rows = np.stack([moved.machine, *moved.band])
-    parts = np.array_split(rows, min(_WIDTH, rows.shape[1]), axis=1)
+    parts = np.array_split(rows, min(most, rows.shape[1]), axis=1)
     counts = [np.maximum((~np.isnan(part)).sum(1), 1) for part in parts]
     mean = np.stack([np.nansum(part, axis=1) / count for part, count in zip(parts, counts, strict=True)])
     mean[np.stack([np.isnan(part).all(1) for part in parts])] = np.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
@@ -121,6 +122,14 @@ def test_in_words(place: Path) -> None:
     assert "█" in row
     assert "1.2 GHz" in row
     assert f"event xid:13 gpu:1 (warn): {RUDE}" in done.stdout
+
+
+def test_a_narrow_terminal(place: Path) -> None:
+    """On 80 columns a curve still ends where it ends, and a long name stands over several lines: nothing is cut."""
+    done = run("show", "1", "--store", place, COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1")
+    said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert "its peers  effect" in said
+    assert "…" not in said
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
