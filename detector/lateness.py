@@ -24,7 +24,7 @@ SIGNALS = 3
 BOUND = 0.16
 """The least sum over a process's communicators that counts, in shares of time."""
 _SMOOTH_S = 3.0
-_WARM = 15  # readings that make a norm
+_WARM = 15  # readings that make a norm, if it then says how things are
 _NORM_S = 300.0
 _STEP = 1.5  # the strongest second counts that many weak ones
 _ENOUGH = 8.0  # seconds at twice the bound that convict
@@ -76,6 +76,8 @@ class Lateness:
     """[signal, series]."""
     norm: Floats = field(default_factory=lambda: np.zeros((SIGNALS, 0)))
     age: Floats = field(default_factory=lambda: np.zeros(0))
+    heard: Floats = field(default_factory=lambda: np.zeros(0))
+    """By series the most ranks of its communicator that were heard at once."""
     total: Floats = field(default_factory=lambda: np.zeros((2, 0)))
     """[LATE or SENDING, process]: the newest sums."""
     evidence: Floats = field(default_factory=lambda: np.zeros(0))
@@ -90,7 +92,8 @@ class Lateness:
         """Forget the series and processes that are not left."""
         series = left.series[left.series < len(self.age)]
         self.comm = left.renumbered(self.comm[series])
-        self.smooth, self.norm, self.age = self.smooth[:, series], self.norm[:, series], self.age[series]
+        self.smooth, self.norm = self.smooth[:, series], self.norm[:, series]
+        self.age, self.heard = self.age[series], self.heard[series]
         people = left.processes[left.processes < len(self.evidence)]
         self.total = self.total[:, people]
         for name in ("evidence", "since", "looks", "firsts", "convicted"):
@@ -133,13 +136,12 @@ class Lateness:
         """[signal, series]: by how much each is more than usual."""
         size = len(ranks.number)
         self.smooth, self.norm = (grown(a, (SIGNALS, size), 0.0) for a in (self.smooth, self.norm))
-        self.age = grown(self.age, (size,), 0.0)
+        self.age, self.heard = grown(self.age, (size,), 0.0), grown(self.heard, (size,), 0.0)
         self.comm = grown(self.comm, (size,), -1)
         out = np.zeros((SIGNALS, len(crowd.live)))
         runs = crowd.running[crowd.process]
         live, comm, process = crowd.live[runs], crowd.comm[runs], crowd.process[runs]
-        self.age[live[self.comm[live] != ranks.code[live]]] = 0.0
-        self.comm[live] = ranks.code[live]
+        self._begin(ranks, live, comm)
         fresh, warm = self.age[live] == 0, self.age[live] >= _WARM
         self.age[live] += 1
         calm = self.evidence[seats][process] <= 0
@@ -151,7 +153,23 @@ class Lateness:
             norm = np.where(fresh, now, self.norm[signal, live])
             self.norm[signal, live] = norm + pace * (now - norm)
             out[signal, runs] = np.where(warm, smooth - norm, 0.0)
+        self._check(live, process)
         return out
+
+    def _begin(self, ranks: Ranks, live: Ints, comm: Ints) -> None:
+        """Learn anew what is usual in a communicator of which more ranks are heard, and for whom it is another."""
+        heard = np.bincount(comm, ~np.isnan(ranks.floats["active"][live]))[comm]
+        other = self.comm[live] != ranks.code[live]
+        self.age[live[other | (heard > self.heard[live])]] = 0.0
+        self.heard[live] = np.where(other, heard, np.maximum(heard, self.heard[live]))
+        self.comm[live] = ranks.code[live]
+
+    def _check(self, live: Ints, process: Ints) -> None:
+        """A norm that does not say how things are when it is made was learned while the task came up: once more."""
+        made = self.age[live] == _WARM
+        gaps = (self.smooth - self.norm)[:OTHERS, live] * made
+        wrong = np.array([np.abs(np.bincount(process, gap)) > BOUND for gap in gaps]).any(0)
+        self.age[live[made & wrong[process]]] = 0.0
 
     def _add_up(self, now: int, score: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
         seats = crowd.seat

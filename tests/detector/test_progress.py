@@ -194,3 +194,26 @@ def test_a_partner_that_recovers_leaves_nobody_late(memory: Any) -> None:
     pairs = ["ab", "ab", "cd", "cd", "ef", "ef"]
     found = ranks(memory, stops_at=60, comms=pairs, columns={"active_ratio": active})
     assert [v for v in found if v.kind == "progress"] == []
+
+
+def test_who_is_heard_before_the_others_is_not_late_when_they_come(memory: Any) -> None:
+    """What was usual among the first ranks heard is no measure once the rest of the communicator is heard."""
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(10).normal(0, 0.01, step.shape)
+        first = np.where(np.arange(6) == 1, 0.8, np.where(np.arange(6) == 5, 0.3, np.nan))
+        return noise + np.where(step < 13, first, 0.4)
+
+    found = ranks(memory, stops_at=60, columns={"active_ratio": active})
+    assert [v for v in found if v.kind == "progress"] == []
+
+
+def test_a_slow_start_is_no_measure(memory: Any) -> None:
+    """A rank that waits for the others while the task comes up is not late when it does so no more."""
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(11).normal(0, 0.01, step.shape)
+        return 0.4 + noise + (step < 12) * np.where(np.arange(6) == 2, 0.45, -0.25)
+
+    found = ranks(memory, stops_at=60, columns={"active_ratio": active})
+    assert [v for v in found if v.kind == "progress"] == []
