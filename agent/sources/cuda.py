@@ -9,6 +9,7 @@ import numpy as np
 
 from agent.config import CUDA_CALLS
 from agent.context import Context
+from agent.processes import Process
 from bpf.maps import Map
 from store.sample import Sample, Value
 
@@ -28,6 +29,7 @@ class Cuda:
         self._training = context.training
         self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
         self._processes = processes
+        self._synchronized: dict[Process, int] = {}  # ns, as last told
 
     def read(self, now: int) -> list[Sample]:
         """A row for each GPU whose processes live."""
@@ -35,6 +37,8 @@ class Cuda:
         entries = entries[np.flatnonzero(entries["tgid"])]
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
+        there = {trainee.process for trainee in living.values()}
+        self._synchronized = {process: ns for process, ns in self._synchronized.items() if process in there}
         rows: dict[str, dict[str, Value]] = {}
         for entry in entries:
             pid = int(entry["tgid"])
@@ -42,7 +46,7 @@ class Cuda:
             if trainee is None:
                 continue
             row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})
-            values = self._values(entry, clock)
+            values = self._values(trainee.process, entry, clock)
             if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
                 del values["synchronize_seconds_total"]
             for column, value in values.items():
@@ -52,17 +56,25 @@ class Cuda:
     def close(self) -> None:
         """The maps are the loader's."""
 
-    def _values(self, entry: Any, clock: int) -> dict[str, float]:
-        since = int(entry["synchronize_since"])
-        waiting = max(clock - since, 0) if since else 0
+    def _values(self, process: Process, entry: Any, clock: int) -> dict[str, float]:
         values: dict[str, float] = {
             "synchronize_calls_total": int(entry["synchronize_calls"]),
-            "synchronize_seconds_total": (int(entry["synchronize_ns"]) + waiting) / 1e9,
+            "synchronize_seconds_total": self._waited(process, entry, clock) / 1e9,
         }
         for column, (field, group) in _GROUP_OF.items():
             if group in self._groups:
                 values[column] = int(entry[field])
         return values
+
+    def _waited(self, process: Process, entry: Any, clock: int) -> int:
+        """Ns of waits that are over and of the one under way. Of several threads the kernel knows when one began.
+
+        The wait of another one drops out of sight until it is over: the total stands still then, and does not fall.
+        """
+        since = int(entry["synchronize_since"])
+        waited = int(entry["synchronize_ns"]) + (max(clock - since, 0) if since else 0)
+        self._synchronized[process] = max(waited, self._synchronized.get(process, 0))
+        return self._synchronized[process]
 
 
 def open_source(context: Context) -> Cuda:
