@@ -1,0 +1,16 @@
+"""The page of the emulated fleet tells of every fault."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from emulator.faults import KINDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_fault_is_explained() -> None:
+    """Each fault has a row of its own: what it does, and what shows it."""
+    told = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", (ROOT / "docs/emulator.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(set(KINDS) - {"none"})
