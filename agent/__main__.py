@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 import threading
+from _thread import start_new_thread
 from pathlib import Path
 
 import msgspec
@@ -34,14 +35,19 @@ class Told(msgspec.Struct, frozen=True):
     nats: NatsConfig
 
 
+def end_by_signals(stop: threading.Event) -> None:
+    """Have SIGTERM and Ctrl-C set the event: on another thread, for the first may hold the event's lock just now."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
+
+
 def run(told: Told) -> None:
     """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
     sink = open_sink(told.store, told.influxdb, told.nats)
     # What is on a stream cannot be asked for.
     orders = None if is_stream(told.store) else open_orders(told.store, told.influxdb, told.agent.name)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    end_by_signals(stop)
 
     def prune(now: int) -> None:
         if not isinstance(sink, Embedded):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -206,6 +208,17 @@ def test_run_ends_when_told() -> None:
     times = [batch.time for batch in store.kept]
     assert times == sorted(set(times))
     assert {batch.machine for batch in store.kept} == {"m3"}
+
+
+def test_a_signal_at_any_moment_ends_it() -> None:
+    """Also one that comes while the event that is waited for is locked by the very thread that handles it."""
+    code = (
+        "import os, signal, threading\nfrom agent.__main__ import end_by_signals\n"
+        "stop = threading.Event()\nend_by_signals(stop)\n"
+        "with stop._cond:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "assert stop.wait(30.0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_many_files_can_be_open() -> None:
