@@ -38,6 +38,7 @@ _KEPT = 0.85  # of the sums, from window to window
 _APART = 2.0  # times as much as on any other machine of the task
 _ALIKE = 0.5  # of the largest sum
 _NOTHING = 0.1  # what is left of a sum that was something
+_WORTH_ASKING = 0.25  # of what iterations are longer
 _TINY = 1e-12
 _QUARTILE = 0.6745  # of a normal distribution, in standard deviations
 
@@ -170,8 +171,8 @@ def _abnormal(witness: int, window: Window, judged: _Judged) -> tuple[Bools, Flo
     about = About(size, judged.paired, mean_of(judged.group, excess))
     samples = features(elapsed, usual, judged.longer, about)
     wrong = np.zeros(len(mean), bool)
-    # What is no longer than usual is normal without asking.
-    asked = np.flatnonzero(samples[:, FEATURES.index("fences")] > 0)
+    # What is no longer than usual, or explains nothing, is normal without asking.
+    asked = np.flatnonzero((samples[:, FEATURES.index("fences")] > 0) & (excess > _WORTH_ASKING * judged.longer))
     wrong[asked] = _shipped().probability(samples[asked]) > ABNORMAL
     return wrong & (excess > 0), excess
 

@@ -45,17 +45,21 @@ class Forest:
 
     def probability(self, samples: NDArray[np.floating[Any]]) -> Floats:
         """[sample]: the mean of the trees' shares, for samples [sample, feature]."""
-        total = np.zeros(len(samples))
+        total, flat = np.zeros(len(samples)), np.ascontiguousarray(samples, np.float64).reshape(-1)
+        row = np.arange(len(samples)) * samples.shape[1]
         for tree in range(len(self.feature)):
-            node = np.zeros(len(samples), np.int64)
-            active = np.arange(len(samples))
-            while len(active):
-                asked = self.feature[tree, node[active]]
-                inner = asked != _LEAF
-                active, asked = active[inner], asked[inner]
-                here = node[active]
-                lower = samples[active, asked] <= self.threshold[tree, here]
-                node[active] = np.where(lower, self.left[tree, here], self.right[tree, here])
+            leaf, asked, threshold = (
+                self.feature[tree] == _LEAF,
+                np.maximum(self.feature[tree], 0),
+                self.threshold[tree],
+            )
+            # A leaf is its own child: all samples take as many steps, with no look at who has arrived.
+            own = np.arange(len(leaf))
+            children = np.stack([np.where(leaf, own, side[tree]) for side in (self.right, self.left)], 1).reshape(-1)
+            node, level = np.zeros(len(samples), np.int64), np.zeros(1, np.int64)
+            while not leaf[level].all():
+                node = children[2 * node + (flat[row + asked[node]] <= threshold[node])]
+                level = np.unique(children[np.concatenate([2 * level, 2 * level + 1])])
             total += self.share[tree, node]
         return total / len(self.feature)
 
