@@ -49,14 +49,20 @@ class Commands(TyperGroup):
         except (OSError, ValueError) as error:
             if ctx.params.get("debug"):
                 raise
-            lines = str(error).splitlines() or [type(error).__name__]
-            sys.stderr.write(f"peerwatch: {lines[0]}\n")
+            sys.stderr.write(f"peerwatch: {_line(error)}\n")
             raise typer.Exit(_failure(ctx)) from error
         except Exception as error:
             # A wrong option is 2 everywhere but to `status`, whose 2 says that a machine is faulty.
             if getattr(error, "exit_code", None) == 2 and not isinstance(error, typer.Exit):
                 error.exit_code = _failure(ctx, 2)  # type: ignore[attr-defined]
             raise
+
+
+def _line(error: OSError | ValueError) -> str:
+    """What the error says; of the operating system's own errors the file and the reason, without their number."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _failure(ctx: Any, code: int = FAILED) -> int:

@@ -72,8 +72,12 @@ def _log(place: str, spool_folder: str) -> Path:
 
 @contextmanager
 def _agent(command: list[str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
-    said.parent.mkdir(parents=True, exist_ok=True)
-    with said.open("ab") as log:
+    try:
+        said.parent.mkdir(parents=True, exist_ok=True)
+        log = said.open("ab")
+    except OSError as error:
+        raise OSError(f"{said} cannot be written: {error.strerror}; run as root, or name another --store") from error
+    with log:
         agent = subprocess.Popen(command, stderr=log, start_new_session=True)
     try:
         yield agent

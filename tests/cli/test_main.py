@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.main import Commands, app
 from tests.cli.conftest import ROOT, one_line, run
 
 COMMANDS = ("demo", "status", "doctor", "up", "replay", "simulate", "export", "copy", "agent", "detector")
@@ -46,6 +47,15 @@ def test_wrong_options() -> None:
     assert run("stat").returncode == 2
     assert run("replay", "--nonsense").returncode == 2
     assert run("status", "--nonsense").returncode == 3
+
+
+def test_what_the_system_refuses(tmp_path: Path) -> None:
+    """An error of the operating system's is told by file and reason, without its number."""
+    little = typer.Typer(cls=Commands)
+    little.callback()(lambda: None)
+    little.command("read")(lambda: print((tmp_path / "none").read_text()))
+    done = CliRunner().invoke(little, ["read"])
+    assert (done.exit_code, done.stderr) == (1, f"peerwatch: {tmp_path}/none: No such file or directory\n")
 
 
 def test_debug_shows_where(tmp_path: Path) -> None:

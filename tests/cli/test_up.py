@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.places import open_store
+from tests.cli.conftest import one_line, run
 from tests.conftest import running
 
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "up"]
@@ -37,6 +38,14 @@ def test_up_fills_the_store_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     assert rows >= 3
     assert process.returncode == 130
     assert running(str(place)) == []
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    """Where what the agent says has no place, one line tells so and what mends it, and no agent is left."""
+    (tmp_path / "s.agent.log").mkdir()
+    done = run("up", "--store", tmp_path / "s.db")
+    assert "s.agent.log cannot be written: Is a directory; run as root, or name another --store" in one_line(done, 1)
+    assert running(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("text", ["[agent]\nsauces = []\n", "store = 5\n", "[agent]\nperiod_seconds = -1\n"])
