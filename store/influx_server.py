@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 NO_ANSWER = 0
-_PIECE_BYTES = 1 << 18
+_PIECE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
