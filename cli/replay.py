@@ -79,6 +79,9 @@ def replay(
     strangers = sorted(set(asked or ()) - watched.machines)
     if strangers:
         raise RecordingError(f"{folder} has no machine {strangers[0]}; it has {_some(sorted(watched.machines))}")
+    there = detector.state.tasks.names()
+    if task and task not in there:
+        raise RecordingError(f"{folder} has no task {task}; it has {_some(sorted(there)) or 'none'}")
     for sentence in detector.without_peers():
         typer.echo(sentence, err=True)
     if not json:

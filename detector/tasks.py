@@ -93,14 +93,21 @@ class Tasks:
         self._stale |= changed
         self.version += changed
 
+    def names(self) -> frozenset[str]:
+        """All tasks that machines work for, be they asked about or not."""
+        return frozenset(self._known().values())
+
     def task_of(self, machine: str) -> str | None:
         """The machine's task; None where it works for none, is in maintenance, or is not asked about."""
         if machine in self.orders.idle:
             return None
+        task = self._known().get(machine)
+        return task if self.only in (None, task) else None
+
+    def _known(self) -> dict[str, str]:
         if self._stale:
             self._found, self._stale = self._assign(), False
-        task = self._found.get(machine)
-        return task if self.only in (None, task) else None
+        return self._found
 
     def _assign(self) -> dict[str, str]:
         wanted = sorted(self.seen if self.machines is None else self.seen & self.machines)

@@ -53,6 +53,14 @@ def test_nobody(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_a_task_that_is_not_there(tmp_path: Path) -> None:
+    """A task that nobody works for is an error that names those there are, not a healthy fleet."""
+    rows = {"time": [SECOND] * 8, "machine": [f"m{n}" for n in range(8)], "task": ["pretrain"] * 4 + ["tune"] * 4}
+    write_recording(tmp_path / "r", {"task": rows, "host": {**rows, "cpu_utilization_ratio": [0.3] * 8}})
+    assert "has no task nope; it has pretrain, tune" in one_line(run("replay", tmp_path / "r", "--task", "nope"), 1)
+    assert run("replay", tmp_path / "r", "--task", "tune").returncode == 0
+
+
 def test_nothing_to_replay(tmp_path: Path) -> None:
     """A store without a reading is no healthy fleet: it is said so, and the exit code tells it."""
     Embedded(tmp_path / "s.db").close()
