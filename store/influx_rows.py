@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_PRIVATE, mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import msgspec
@@ -182,7 +182,7 @@ class Collector:
 
 def _room(kind: np.dtype[Any]) -> NDArray[Any]:
     """An array to be filled, of memory that goes back to the system with it; Arrow's own takes five times as long."""
-    return np.frombuffer(mmap(-1, _AT_ONCE * kind.itemsize, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE), kind)
+    return np.frombuffer(mmap(-1, _AT_ONCE * kind.itemsize, MAP_PRIVATE | MAP_ANONYMOUS), kind)
 
 
 def _trimmed(place: NDArray[Any], filled: int) -> NDArray[Any]:
