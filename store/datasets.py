@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ def read(kind: str, path: Path) -> Iterator[Found]:
         raise RecordingError(f"no data set is called {kind}; there are {', '.join(KINDS)}")
     try:
         yield from KINDS[kind](path)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, BadZipFile) as error:
         if isinstance(error, RecordingError):
             raise
         raise RecordingError(f"{path} is not as {kind} is published: {str(error).splitlines()[0]}") from error
@@ -110,6 +111,8 @@ def _archive(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file; one that holds objects is refused, for reading those could run anything."""
     if not path.is_file():
         raise RecordingError(f"{path} is not a file; name the data set's .npz")
+    if not is_zipfile(path):  # numpy would take it for a pickle, or for a single array
+        raise RecordingError(f"{path} is no .npz archive; name the data set's .npz")
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 

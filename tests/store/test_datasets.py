@@ -83,6 +83,23 @@ def test_what_is_no_data_set_is_said_in_one_line(tmp_path: Path, kind: str, file
         list(read(kind, tmp_path / file))
 
 
+def test_a_single_array_or_words_for_an_archive(tmp_path: Path) -> None:
+    """A file that is no archive is refused as such, without advice of numpy's; a damaged one is refused too."""
+    path = tmp_path / "one.npz"
+    with path.open("wb") as file:
+        np.save(file, np.arange(7))
+    with pytest.raises(RecordingError, match=r"one\.npz is no \.npz archive"):
+        list(read("asd", path))
+    path.write_text("words\n")
+    with pytest.raises(RecordingError, match=r"one\.npz is no \.npz archive"):
+        list(read("asd", path))
+    np.savez(path, fit=np.ones(300), test=np.ones(300))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200].replace(b"\x00\x80?", b"\x01\x81?") + b"\x55" * 900 + whole[1100:])
+    with pytest.raises(RecordingError, match=r"one\.npz is not as asd is published"):
+        list(read("asd", path))
+
+
 def test_an_archive_without_its_arrays(tmp_path: Path) -> None:
     """Another archive is refused by name."""
     np.savez(tmp_path / "other.npz", values=np.ones(3))
