@@ -168,8 +168,8 @@ class Lateness:
         """A norm that does not say how things are when it is made was learned while the task came up: once more."""
         made = self.age[live] == _WARM
         gaps = (self.smooth - self.norm)[:OTHERS, live] * made
-        wrong = np.array([np.abs(np.bincount(process, gap)) > BOUND for gap in gaps]).any(0)
-        self.age[live[made & wrong[process]]] = 0.0
+        late, sending = (np.abs(np.bincount(process, gap)) > BOUND for gap in gaps)
+        self.age[live[made & (late | sending)[process]]] = 0.0
 
     def _add_up(self, now: int, score: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
         seats = crowd.seat
