@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from _thread import start_new_thread
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +40,8 @@ def detector(
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        # On another thread: the first may hold the event's lock just now.
+        signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
     where, told = store or settings.store, settings.influxdb
     with closing(open_place(where, True, settings)) as place, closing(open_desk(settings.alerts, where, told)) as desk:
         log.info("judging what comes into %s", where)

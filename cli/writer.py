@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from _thread import start_new_thread
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +58,8 @@ def writer(
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        # On another thread: the first may hold the event's lock just now.
+        signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
     with (
         closing(open_stream(stream_place, settings.nats)) as stream,
         closing(open_place(store_place, True, settings)) as store,
