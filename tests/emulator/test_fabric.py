@@ -39,7 +39,7 @@ def test_order_reaches_one_rank_only(fabric: Fabric, kind: str) -> None:
 
 def test_unknown_fault_is_refused(fabric: Fabric) -> None:
     """A kind that does not exist is one line that lists those that do; nothing is ordered."""
-    with pytest.raises(FaultError, match=r"^unknown fault 'slow_cpu': choose one of none, slow_gpu, .*nccl_delay$"):
+    with pytest.raises(FaultError, match=r"^unknown fault 'slow_cpu': choose one of none, slow_gpu, .*, late_enter$"):
         order(fabric, 1, "slow_cpu")
     assert fabric.ranks[1].epoch == 0
 
