@@ -48,7 +48,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (for some seconds, until its communicators are known); what can be read from memory goes on without them."""
     nccl_calls_per_second: float = 2500.0
     """How many calls of one process are too often."""
-    progress_hertz: float = 20.0
+    progress_hertz: float = 10.0
     """How often to look at the progress of transfers, on average; 0: never."""
     stacks_after_seconds: float = 8.0
     """How long a process may ask for no operation before its stacks are taken."""

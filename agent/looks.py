@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any
-
-import numpy as np
 
 from agent.layouts import Layout
 from agent.memory import Memory
-from agent.proxy import SEEN, Place, Proxies
+from agent.proxy import Proxy, Transfers
 
+_SHARE = 0.01
+"""Of a core, that looks may take."""
 _EASY_S = 60.0
 _EASY, _NOBODY = 2, 10
 """Periods between two looks when nothing has moved for so long, and when there is nothing to look at."""
-STEPS = ("posted", "transmitted", "done", "received")
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
 
 
 @dataclass(slots=True)
+class _Counts:
+    """How many looks found what, since the first."""
+
+    looks: int = 0
+    active: int = 0
+    sending: int = 0
+    receiving: int = 0
+
+
+@dataclass(slots=True)
+class _Place:
+    """One proxy's list, which communicators may share."""
+
+    proxy: Proxy
+    counts: _Counts = field(default_factory=_Counts)
+    last: Transfers = field(default_factory=Transfers)
+    moved: float = 0.0
+    """When something at work was last seen to have moved, or nothing was at work; monotonic seconds."""
+    looked: float = 0.0
+
+
+@dataclass(slots=True)
 class _Target:
-    place: Place
+    place: tuple[int, int]
+    """Process and address of the proxy's list."""
     told: bool
     """Whether the library says which rank a transfer is for."""
-    before: Any
-    """What had been seen (SEEN) when it was last asked for."""
+    before: _Counts = field(default_factory=_Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,7 @@ class Shares:
     unoffered: bool
     still: float
     """Seconds for which nothing at work has moved."""
-    steps: tuple[int, ...] | None
+    steps: tuple[int, int, int, int] | None
     """Posted, transmitted, done by sending, and received."""
 
 
@@ -56,7 +78,7 @@ class Looks:
 
     def __init__(self, hertz: float) -> None:
         self._targets: dict[Key, _Target] = {}
-        self._proxies = Proxies()
+        self._places: dict[tuple[int, int], _Place] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, args=(1 / hertz,), name="looks", daemon=True)
@@ -68,19 +90,20 @@ class Looks:
         if head is None:
             return
         place = key[0], head
+        try:
+            proxy = Proxy(memory, head, layout)
+        except (KeyError, struct.error):  # members that overlap: another's word, and an absurd one
+            return
         with self._lock:
-            try:
-                self._proxies.add(place, memory, layout, time.monotonic())
-            except (KeyError, ValueError):  # the layout is another's word, and this one is absurd
-                return
-            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), np.zeros(1, SEEN)[0])
+            self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
+            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()))
 
     def forget(self, gone: Callable[[Key], bool]) -> None:
         """Look no more at the communicators of which this is true."""
         with self._lock:
             self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
             wanted = {target.place for target in self._targets.values()}
-            self._proxies.keep(wanted.__contains__)
+            self._places = {place: known for place, known in self._places.items() if place in wanted}
 
     def take(self, key: Key) -> Shares | None:
         """What the looks since the last call found; None: no look worked."""
@@ -88,23 +111,23 @@ class Looks:
             target = self._targets.get(key)
             if target is None:
                 return None
-            now, before = self._proxies.seen[self._proxies.order[target.place]].copy(), target.before
-            looks = int(now["looks"] - before["looks"])
+            place, before = self._places[target.place], target.before
+            looks = place.counts.looks - before.looks
             if not looks:
                 return None
-            target.before = now
+            target.before = now = copy(place.counts)
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
-        known = alone and target.told
-        return Shares(
-            active=int(now["actives"] - before["actives"]) / looks,
-            sending=int(now["sendings"] - before["sendings"]) / looks,
-            receiving=int(now["receivings"] - before["receivings"]) / looks,
-            send_to=int(now["send_to"]) if known else None,
-            receive_from=int(now["receive_from"]) if known else None,
-            unoffered=bool(now["unoffered"]),
-            still=float(now["looked"] - now["moved"]),
-            steps=tuple(int(now[name]) for name in STEPS) if alone else None,
-        )
+            known, steps = alone and target.told, place.proxy.steps
+            return Shares(
+                (now.active - before.active) / looks,
+                (now.sending - before.sending) / looks,
+                (now.receiving - before.receiving) / looks,
+                place.last.send_to if known else None,
+                place.last.receive_from if known else None,
+                place.last.unoffered,
+                place.looked - place.moved,
+                (steps.posted, steps.transmitted, steps.done, steps.received) if alone else None,
+            )
 
     def close(self) -> None:
         """End the thread."""
@@ -114,11 +137,36 @@ class Looks:
     def _run(self, period: float) -> None:
         stirred, chance = time.monotonic(), Random()
         while not self._closed:
-            now = time.monotonic()
+            now, spent = time.monotonic(), time.thread_time()
             with self._lock:
-                if self._proxies.look(now):
-                    stirred = now
-                easy = (_EASY if now > stirred + _EASY_S else 1) if self._proxies.order else _NOBODY
+                for place in self._places.values():
+                    if _look(place, now):
+                        stirred = now
+                easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _NOBODY
             # At random times, or an iteration that takes a whole number of periods would always show the same moment.
             # A sleep has half the price of a wait for an event, and this happens many times a second.
-            time.sleep(easy * period * chance.uniform(0.5, 1.5))
+            time.sleep(pause(easy * period, time.thread_time() - spent) * chance.uniform(0.5, 1.5))
+
+
+def pause(period: float, spent: float) -> float:
+    """Seconds from one look to the next, given those of CPU that one takes: many communicators are seen less often."""
+    return max(period, spent / _SHARE)
+
+
+def _look(place: _Place, now: float) -> bool:
+    """Whether something at work has moved."""
+    try:
+        seen = place.proxy.look()
+    except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
+        return False
+    if seen is None:
+        return False
+    counts = place.counts
+    counts.looks += 1
+    counts.active += seen.active
+    counts.sending += seen.sending
+    counts.receiving += seen.receiving
+    place.last, place.looked = seen, now
+    if place.proxy.moved or not seen.active:
+        place.moved = now
+    return place.proxy.moved and seen.active

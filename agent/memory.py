@@ -11,14 +11,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agent.layouts import Layout
 
 _RANKS = 1 << 20
 _DEVICES = 64
-_RANGES_A_CALL = 1024  # IOV_MAX (limits.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +95,22 @@ _readv.restype = ctypes.c_ssize_t
 
 
 class Gather:
-    """Ranges of one process's memory, read together in few system calls (process_vm_readv(2)), again and again.
+    """Ranges of one process's memory that are read together, in one system call (process_vm_readv(2)), again and again.
 
-    The process is known by its number alone: whoever reads must see by the contents whose they are. What is read is
-    left in `words`, one range after another.
+    The process is known by its number alone: whoever reads must see by the contents whose they are.
     """
 
-    def __init__(self, pid: int, ranges: Sequence[tuple[int, int]], words: NDArray[np.uint64]) -> None:
-        self._words = words  # kept alive: the kernel is told its address
-        self._calls = []
-        at = words.ctypes.data
-        for first in range(0, len(ranges), _RANGES_A_CALL):
-            part = ranges[first : first + _RANGES_A_CALL]
-            size = sum(length for _, length in part)
-            remote = (_Vector * len(part))(*(_Vector(*one) for one in part))
-            local = _Vector(at, size)
-            call = (ctypes.c_int(pid), ctypes.byref(local), ctypes.c_ulong(1), remote, ctypes.c_ulong(len(part)))
-            self._calls.append((size, (*call, ctypes.c_ulong(0))))
-            at += size
+    def __init__(self, pid: int, ranges: Sequence[tuple[int, int]]) -> None:
+        self._size = sum(length for _, length in ranges)
+        buffer = ctypes.create_string_buffer(self._size)
+        self._data = memoryview(buffer).toreadonly()
+        local = _Vector(ctypes.addressof(buffer), self._size)
+        remote = (_Vector * len(ranges))(*(_Vector(*one) for one in ranges))
+        self._call = (ctypes.c_int(pid), ctypes.byref(local), ctypes.c_ulong(1), remote)
+        self._count = ctypes.c_ulong(len(ranges))
+        self._flags = ctypes.c_ulong(0)
 
-    def read(self) -> bool:
-        """Read again; whether all ranges could be read."""
-        return all(_readv(*call) == size for size, call in self._calls)
+    def read(self) -> memoryview | None:
+        """The ranges one after another, good until the next call; None unless all of them could be read."""
+        got = _readv(*self._call, self._count, self._flags)
+        return self._data if got == self._size else None

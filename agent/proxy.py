@@ -1,247 +1,215 @@
-"""What the proxy threads of all communicators are at: their lists of transfers, read together and judged together."""
+"""What a communicator's proxy thread is at: its list of transfers, in one system call while it is as it was."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from operator import itemgetter
 
 from agent.layouts import Layout
-from agent.lists import ADDRESS_BITS, NODES, Ints, List, Plan, keys
-from agent.memory import Memory
+from agent.memory import Gather, Memory
 
 NOBODY = -1
-_CONNECTIONS = 8192
-"""More than the ranks of a list have: addresses are another's word, and memory is ours."""
+_WORD = struct.Struct("<Q")
+_ARGUMENTS, _SUBS = 64, 128
+_GUESSED_BYTES = 1 << 16
+_LIST_BYTES, _CONNECTIONS = 2 << 20, 8192
+"""More than a list or a process of ranks can hold: sizes and addresses are another's word, and memory is ours."""
 _PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
 _LEAP = 1 << 40
 """No connection moves so many steps between two looks: a value that says so is torn."""
-_UNREADABLE, _RECEIVES, _SENDS = 0, 1, 2
-_UNSEEN = -1
-_NEVER = (1 << 64) - 1
-Place = tuple[int, int]
-"""Process number and address of the head of a proxy's list."""
-Bools = NDArray[np.bool_]
-
-SEEN = np.dtype(
-    [
-        # Whether the list made sense when it last changed, and what it was at then: any operation, be it only waiting
-        # for the other ranks; a chunk handed to the network and not yet through; a chunk awaited from the network; a
-        # transfer not at its end for which the network has nothing to do: the GPU has to offer more. To and from which
-        # rank, of several the least advanced.
-        ("valid", "?"), ("active", "?"), ("sending", "?"), ("receiving", "?"), ("unoffered", "?"),
-        ("send_to", "i4"), ("receive_from", "i4"),
-        # Looks that worked, and how many of them found what.
-        ("looks", "i8"), ("actives", "i8"), ("sendings", "i8"), ("receivings", "i8"),
-        # Steps that the connections seen at work have come since each was first seen.
-        ("posted", "i8"), ("transmitted", "i8"), ("done", "i8"), ("received", "i8"),
-        # When a look last worked, and when something at work was last seen to have moved, or nothing was at work;
-        # monotonic seconds.
-        ("looked", "f8"), ("moved", "f8"),
-    ]
-)  # fmt: skip
-_TOTALS = (("looks", "valid"), ("actives", "active"), ("sendings", "sending"), ("receivings", "receiving"))
-_STEPS = (("posted", 0, _SENDS), ("transmitted", 1, _SENDS), ("done", 2, _SENDS), ("received", 0, _RECEIVES))
-_CONNECTION = np.dtype([("key", "u8"), ("side", "i1"), ("steps", "i8", 3)])
+_NODE = {"nsubs": "i", "state": "i", "next": "Q"}
+_SUB = {
+    "connection": "Q",
+    "nsteps": "i",
+    "peer": "i",
+    "base": "Q",
+    "posted": "Q",
+    "received": "Q",
+    "transmitted": "Q",
+    "done": "Q",
+}
 
 
-class Proxies:
-    """The lists of many proxies. A connection counts its steps from `base` on, where the operation before it ended."""
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """What a look at a proxy found."""
 
-    def __init__(self) -> None:
-        self._lists: dict[Place, List] = {}
-        self._plan = Plan([])
-        self._before = self._plan.words
-        self.order: dict[Place, int] = {}
-        self.seen = np.zeros(0, SEEN)
-        """What is known of each, in that order."""
-        self.connections = np.zeros(0, _CONNECTION)
-        """Those seen at work, by their keys."""
+    active: bool = False
+    """An operation is at work, be it only waiting for the other ranks."""
+    sending: bool = False
+    """A chunk was handed to the network and is not yet through."""
+    receiving: bool = False
+    """A chunk is awaited from the network."""
+    send_to: int = NOBODY
+    """To which rank; of several the least advanced."""
+    receive_from: int = NOBODY
+    """From which rank; of several the least advanced."""
+    unoffered: bool = False
+    """A transfer is not at its end, and the network has nothing to do for it: the GPU has to offer more."""
 
-    def add(self, place: Place, memory: Memory, layout: Layout, now: float) -> None:
-        """Look at this one too, from that time on. Raises KeyError or ValueError for a layout that cannot be meant."""
-        if place not in self._lists:
-            self._arrange(self._lists | {place: List(memory, place[1], layout)})
-            self.seen["moved"][self.order[place]] = now
 
-    def keep(self, wanted: Callable[[Place], bool]) -> None:
-        """Look only at those of which this is true."""
-        kept = {place: one for place, one in self._lists.items() if wanted(place)}
-        if len(kept) < len(self._lists):
-            self._arrange(kept)
+@dataclass(slots=True)
+class Steps:
+    """Steps that the connections seen at work have come since each was first seen."""
 
-    def look(self, now: float) -> bool:
-        """Look at all; whether something at work has moved."""
-        if not self._lists:
-            return False
-        whole, changed = self._read()
-        if (changed | whole & ~self.seen["valid"]).any():
-            whole, changed = self._judge(whole, changed)
-        np.copyto(self._before, self._plan.words)
-        works = whole & self.seen["valid"]
-        for total, found in _TOTALS:
-            self.seen[total] += works & self.seen[found]
-        self.seen["looked"][works] = now
-        self.seen["moved"][works & (changed | ~self.seen["active"])] = now
-        return bool((works & changed & self.seen["active"]).any())
+    posted: int = 0
+    transmitted: int = 0
+    done: int = 0
+    received: int = 0
 
-    def _read(self) -> tuple[Bools, Bools]:
-        """Which lists could be read, and which of them are not as they were."""
-        whole = self._plan.read()
-        torn = [one for one, good in zip(self._lists.values(), whole, strict=True) if not good and one.nodes]
-        if torn:  # a node was freed: begin again at the head
-            for one in torn:
-                one.nodes.clear()
-            self._arrange(self._lists)
-            whole = self._plan.read()
-        for place in np.flatnonzero(~whole):
-            self._before[self._plan.starts[place]] = _NEVER  # whatever is read next is another thing
-            self._plan.words[self._plan.starts[place]] = _NEVER
-        return whole, np.logical_or.reduceat(self._plan.words != self._before, self._plan.starts)
 
-    def _judge(self, whole: Bools, changed: Bools) -> tuple[Bools, Bools]:
-        """Follow the lists, learn what is new of them, and take in what they are at."""
-        reached, strange = self._follow(whole)
-        lists = list(self._lists.values())
-        learned = [lists[place].learn(address) for place, address in strange]
-        if any(learned):
-            self._arrange(self._lists)
-            whole, changed = self._read()
-            reached, strange = self._follow(whole)
-        sense = whole.copy()
-        sense[[place for place, _ in strange if len(lists[place].nodes) < NODES]] = False
-        self.seen["valid"] = sense
-        self._take(reached, sense)
-        return whole, changed
+class _Fields:
+    """Members of a structure in a given order, unpacked at once from where the first of them lies."""
 
-    def _follow(self, whole: Bools) -> tuple[Bools, list[tuple[int, int]]]:
-        """Which nodes are in the lists, and of which lists there is more to learn at which address."""
-        plan = self._plan
-        heads, followings = plan.words[plan.starts], plan.words[plan.followings]
-        first, after = plan.find(np.arange(len(heads)), heads), plan.find(plan.places, followings)
-        first[~whole] = NOBODY
-        reached = np.zeros(len(after), np.bool_)
-        now = first[first >= 0]
-        while len(now):
-            reached[now] = True
-            now = after[now]
-            now = now[now >= 0]
-            now = now[~reached[now]]
-        lost, nsubs = reached & (after < NOBODY), plan.halves[plan.nsubs]
-        other = reached & ((nsubs < 0) | (nsubs > plan.counts))
-        places = np.concatenate((np.flatnonzero(first < NOBODY), plan.places[lost], plan.places[other]))
-        addresses = np.concatenate((heads[first < NOBODY], followings[lost], plan.addresses[other].astype(np.uint64)))
-        return reached, list(zip(places.tolist(), addresses.tolist(), strict=True))
+    def __init__(self, places: Mapping[str, int], kinds: Mapping[str, str]) -> None:
+        order = sorted(kinds, key=lambda name: places[name])
+        self.begin = places[order[0]]
+        form, at = "<", self.begin
+        for name in order:
+            form += f"{places[name] - at}x{kinds[name]}"
+            at = places[name] + struct.calcsize("<" + kinds[name])
+        packed = struct.Struct(form)
+        self.size = packed.size
+        self.read: Callable[[bytes, int], tuple[int, ...]] = packed.unpack_from
+        """The members of the structure whose first wanted member lies at that place of the data."""
+        if order != list(kinds):
+            sort = itemgetter(*(order.index(name) for name in kinds))
+            self.read = lambda data, at: sort(packed.unpack_from(data, at))
 
-    def _take(self, reached: Bools, sense: Bools) -> None:
-        """What the subs at work tell of each list."""
-        plan = self._plan
-        begun = reached & (plan.halves[plan.states] == _PROGRESS) & sense[plan.places]
-        working = begun[plan.nodes_of] & (plan.nths < plan.halves[plan.nsubs][plan.nodes_of])
-        working &= plan.words[plan.members[0]] >> np.uint64(ADDRESS_BITS) == 0
-        places = plan.places[plan.nodes_of[working]]
-        values = plan.words.view(np.int64)[plan.members[:, working]]
-        steps, peers = plan.halves[plan.member_halves[:, working]]
-        _, _, posted, received, transmitted, done = values
-        sides = self._count(places, values)
-        sends, receives = sides == _SENDS, sides == _RECEIVES
-        waits = (sends & (transmitted == done) | receives & (posted == received)) & (done < steps)
-        sends, receives = sends & (transmitted > done), receives & (posted > received)
-        sending, receiving = self._any(places[sends]), self._any(places[receives])
-        found = {
-            "active": plan.words[plan.starts] != 0,
-            "sending": sending,
-            "receiving": receiving,
-            "unoffered": self._any(places[waits]) & ~sending & ~receiving,
-            "send_to": self._least(places[sends], done[sends], peers[sends]),
-            "receive_from": self._least(places[receives], received[receives], peers[receives]),
-        }
-        for name, value in found.items():
-            np.copyto(self.seen[name], value, where=sense)
 
-    def _any(self, places: Ints) -> Bools:
-        return np.bincount(places, minlength=len(self.seen)) > 0
+class Proxy:
+    """The list of transfers at work; its nodes come from a pool, so the next look finds them where the last one did.
 
-    def _least(self, places: Ints, progress: Ints, peers: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The peer of the least advanced transfer of each list."""
-        order = np.lexsort((peers, progress, places))[::-1]
-        peer = np.full(len(self.seen), NOBODY, np.int32)
-        peer[places[order]] = peers[order]  # of several the last one stays
-        return peer
+    Structures: ncclProxyArgs, ncclProxySubArgs and ncclProxyConnection (NCCL, src/include/proxy.h). A connection counts
+    its steps from `base` on, where the operation before it ended. Raises struct.error for an absurd layout.
+    """
 
-    def _count(self, places: Ints, values: Ints) -> NDArray[np.int8]:
-        """Add up what connections have moved; which side each is. Torn values are left out."""
-        address, base, posted, received, transmitted, done = values
-        names = keys(places, address.view(np.uint64))
-        at = self._connect(names)
-        sides = self.connections["side"][at]
-        sends = sides == _SENDS
-        zero = np.zeros_like(base)
-        now = np.stack(
-            (np.where(sends, posted, received), np.where(sends, transmitted, zero), np.where(sends, done, zero)), 1
-        )
-        now[:, 0] += base
-        now[sends, 1:] += base[sends, None]
-        nth = np.full(len(self.connections), NOBODY)
-        nth[at] = np.arange(len(at))  # of several subs of one connection the last one stays
-        one = np.flatnonzero(nth != NOBODY)
-        nth = nth[one]
-        now, places, sides_of = now[nth], places[nth], sides[nth]
-        before = self.connections["steps"][one]
-        grown = np.where(before[:, :1] == _UNSEEN, 0, now - before)
-        good = ((grown >= 0) & (grown < _LEAP)).all(1) & (sides_of != _UNREADABLE)
-        self.connections["steps"][one[good]] = now[good]
-        for name, column, side in _STEPS:
-            moved = np.where(good & (sides_of == side), grown[:, column], 0)
-            self.seen[name] += np.bincount(places, moved, len(self.seen)).astype(np.int64)
-        return sides
+    def __init__(self, memory: Memory, active_list: int, layout: Layout) -> None:
+        self._memory, self._head = memory, active_list
+        self._node, self._sub = _Fields(layout["ncclProxyArgs"], _NODE), _Fields(layout["ncclProxySubArgs"], _SUB)
+        self._subs, self._stride = layout["ncclProxyArgs"]["subs"], layout["ncclProxySubArgs"]["sizeof"]
+        self._send_at = layout["ncclProxyConnection"]["send"]
+        self._sides: dict[int, bool | None] = {}
+        self._last: dict[int, tuple[int, int, int]] = {}
+        self._path: list[tuple[int, int]] = []  # address and number of subs of each node
+        self._gather: Gather | None = None
+        self._seen, self._transfers = b"", Transfers()
+        self.steps = Steps()
+        self.moved = True
+        """Whether the last look found anything other than the look before it did."""
 
-    def _connect(self, names: NDArray[np.uint64]) -> Ints:
-        """Where those connections stand; what is not yet known of them is asked."""
-        known = self.connections["key"]
-        at = np.searchsorted(known, names)
-        strange = names[np.append(known, np.uint64(_NEVER))[at] != names]
-        if not len(strange):
-            return at
-        fresh = np.zeros(len(np.unique(strange)), _CONNECTION)
-        fresh["key"], fresh["steps"] = np.unique(strange), _UNSEEN
-        fresh["side"] = [self._side(int(name)) for name in fresh["key"]]
-        places = (known >> np.uint64(ADDRESS_BITS)).astype(np.int64)
-        full = np.flatnonzero(np.bincount(places, minlength=1) + len(fresh) > _CONNECTIONS)
-        kept = ~np.isin(places, full) | np.isin(known, names)
-        both = np.concatenate((self.connections[kept], fresh))
-        self.connections = both[np.argsort(both["key"])]
-        return np.searchsorted(self.connections["key"], names)
+    def look(self) -> Transfers | None:
+        """What it is at now; None where it cannot be read."""
+        view = self._gather.read() if self._gather else None
+        data = bytes(view) if view is not None else None
+        if data is None or (data != self._seen and not self._is_followed(data)):
+            data = self._walk()
+        if data is None:
+            return None
+        self.moved = data != self._seen
+        if self.moved:
+            self._seen, self._transfers = data, self._judge(data)
+        return self._transfers
 
-    def _side(self, name: int) -> int:
-        one = list(self._lists.values())[name >> ADDRESS_BITS]
-        word = one.memory.word((name & (1 << ADDRESS_BITS) - 1) + one.form.send, 4)
-        return _UNREADABLE if word is None else _SENDS if word else _RECEIVES
+    def _is_followed(self, data: bytes) -> bool:
+        """Whether the nodes of the last look are the list still; what lies behind its end is another matter."""
+        (address,) = _WORD.unpack_from(data)
+        at = _WORD.size
+        for known, count in self._path:
+            if not address:
+                break
+            subs, _, following = self._node.read(data, at)
+            if address != known or subs != count:
+                return False
+            at, address = at + self._node.size + count * self._stride, following
+        return not address
 
-    def _arrange(self, lists: Mapping[Place, List]) -> None:
-        """Plan how these are read, and keep what is known of those that were read before."""
-        plan, before, order, seen = self._plan, self._before, self.order, self.seen
-        self._lists = dict(sorted(lists.items()))
-        self.order = {place: number for number, place in enumerate(self._lists)}
-        self._plan = Plan(list(self._lists.values()))
-        self._before = np.full(len(self._plan.words), _NEVER, np.uint64)
-        self.seen = np.zeros(len(lists), SEEN)
-        moved = np.full(len(order) + 1, NOBODY)
-        for place, number in self.order.items():
-            old = order.get(place)
-            if old is None:
-                continue
-            moved[old], self.seen[number] = number, seen[old]
-            if plan.ranges[old] == self._plan.ranges[number]:
-                same = before[plan.starts[old] : plan.ends[old]]
-                self._before[self._plan.starts[number] : self._plan.ends[number]] = same
-        self._move(moved)
+    def _walk(self) -> bytes | None:
+        """Read node by node, and remember them for the next look."""
+        head = self._memory.read(self._head, _WORD.size)
+        if head is None:
+            return None
+        pieces, path, address = [head], list[tuple[int, int]](), int.from_bytes(head, "little")
+        room = _LIST_BYTES
+        while address and len(path) < _ARGUMENTS:
+            node = self._memory.read(address + self._node.begin, self._node.size) if self._node.size <= room else None
+            if node is None:
+                return None
+            count, _, following = self._node.read(node, 0)
+            room -= self._node.size + count * self._stride
+            fits = 0 <= count <= _SUBS and room >= 0
+            subs = self._memory.read(address + self._subs, count * self._stride) if fits else None
+            if subs is None:
+                return None
+            pieces += [node, subs]
+            path.append((address, count))
+            address = following
+        if path:
+            self._remember(path)
+        return b"".join(pieces)
 
-    def _move(self, moved: Ints) -> None:
-        """Give connections the numbers that their lists now have; NOBODY: no list any more."""
-        bits = np.uint64(ADDRESS_BITS)
-        number = moved[(self.connections["key"] >> bits).astype(np.int64)]
-        kept = self.connections[number != NOBODY]
-        kept["key"] = keys(number[number != NOBODY], kept["key"] & np.uint64((1 << ADDRESS_BITS) - 1))
-        self.connections = kept[np.argsort(kept["key"])]
+    def _judge(self, data: bytes) -> Transfers:
+        """What the nodes hold; `_path` tells where in the data they lie."""
+        (address,) = _WORD.unpack_from(data)
+        at, sends, receipts, unoffered = _WORD.size, list[tuple[int, int]](), list[tuple[int, int]](), False
+        active = bool(address)
+        for _, count in self._path:
+            if not address:
+                break
+            _, state, address = self._node.read(data, at)
+            at += self._node.size
+            for start in range(at, at + count * self._stride, self._stride) if state == _PROGRESS else ():
+                sub = self._sub.read(data, start + self._sub.begin)
+                on_its_way, waits = self._count(sub)
+                unoffered |= waits
+                if on_its_way and self._sides[sub[0]]:
+                    sends.append((sub[-1], sub[2]))
+                elif on_its_way:
+                    receipts.append((sub[5], sub[2]))
+            at += count * self._stride
+        send_to = min(sends)[1] if sends else NOBODY
+        receive_from = min(receipts)[1] if receipts else NOBODY
+        idle = not sends and not receipts
+        return Transfers(active, bool(sends), bool(receipts), send_to, receive_from, unoffered and idle)
+
+    def _count(self, sub: tuple[int, ...]) -> tuple[bool, bool]:
+        """Add up what a connection has moved; whether the network has work for it, and whether the GPU has."""
+        connection, steps, _, base, posted, received, transmitted, done = sub
+        if connection not in self._sides:
+            if len(self._sides) >= _CONNECTIONS:
+                self._sides.clear()
+                self._last.clear()
+            word = self._memory.word(connection + self._send_at, 4)
+            self._sides[connection] = None if word is None else bool(word)
+        sending = self._sides[connection]
+        if sending:
+            self._add(connection, base + posted, base + transmitted, base + done)
+            return transmitted > done, transmitted == done < steps
+        if sending is None:
+            return False, False
+        self._add(connection, base + received)
+        return posted > received, posted == received and done < steps
+
+    def _add(self, connection: int, first: int, second: int = 0, third: int = 0) -> None:
+        """Posted, transmitted and done of a sending connection, received of another; torn values are left out."""
+        before = self._last.setdefault(connection, (first, second, third))
+        grown, second_grown, third_grown = first - before[0], second - before[1], third - before[2]
+        if not (0 <= grown < _LEAP and 0 <= second_grown < _LEAP and 0 <= third_grown < _LEAP):
+            return
+        self._last[connection] = first, second, third
+        if self._sides[connection]:
+            self.steps.posted += grown
+            self.steps.transmitted += second_grown
+            self.steps.done += third_grown
+        else:
+            self.steps.received += grown
+
+    def _remember(self, path: list[tuple[int, int]]) -> None:
+        ranges = [(self._head, _WORD.size)]
+        for address, count in path:
+            ranges += [(address + self._node.begin, self._node.size), (address + self._subs, count * self._stride)]
+        self._path = path
+        small = sum(length for _, length in ranges) <= _GUESSED_BYTES
+        self._gather = Gather(self._memory.pid, ranges) if small else None

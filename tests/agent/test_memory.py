@@ -5,15 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from agent.layouts import Layout
-from agent.looks import STEPS
 from agent.memory import Memory
-from agent.proxy import NOBODY, Proxies
+from agent.proxy import Proxy, Transfers
 
 LAYOUT = {
     "ncclComm": {
@@ -77,42 +74,6 @@ def test_unmapped_addresses(memory: Memory) -> None:
         assert memory.identity(address, LAYOUT) is None
 
 
-class Transfers(NamedTuple):
-    """What a look at a proxy found."""
-
-    active: bool = False
-    sending: bool = False
-    receiving: bool = False
-    send_to: int = NOBODY
-    receive_from: int = NOBODY
-    unoffered: bool = False
-
-
-class Proxy:
-    """One proxy's list, looked at."""
-
-    def __init__(self, memory: Memory, head: int, layout: Layout) -> None:
-        self.all, self.now = Proxies(), 71.0
-        self.all.add((memory.pid, head), memory, layout, self.now)
-
-    def look(self) -> Transfers | None:
-        """What it is at, at the next second; None where the look did not work."""
-        self.now += 1
-        self.all.look(self.now)
-        (row,) = self.all.seen
-        return Transfers(*(row[name].item() for name in Transfers._fields)) if row["looked"] == self.now else None
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Posted, transmitted, done and received."""
-        return tuple(self.all.seen[0][name].item() for name in STEPS)
-
-    @property
-    def moved(self) -> bool:
-        """Whether the last look found it other than the look before."""
-        return bool(self.all.seen[0]["moved"] == self.now)
-
-
 SENDING, RECEIVING = block(send=(4, 4, 1)), block()
 Sub = tuple[int, int, int, int]
 
@@ -167,11 +128,11 @@ def test_steps_add_up_over_operations(memory: Memory) -> None:
     head = block(next=(0, 8, ctypes.addressof(node)))
     proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
 
-    def after(*counters: tuple[int, int]) -> tuple[int, ...]:
+    def after(*counters: tuple[int, int]) -> tuple[int, int, int, int]:
         for offset, value in counters:
             node[offset : offset + 8] = value.to_bytes(8, "little")
         proxy.look()
-        return proxy.steps
+        return proxy.steps.posted, proxy.steps.transmitted, proxy.steps.done, proxy.steps.received
 
     assert after() == (0, 0, 0, 0)
     assert after((24, 7), (40, 5), (48, 3), (56 + 32, 5)) == (3, 2, 2, 3)
@@ -239,33 +200,6 @@ def test_torn_lists(memory: Memory) -> None:
     assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, unoffered=True)
 
 
-def test_lists_are_told_apart(memory: Memory) -> None:
-    """Of many lists read together each keeps its own counts, whichever of them goes or cannot be read any more."""
-    nodes = [arguments([(4, 0, 3, 1)]), arguments([(5, 2, 0, 0)]), arguments([(9, 0, 9, 9)])]
-    heads = [block(next=(0, 8, ctypes.addressof(node))) for node in nodes]
-    places = [(memory.pid, ctypes.addressof(head)) for head in heads]
-    proxies = Proxies()
-    for place in places:
-        proxies.add(place, memory, LAYOUT, 11.0)
-
-    def told(number: int) -> tuple[int, ...]:
-        row = proxies.seen[proxies.order[places[number]]]
-        return tuple(row[name].item() for name in ("looks", "sendings", "receivings", "transmitted", "received"))
-
-    assert proxies.look(12.0)
-    assert [told(number) for number in range(3)] == [(1, 1, 0, 0, 0), (1, 0, 1, 0, 0), (1, 0, 0, 0, 0)]
-    nodes[0][40:48], nodes[1][32:40] = (4).to_bytes(8, "little"), (5).to_bytes(8, "little")
-    heads[2][:8] = (0x10000).to_bytes(8, "little")
-    assert proxies.look(13.0)
-    assert [told(number) for number in range(3)] == [(2, 2, 0, 1, 0), (2, 0, 1, 0, 3), (1, 0, 0, 0, 0)]
-    proxies.keep(lambda place: place != places[0])
-    heads[2][:8] = ctypes.addressof(nodes[0]).to_bytes(8, "little")
-    nodes[1][32:40] = (6).to_bytes(8, "little")
-    proxies.look(14.0)
-    assert [told(number) for number in (1, 2)] == [(3, 0, 1, 0, 4), (2, 1, 0, 0, 0)]
-    assert len(proxies.order) == 2
-
-
 def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layout whose parts are megabytes, or ever new connections, do not fill the agent's memory."""
     node = arguments([(4, 0, 3, 1), (6, 0, 4, 2)])
@@ -282,7 +216,8 @@ def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytes
     for connection in connections:
         node[8:16] = ctypes.addressof(connection).to_bytes(8, "little")
         assert proxy.look() == Transfers(active=True, sending=True, send_to=31)
-    assert len(proxy.all.connections) <= 7
+    assert len(proxy._sides) <= 7
+    assert len(proxy._last) <= 7
 
 
 def test_the_list_is_found_from_the_communicator(memory: Memory) -> None:
