@@ -33,7 +33,7 @@ def detector(
 ) -> None:
     """Compare the machines and keep verdicts in the store until told to stop (SIGTERM or Ctrl-C)."""
     from cli import watch  # numpy and the detector, which the agent's process must not load
-    from cli.sinks import open_desk
+    from cli.sinks import alone, open_desk
 
     settings = read_settings(config)
     judged = judging(settings)
@@ -43,7 +43,11 @@ def detector(
         # On another thread: the first may hold the event's lock just now.
         signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
     where, told = store or settings.store, settings.influxdb
-    with closing(open_place(where, True, settings)) as place, closing(open_desk(settings.alerts, where, told)) as desk:
+    with (
+        closing(open_place(where, True, settings)) as place,
+        alone(settings.alerts, where),
+        closing(open_desk(settings.alerts, where, told)) as desk,
+    ):
         log.info("judging what comes into %s", where)
         if cluster is None:
             watch.run(place, judged, desk, stop, kept or _of_the_service())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from detector.alert import Alert, LaterError, Sink
@@ -39,6 +42,27 @@ def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "
                 log.error("sink %s cannot be opened, mend it and start again: %s", name, error)
                 sinks[name] = Shut(str(error))
     return Desk(sinks, folder_of(config, place))
+
+
+@contextmanager
+def alone(config: AlertsConfig, place: str) -> Iterator[None]:
+    """Judge alone: two detectors on one machine would say everything twice. Raises OSError where there is one."""
+    folder = folder_of(config, place)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = (folder / "detector.lock").open("a")
+    except OSError as error:  # what was said cannot be kept either, and the ledger tells of it
+        log.warning("whether another detector judges cannot be seen: %s", error)
+        yield
+        return
+    with held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(
+                f"another detector judges what is in {place} (`peerwatch up`, or the service): stop that one first"
+            ) from None
+        yield
 
 
 def open_sink(name: str, config: AlertsConfig, place: str, told: InfluxConfig) -> Sink:

@@ -27,7 +27,7 @@ def up(
 ) -> None:
     """Run agent, detector and store on this machine until Ctrl-C, and show what they see."""
     from cli.live import picture
-    from cli.sinks import open_desk
+    from cli.sinks import alone, open_desk
     from cli.standing import standing
     from cli.watch import LATE_NS, Runner
 
@@ -40,6 +40,7 @@ def up(
     log = _log(place, settings.influxdb.spool_folder)
     with (
         closing(open_place(place, True, settings)) as kept,
+        alone(settings.alerts, place),
         closing(open_desk(settings.alerts, place, settings.influxdb, but="log")) as desk,
         picture() as screen,
         _agent(agent_command(place, config), log) as agent,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.sinks import alone
+from detector.alerts import AlertsConfig
 from store.places import open_store
 from tests.cli.conftest import one_line, run
 from tests.conftest import running
@@ -57,3 +59,13 @@ def test_wrong_configuration(text: str, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert str(config) in done.stderr
+
+
+def test_a_second_detector_on_a_store_is_refused(tmp_path: Path) -> None:
+    """While one judges, another says in one line that it would say everything twice; afterwards it may."""
+    place = tmp_path / "readings.db"
+    with alone(AlertsConfig(), str(place)):
+        for command in ("detector", "up"):
+            assert "another detector judges what is in" in one_line(run(command, "--store", place), 1)
+    with alone(AlertsConfig(), str(place)):
+        assert running(str(place)) == []
