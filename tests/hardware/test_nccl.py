@@ -27,6 +27,7 @@ class Rank:
 
     def __init__(self, cudart: Path, nccl: Path, computes: bool) -> None:
         self.computes = computes
+        self.cudart = cudart
         order = [sys.executable, "-m", "tests.hardware.one_rank", str(cudart), str(nccl)]
         self.process = subprocess.Popen(order, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.nccl, self.pid = nccl, int(self._line()["ready"])
@@ -80,7 +81,8 @@ def of(rank: Rank, rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any] | No
 @pytest.mark.bpf
 def test_one_rank(rank: Rank, seen: Watch) -> None:
     """Operations, bytes and waits are counted from the communicator's birth, and its memory tells who it is."""
-    seen.wait_attached(rank.nccl)
+    for library in (rank.cudart, rank.nccl):
+        seen.wait_attached(library.resolve())
     done = rank.work()
     assert done["right"] or not rank.computes  # the emulated libraries move no numbers
     row = seen.until(lambda rows: of(rank, rows))
