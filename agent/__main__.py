@@ -6,16 +6,15 @@ python -m agent MACHINE STORE SETTINGS      settings are a JSON file; the others
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
-from _thread import start_new_thread
 from pathlib import Path
 
 import msgspec
 
 from agent import loop
 from agent.config import AgentConfig
+from agent.ending import end_by_signals
 from store.contract import StoreError
 from store.embedded import Embedded
 from store.influx_config import InfluxConfig
@@ -33,12 +32,6 @@ class Told(msgspec.Struct, frozen=True):
     agent: AgentConfig
     influxdb: InfluxConfig
     nats: NatsConfig
-
-
-def end_by_signals(stop: threading.Event) -> None:
-    """Have SIGTERM and Ctrl-C set the event: on another thread, for the first may hold the event's lock just now."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
 
 
 def run(told: Told) -> None:

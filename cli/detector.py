@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
-from _thread import start_new_thread
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from agent.ending import end_by_signals
 from cli.config import judging, open_place, read_settings
 from store.contract import StoreError
 
@@ -39,9 +38,7 @@ def detector(
     judged = judging(settings)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # On another thread: the first may hold the event's lock just now.
-        signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
+    end_by_signals(stop)
     where, told = store or settings.store, settings.influxdb
     with (
         closing(open_place(where, True, settings)) as place,

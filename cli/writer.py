@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
-import signal
 import threading
 import time
-from _thread import start_new_thread
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.ending import end_by_signals
 from cli.config import open_place, read_settings
 from store.contract import StoreError
 from store.nats_config import is_stream
@@ -57,9 +56,7 @@ def writer(
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # On another thread: the first may hold the event's lock just now.
-        signal.signal(number, lambda *_: start_new_thread(stop.set, ()))
+    end_by_signals(stop)
     with (
         closing(open_stream(stream_place, settings.nats)) as stream,
         closing(open_place(store_place, True, settings)) as store,

@@ -213,7 +213,7 @@ def test_run_ends_when_told() -> None:
 def test_a_signal_at_any_moment_ends_it() -> None:
     """Also one that comes while the event that is waited for is locked by the very thread that handles it."""
     code = (
-        "import os, signal, threading\nfrom agent.__main__ import end_by_signals\n"
+        "import os, signal, threading\nfrom agent.ending import end_by_signals\n"
         "stop = threading.Event()\nend_by_signals(stop)\n"
         "with stop._cond:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
         "assert stop.wait(30.0)"
