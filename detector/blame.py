@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 FEATURES = ("sigmas", "ratio", "fences", "of_excess", "relative", "size", "paired", "group")
+DELTA = 1.04
+"""Iterations so many times as long as usual are irregular; below, none can be told from the rest (Holmes)."""
 ABNORMAL = 0.5
 """From this probability on."""
 _CAME_LATE = 0.5  # of the others' wait: whoever waited for this much before was held up himself

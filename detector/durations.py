@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.blame import middle_of
+from detector.blame import DELTA, middle_of
 from detector.config import SECOND
 from detector.lateness import Crowd
 from detector.ranks import Left, Ranks
@@ -24,8 +24,6 @@ Bools = NDArray[np.bool_]
 LOOKS, HOST = 0, 1
 WITNESSES = 2
 WINDOW_S = 4.0
-DELTA = 1.04
-"""Iterations so many times as long as usual are irregular; below, none can be told from the rest (Holmes)."""
 _ROWS = 3  # a window has as many rows at least
 _WHOLE = 0.6  # of a window that has to be known
 _WARM = 3  # windows that make a norm

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.blame import DELTA
 from detector.config import SECOND
 from detector.groups import Task
 from detector.rows import ArrowTable, Rows, rows_of
@@ -22,7 +23,7 @@ from detector.rows import ArrowTable, Rows, rows_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Kind = Literal["spike", "fluctuation", "slow", "was slow"]
-DELTA, SPIKE, SIGMAS = 1.04, 1.1, 5.0
+SPIKE, SIGMAS = 1.1, 5.0
 LOOK_NS = 3600 * SECOND
 _SURE = 6.0
 """Standard errors between two levels: a split is sought among hundreds of places."""

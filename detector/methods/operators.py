@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.blame import ABNORMAL, About, Usual, blame, features, mean_of
+from detector.blame import ABNORMAL, DELTA, About, Usual, blame, features, mean_of
 from detector.forest import Forest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-DELTA = 1.04
-"""An iteration this many times as long as usual is irregular; below, none can be told from the rest."""
 MOST_ITERATIONS = 8
 """Irregular iterations that are looked at, the longest."""
 TOP = 2

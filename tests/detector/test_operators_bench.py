@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from cli.train import log_of
+from detector.blame import DELTA
 from detector.config import SECOND, Config
 from detector.forest import load
-from detector.methods.operators import DELTA, analyse
+from detector.methods.operators import analyse
 from detector.methods.progress import Progress
 from detector.rows import Rows
 from detector.tasks import Tasks
