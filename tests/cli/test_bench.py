@@ -21,7 +21,7 @@ SEEDS = int(os.environ.get("PEERWATCH_SEEDS", "5"))
 HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
-"""Of each injection, and of healthy lives; 40 take five hours on two cores."""
+"""Of each injection, and of healthy lives; 40 take some two hours on two cores."""
 INJECTIONS = {
     "Mycroft: NIC shutdown": "nic_down",
     "Mycroft: NIC bandwidth limit": "nic_downgrade",
