@@ -69,8 +69,8 @@ class Shares:
     unoffered: bool
     still: float
     """Seconds for which nothing at work has moved."""
-    steps: tuple[int, int, int, int] | None
-    """Posted, transmitted, done by sending, and received."""
+    steps: tuple[int, int, int, int, int] | None
+    """Posted, transmitted, done by sending, and received; and the place that sending has come to."""
 
 
 class Looks:
@@ -126,7 +126,7 @@ class Looks:
                 place.last.receive_from if known else None,
                 place.last.unoffered,
                 place.looked - place.moved,
-                (steps.posted, steps.transmitted, steps.done, steps.received) if alone else None,
+                (steps.posted, steps.transmitted, steps.done, steps.received, steps.place) if alone else None,
             )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ _LIST_BYTES, _CONNECTIONS = 2 << 20, 8192
 """More than a list or a process of ranks can hold: sizes and addresses are another's word, and memory is ours."""
 _PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
 _LEAP = 1 << 40
-"""No connection moves so many steps between two looks: a value that says so is torn."""
+"""No connection moves so many steps, let alone between two looks: a value that says so is torn."""
 _NODE = {"nsubs": "i", "state": "i", "next": "Q"}
 _SUB = {
     "connection": "Q",
@@ -52,12 +52,14 @@ class Transfers:
 
 @dataclass(slots=True)
 class Steps:
-    """Steps that the connections seen at work have come since each was first seen."""
+    """Steps that the connections seen at work have come since each was first seen; and where all stand."""
 
     posted: int = 0
     transmitted: int = 0
     done: int = 0
     received: int = 0
+    place: int = 0
+    """Done, since the connections were made: ranks of one ring that are at the same operation can be compared."""
 
 
 class _Fields:
@@ -181,6 +183,7 @@ class Proxy:
             if len(self._sides) >= _CONNECTIONS:
                 self._sides.clear()
                 self._last.clear()
+                self.steps.place = 0
             word = self._memory.word(connection + self._send_at, 4)
             self._sides[connection] = None if word is None else bool(word)
         sending = self._sides[connection]
@@ -194,7 +197,12 @@ class Proxy:
 
     def _add(self, connection: int, first: int, second: int = 0, third: int = 0) -> None:
         """Posted, transmitted and done of a sending connection, received of another; torn values are left out."""
-        before = self._last.setdefault(connection, (first, second, third))
+        before = self._last.get(connection)
+        if before is None and max(first, second, third) < _LEAP:
+            before = self._last[connection] = first, second, third
+            self.steps.place += third
+        if before is None:
+            return
         grown, second_grown, third_grown = first - before[0], second - before[1], third - before[2]
         if not (0 <= grown < _LEAP and 0 <= second_grown < _LEAP and 0 <= third_grown < _LEAP):
             return
@@ -203,6 +211,7 @@ class Proxy:
             self.steps.posted += grown
             self.steps.transmitted += second_grown
             self.steps.done += third_grown
+            self.steps.place += third_grown
         else:
             self.steps.received += grown
 

@@ -32,6 +32,7 @@ _LOOKS = 5  # ... in so many looks or more: with coarse steps two or three say n
 _EARNED = 4.0  # so many times what the others wait more than usual; where another became quicker they do not
 _MAINLY = 0.25  # a slow sender delays its own next operators, so it comes late too
 _APART = 1.5  # times as much as on any other machine of the task
+_NEAR, _BEHIND = 0.75, 0.25  # ranks of one machine so near to its worst are told apart by steps, which weigh so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class Lateness:
     age: Floats = field(default_factory=lambda: np.zeros(0))
     heard: Floats = field(default_factory=lambda: np.zeros(0))
     """By series the most ranks of its communicator that were heard at once."""
+    behind: Floats = field(default_factory=lambda: np.zeros(0))
+    """By series, -1 to 1: by how many steps others of its communicator and machine are further on in an operation."""
     total: Floats = field(default_factory=lambda: np.zeros((2, 0)))
     """[LATE or SENDING, process]: the newest sums."""
     evidence: Floats = field(default_factory=lambda: np.zeros(0))
@@ -93,7 +96,7 @@ class Lateness:
         series = left.series[left.series < len(self.age)]
         self.comm = left.renumbered(self.comm[series])
         self.smooth, self.norm = self.smooth[:, series], self.norm[:, series]
-        self.age, self.heard = self.age[series], self.heard[series]
+        self.age, self.heard, self.behind = self.age[series], self.heard[series], self.behind[series]
         people = left.processes[left.processes < len(self.evidence)]
         self.total = self.total[:, people]
         for name in ("evidence", "since", "looks", "firsts", "convicted"):
@@ -117,7 +120,8 @@ class Lateness:
             late, sending, others = (np.bincount(crowd.process, part, len(crowd.machine)) for part in excess)
             # Nobody is late, and no sender slow, whom the others do not wait for.
             self.total[:, seats] = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
-            self._add_up(now, self.total[:, seats].sum(0), crowd, enough, seconds)
+            behind = np.bincount(crowd.process, self.behind[crowd.live], len(crowd.machine)).astype(np.float64)
+            self._add_up(now, self.total[:, seats].sum(0), behind, crowd, enough, seconds)
         found = np.flatnonzero((self.convicted[seats] > 0) & (crowd.task >= 0))
         return [self._late(int(process), seats[process], enough) for process in found]
 
@@ -136,7 +140,8 @@ class Lateness:
         """[signal, series]: by how much each is more than usual."""
         size = len(ranks.number)
         self.smooth, self.norm = (grown(a, (SIGNALS, size), 0.0) for a in (self.smooth, self.norm))
-        self.age, self.heard = grown(self.age, (size,), 0.0), grown(self.heard, (size,), 0.0)
+        for name in ("age", "heard", "behind"):
+            setattr(self, name, grown(getattr(self, name), (size,), 0.0))
         self.comm = grown(self.comm, (size,), -1)
         out = np.zeros((SIGNALS, len(crowd.live)))
         runs = crowd.running[crowd.process]
@@ -154,6 +159,7 @@ class Lateness:
             self.norm[signal, live] = norm + pace * (now - norm)
             out[signal, runs] = np.where(warm, smooth - norm, 0.0)
         self._check(live, process)
+        self.behind[live] += blend * (_steps_behind(ranks, live, comm) - self.behind[live])
         return out
 
     def _begin(self, ranks: Ranks, live: Ints, comm: Ints) -> None:
@@ -171,9 +177,9 @@ class Lateness:
         late, sending = (np.abs(np.bincount(process, gap)) > BOUND for gap in gaps)
         self.age[live[made & (late | sending)[process]]] = 0.0
 
-    def _add_up(self, now: int, score: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
+    def _add_up(self, now: int, score: Floats, behind: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
         seats = crowd.seat
-        worst, apart = _worst(score, crowd)
+        worst, apart = _worst(score, behind, crowd)
         against = np.where(apart, np.clip(score / BOUND - 1, -1.0, _STEP), -1.0) * crowd.running
         before = self.evidence[seats]
         begins = seats[(before <= 0) & (against > 0)]
@@ -194,6 +200,19 @@ def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, Floats, Floa
     return np.nan_to_num(others - active), np.nan_to_num(slower), np.nan_to_num(others)
 
 
+def _steps_behind(ranks: Ranks, live: Ints, comm: Ints) -> Floats:
+    """[series]: by how many steps, -1 to 1, the others are further on; 0 where they are not at the same operation.
+
+    Others of the same machine, which are read at the same time. Ranks of a ring need each other's chunks, so none is
+    further ahead of another than there are ranks.
+    """
+    machine = ranks.machine[ranks.process[live]]
+    _, together = np.unique(comm * (int(machine.max(initial=0)) + 1) + machine, return_inverse=True)
+    step = ranks.floats["step"][live]
+    gap = np.nan_to_num(_others(step, together) - step)
+    return np.where(np.abs(gap) < np.bincount(comm)[comm], np.clip(gap, -1.0, 1.0), 0.0)
+
+
 def _others(values: Floats, comm: Ints) -> Floats:
     """The mean of the others of each one's communicator; NaN where there are none."""
     known = ~np.isnan(values)
@@ -202,16 +221,25 @@ def _others(values: Floats, comm: Ints) -> Floats:
     return np.where(count > 0, (total - np.nan_to_num(values)) / np.maximum(count, 1), np.nan)
 
 
-def _worst(score: Floats, crowd: Crowd) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _worst(score: Floats, behind: Floats, crowd: Crowd) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[process]: whether it is the worst of its task, and whether it is so by far compared with other machines."""
     tasks = int(crowd.task.max(initial=-1)) + 1
     task = np.where(crowd.task < 0, tasks, crowd.task)
-    most = np.full(tasks + 1, -np.inf)
-    np.maximum.at(most, task, score)
+    most = _most(score, task)
     worst = score >= most[task]
     place = np.full(tasks + 1, -1, np.int64)
     place[task[worst]] = crowd.machine[worst]
-    elsewhere = np.where(crowd.machine == place[task], -np.inf, score)
-    second = np.full(tasks + 1, -np.inf)
-    np.maximum.at(second, task, elsewhere)
+    here = crowd.machine == place[task]
+    second = _most(np.where(here, -np.inf, score), task)
+    # Ranks that talk only to each other come late together: whom did the other wait for?
+    near = here & (score >= _NEAR * most[task])
+    told = np.where(near, score * (1 + _BEHIND * np.clip(behind, -1.0, 1.0)), -np.inf)
+    worst = near & (told >= _most(told, task)[task])
     return worst, worst & (score > _APART * np.maximum(second[task], 0.0))
+
+
+def _most(score: Floats, task: Ints) -> Floats:
+    """[task]: the largest."""
+    most = np.full(int(task.max(initial=0)) + 1, -np.inf)
+    np.maximum.at(most, task, score)
+    return most

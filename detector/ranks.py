@@ -24,6 +24,7 @@ _READ = {
     "sending": "send_pending_ratio",
     "receiving": "receive_pending_ratio",
     "steps": "steps_done_total",
+    "step": "step",
     "blocked": "host_blocked_seconds_total",
     "iteration": "iteration_seconds",
 }

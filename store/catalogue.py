@@ -188,6 +188,7 @@ nccl | steps_posted_total | steps | counter | none | 0 | 0 | buffers offered to 
 nccl | steps_transmitted_total | steps | counter | none | 0 | 0 | chunks handed to the network, since then
 nccl | steps_done_total | steps | counter | both | 10 | 0.1 | chunks sent and through, since then
 nccl | steps_received_total | steps | counter | none | 0 | 0 | chunks that came from the network, since then
+nccl | step | steps | gauge | none | 0 | 0 | chunks sent and through when last seen, since the connections were made: the same on ranks of a ring that are equally far
 nccl | waits_to_send_to | number | gauge | none | 0 | 0 | rank to which a chunk was handed to the network and is not through; of several the least advanced; -1: none
 nccl | waits_to_receive_from | number | gauge | none | 0 | 0 | rank from which a chunk is awaited; of several the least advanced; -1: none
 nccl | waits_for_gpu | 0 or 1 | gauge | none | 0 | 0 | whether a transfer is at work of which the GPU has offered nothing more to send

@@ -123,26 +123,31 @@ def test_counters_of_the_operation_before_do_not_count(memory: Memory) -> None:
 
 
 def test_steps_add_up_over_operations(memory: Memory) -> None:
-    """Steps of a connection are counted on when its next operation begins, also those nobody saw; torn ones are not."""
+    """Steps of a connection are counted on when its next operation begins, also those nobody saw; torn ones are not.
+
+    Its place is counted from where it began, long before the first look.
+    """
     node = arguments([(4, 0, 3, 1), (5, 2, 0, 0)])
     head = block(next=(0, 8, ctypes.addressof(node)))
     proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
 
-    def after(*counters: tuple[int, int]) -> tuple[int, int, int, int]:
+    def after(*counters: tuple[int, int]) -> tuple[int, int, int, int, int]:
         for offset, value in counters:
             node[offset : offset + 8] = value.to_bytes(8, "little")
         proxy.look()
-        return proxy.steps.posted, proxy.steps.transmitted, proxy.steps.done, proxy.steps.received
+        steps = proxy.steps
+        return steps.posted, steps.transmitted, steps.done, steps.received, steps.place
 
-    assert after() == (0, 0, 0, 0)
-    assert after((24, 7), (40, 5), (48, 3), (56 + 32, 5)) == (3, 2, 2, 3)
+    assert after((16, 1 << 60)) == (0, 0, 0, 0, 0)
+    assert after((16, 70)) == (0, 0, 0, 0, 71)
+    assert after((24, 7), (40, 5), (48, 3), (56 + 32, 5)) == (3, 2, 2, 3, 73)
     assert proxy.moved
-    assert after() == (3, 2, 2, 3)
+    assert after() == (3, 2, 2, 3, 73)
     assert not proxy.moved
-    assert after((16, 79), (24, 2), (40, 1), (48, 0)) == (7, 7, 8, 3)
-    assert after((16, 1 << 60)) == (7, 7, 8, 3)
-    assert after((16, 79), (40, 2)) == (7, 8, 8, 3)
-    assert after((16, 3)) == (7, 8, 8, 3)
+    assert after((16, 79), (24, 2), (40, 1), (48, 0)) == (7, 7, 8, 3, 79)
+    assert after((16, 1 << 60)) == (7, 7, 8, 3, 79)
+    assert after((16, 79), (40, 2)) == (7, 8, 8, 3, 79)
+    assert after((16, 3)) == (7, 8, 8, 3, 79)
 
 
 def test_nothing_at_work(memory: Memory) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from detector.pipeline import replay
 from detector.verdict import Verdict
@@ -28,10 +29,11 @@ def ranks(
         waits[:, behind] = False
     if differs is not None:
         operation[stops_at + 1 :, differs] = GATHER
-    skew = np.random.default_rng(4).uniform(-0.4, 0.4, machines)
+    hosts = more.get("hosts", [f"m{n}" for n in range(machines)])
+    skew = np.random.default_rng(4).uniform(-0.4, 0.4, machines)[np.unique(hosts, return_inverse=True)[1]]
     flat = {
         "time": START + ((step + skew) * SECOND).astype(np.int64),
-        "machine": np.array([f"m{n}" for n in range(machines)]) + np.full(step.shape, ""),
+        "machine": np.array(hosts) + np.full(step.shape, ""),
         "operations_total": operations,
         "pending": waits.astype(float),
         "operation": operation,
@@ -44,7 +46,8 @@ def ranks(
     if "origin" in more:
         table = table.append_column("counted_from", pa.array(more["origin"] * steps))
     table = table.append_column("comm", pa.array(more.get("comms", ["c0de"] * machines) * steps))
-    for name, value in (("gpu", "0"), ("slot", "0"), ("ranks", 6.0)):
+    table = table.append_column("gpu", pa.array(more.get("gpus", ["0"] * machines) * steps))
+    for name, value in (("slot", "0"), ("ranks", 6.0)):
         table = table.append_column(name, pa.array([value] * len(table)))
     return list(replay(memory({"nccl": table.drop_columns(more.get("without", []))})))
 
@@ -166,6 +169,27 @@ def test_the_rank_that_comes_last_each_time_is_named(memory: Any) -> None:
     assert {(v.machine, v.metric) for v in found} == {("m4", "nccl.active_ratio")}
     assert "comes last to its collectives" in found[0].message
     assert 0 < found[0].time - START - 35 * SECOND <= 15 * SECOND
+
+
+@pytest.mark.parametrize(("further", "device"), [(1.0, "gpu:3"), (900.0, "gpu:5"), (-1.0, "gpu:5")])
+def test_of_two_that_come_late_together_the_one_is_named_whose_steps_are_missing(
+    memory: Any, further: float, device: str
+) -> None:
+    """A rank that waits for its neighbour comes late with it, but the neighbour is behind within their operations.
+
+    Counts that are far apart are of different operations, and tell nothing.
+    """
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(12).normal(0, 0.02, step.shape)
+        return 0.3 + noise + (step > 35) * np.array([0.25, 0.25, 0.25, 0.25, -0.22, -0.25])
+
+    def at(step: Any) -> Any:
+        return 64.0 * step + (step > 35) * further * (np.arange(6) != 4)
+
+    hosts, gpus = [f"m{n // 2}" for n in range(6)], ["2", "7", "1", "6", "3", "5"]
+    found = ranks(memory, stops_at=60, hosts=hosts, gpus=gpus, columns={"active_ratio": active, "step": at})
+    assert {(v.machine, v.device) for v in found if v.kind == "progress"} == {("m2", device)}
 
 
 def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
