@@ -1,19 +1,17 @@
 """How NCCL lays out its structures, as known before: shipped with the agent, or kept on disk from an earlier look.
 
-What is kept is believed only in a folder and from a file that nobody else can write, and only where it is plausible.
+What is kept is believed only where it is plausible.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
-import stat
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from agent import kept
 
 Layout = dict[str, dict[str, int]]
 """Byte offsets of structure members by structure and member name; `sizeof` is the structure's size."""
@@ -96,57 +94,23 @@ def shipped(build_id: str) -> Layout | None:
 
 
 class Kept:
-    """Layouts on disk, one file each: $XDG_CACHE_HOME/peerwatch/layouts, by default in ~/.cache."""
+    """Layouts that earlier looks found."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self._folder = folder or home / "peerwatch" / "layouts"
+        self._files = kept.Kept("layouts", _FILE_BYTES, _KEPT, folder)
 
     def find(self, key: str) -> Layout | None:
         """What was kept under that name; None where there is nothing, or nothing to be believed."""
-        with contextlib.suppress(OSError, ValueError, RecursionError), self._open() as folder:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(os.open(_name(key), flags, dir_fd=folder), "rb") as file:
-                status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode) and _is_ours(status) and status.st_size <= _FILE_BYTES:
-                    return checked(json.loads(file.read(_FILE_BYTES)))
+        data = self._files.find(_name(key))
+        with contextlib.suppress(ValueError, RecursionError):
+            return checked(json.loads(data)) if data else None
         return None
 
     def keep(self, key: str, layout: Layout) -> None:
         """Keep it for the next start; where it cannot be kept the next start has to look again."""
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._open() as folder:
-                fresh = f".{os.getpid()}"
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(fresh, flags, 0o600, dir_fd=folder), "w") as file:
-                    json.dump(layout, file)
-                os.rename(fresh, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
-                self._forget_the_oldest(folder)
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[int]:
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if not _is_ours(os.fstat(folder)):
-                raise PermissionError(f"others can write to {self._folder}")
-            yield folder
-        finally:
-            os.close(folder)
-
-    def _forget_the_oldest(self, folder: int) -> None:
-        names = os.listdir(folder)
-        if len(names) > _KEPT:
-            ages = {name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns for name in names}
-            for name in sorted(names, key=lambda name: ages[name])[: len(names) - _KEPT]:
-                os.unlink(name, dir_fd=folder)
-
-
-def _is_ours(status: os.stat_result) -> bool:
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        self._files.keep(_name(key), json.dumps(layout).encode())
 
 
 def _name(key: str) -> str:
     """What is looked for is part of the name: an agent that wants more looks again."""
-    wanted = json.dumps([STRUCTURES, OPTIONAL])
-    return hashlib.blake2b(f"{key}\0{wanted}".encode(), digest_size=16).hexdigest() + ".json"
+    return f"{key}\0{json.dumps([STRUCTURES, OPTIONAL])}"

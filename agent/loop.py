@@ -15,10 +15,11 @@ from agent.attachments import Attachments
 from agent.config import AgentConfig
 from agent.context import Context, NothingThereError, Source
 from agent.files import allow_many
+from agent.kept import Kept
 from agent.processes import Processes
 from agent.reader import Reader, Worker
 from agent.zoom import Zoom
-from bpf.loader import BpfError, load
+from bpf.loader import BpfError, Kernel, load
 from store.catalogue import TABLES
 from store.orders import Orders
 from store.sample import Batch, Sample, Value
@@ -34,6 +35,9 @@ BACKLOG = 600
 PRUNE_PERIOD_S = 60.0
 OPEN_PERIOD_S = 60.0
 """How often it is tried to open a source that was not to be had."""
+
+_IMAGE_BYTES, _IMAGES = 1 << 20, 8
+"""Of the probes' compiled images: the most that one takes, and how many are kept."""
 
 
 class Sink(Protocol):
@@ -97,6 +101,11 @@ class Absent:
             self._source.close()
 
 
+def load_probes() -> Kernel:
+    """All probes, loaded; they are compiled at the first start on a kernel only. Raises BpfError."""
+    return load((*PROBED, *WATCHED), Kept("probes", _IMAGE_BYTES, _IMAGES))
+
+
 def open_context(config: AgentConfig) -> Context:
     """Load the probes that the configured sources need; without them, a context that says why."""
     wanted = [name for name in PROBED if name in config.sources]
@@ -104,7 +113,7 @@ def open_context(config: AgentConfig) -> Context:
         return Context(config)
     processes = Processes()
     try:
-        kernel = load((*PROBED, *WATCHED))
+        kernel = load_probes()
     except BpfError as error:
         return Context(config, no_probes=str(error), processes=processes)
     programs = {name: fd for name, fd in kernel.programs.items() if name.startswith(tuple(wanted))}

@@ -1,7 +1,7 @@
-"""The one place that knows bcc: compiles the probes in a process of its own, hands the descriptors over, and leaves.
+"""The one place that knows bcc: compiles the probes in a process of its own, writes down what came of it, and leaves.
 
-bcc keeps a compiler of 90 MB in every process that imports it. So a child builds and loads, sends what the kernel gave
-it over a Unix socket, and exits; programs and maps live on with whoever holds the descriptors.
+bcc keeps a compiler of 90 MB in every process that imports it. So a child builds, and its image of programs and maps is
+all that is left of it: plain data, from which they can be loaded now and at every later start.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from bpf.btf import VMLINUX, definitions
-from bpf.tracepoint import PREFIX, load
-from bpf.uprobe import TRACE_UPROBE_MULTI
+from bpf.maps import described
+from bpf.program import numbered
 
 FOLDER = Path(__file__).parent
 SHARED = "thread.bpf.h"
@@ -60,20 +58,8 @@ def layout(text: bytes) -> tuple[dict[str, int], str]:
         return {}, f"this kernel does not tell its layout, it was built without CONFIG_DEBUG_INFO_BTF ({error})"
 
 
-def _load_tracepoints(lib: Any, handle: Any, names: list[str], places: dict[str, int]) -> dict[str, int | str]:
-    """Descriptors of the programs at tracepoints, or why the kernel refuses one."""
-    loaded: dict[str, int | str] = {}
-    for name in names:
-        code, size = lib.bpf_function_start(handle, name.encode()), lib.bpf_function_size(handle, name.encode())
-        try:
-            loaded[name] = load(name, code, size, places[f"TYPE_{name.removeprefix(PREFIX)}"])
-        except OSError as error:
-            loaded[name] = f"{error.strerror}"
-    return loaded
-
-
-def build(stems: list[str], flags: list[str]) -> tuple[dict[str, Any], list[int]]:
-    """Compile and load; a description of programs and maps, and their descriptors in the same order."""
+def build(stems: list[str], flags: list[str]) -> dict[str, Any]:
+    """The image: instructions in hex, which name maps by their place in `maps`; of each map what it is made of."""
     os.environ["BCC_KERNEL_SOURCE"] = str(FOLDER / "headers")
     bcc = _import_bcc()
     text = source_text(stems)
@@ -84,42 +70,31 @@ def build(stems: list[str], flags: list[str]) -> tuple[dict[str, Any], list[int]
     # bcc's own binding leaves these two undeclared: a pointer would be cut to 32 bits.
     lib.bpf_num_tables.argtypes, lib.bpf_num_tables.restype = [ctypes.c_void_p], ctypes.c_size_t
     lib.bpf_table_name.argtypes, lib.bpf_table_name.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_char_p
-    names = [lib.bpf_function_name(handle, i).decode() for i in range(lib.bpf_num_functions(handle))]
-    kind = {"attach_type": TRACE_UPROBE_MULTI} if "attach_type" in signature(module.load_func).parameters else {}
-    probes = [name for name in names if not name.startswith(PREFIX)]
-    programs = {name: module.load_func(name.encode(), bcc.BPF.KPROBE, **kind).fd for name in probes}
-    points = _load_tracepoints(lib, handle, [name for name in names if name.startswith(PREFIX)], places)
-    programs |= {name: found for name, found in points.items() if isinstance(found, int)}
-    refused = {name: found for name, found in points.items() if isinstance(found, str)}
-    tables, maps, events = [], {}, {}
-    for index in range(lib.bpf_num_tables(handle)):
-        name = lib.bpf_table_name(handle, index)
+    tables = [lib.bpf_table_name(handle, index) for index in range(lib.bpf_num_tables(handle))]
+    descriptors = [lib.bpf_table_fd(handle, name) for name in tables]
+    programs, maps, events = {}, {}, {}
+    for name in [lib.bpf_function_name(handle, index) for index in range(lib.bpf_num_functions(handle))]:
+        code = ctypes.string_at(lib.bpf_function_start(handle, name), lib.bpf_function_size(handle, name))
+        programs[name.decode()] = numbered(code, descriptors).hex()
+    for name, descriptor in zip(tables, descriptors, strict=True):
         leaf = lib.bpf_table_leaf_desc(handle, name)
-        maps[name.decode()] = json.loads(leaf) if leaf else None
-        tables.append(lib.bpf_table_fd(handle, name))
+        maps[name.decode()] = described(descriptor), json.loads(leaf) if leaf else None
         fields = lib.bpf_perf_event_fields(handle, name)
         if fields:
             events[name.decode()] = [lib.bpf_perf_event_field(handle, name, i).decode() for i in range(fields)]
-    answer = {"programs": list(programs), "maps": maps, "events": events}
-    answer |= {"layout": places, "unknown": why, "refused": refused}
-    return answer, [*programs.values(), *tables]
+    return {"programs": programs, "maps": maps, "events": events, "layout": places, "unknown": why}
 
 
 def main() -> None:
-    """Answer one request from standard input on the socket whose number is the first argument."""
+    """Answer one request from standard input in the file whose number is the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked, who may be about to end anyway
-    channel = socket.socket(fileno=int(sys.argv[1]))
     request = json.load(sys.stdin)
     try:
-        answer, descriptors = build(request["stems"], request["flags"])
+        answer = build(request["stems"], request["flags"])
     except Exception as error:  # whatever bcc raises is an answer to whoever asked, who may live without probes
-        answer, descriptors = {"error": str(error) or type(error).__name__}, []
-    text = json.dumps(answer).encode()
-    socket.send_fds(channel, [len(text).to_bytes(8, "little")], descriptors)
-    channel.sendall(text)
-    channel.close()
-    # bcc's clean-up at exit would detach and close what was just given away.
-    os._exit(0)
+        answer = {"error": str(error) or type(error).__name__}
+    with open(int(sys.argv[1]), "w") as file:
+        json.dump(answer, file)
 
 
 if __name__ == "__main__":

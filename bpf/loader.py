@@ -1,38 +1,54 @@
-"""Programs and maps in the kernel, as the compiler's child left them."""
+"""Programs and maps in the kernel, from an image that the compiler's child made now or at an earlier start."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import socket
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from bpf.maps import Map, dtype_of_event, dtype_of_leaf
+from bpf.maps import Map, create, dtype_of_event, dtype_of_leaf
+from bpf.program import PROBE, TRACEPOINT
+from bpf.program import load as load_program
 from bpf.ring import Ring
+from bpf.tracepoint import PREFIX
 
 COMPILE_TIMEOUT_S = 60.0
-DESCRIPTORS = 250
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
+FOLDER = Path(__file__).parent
 
 
 class BpfError(OSError):
     """The probes cannot be built or attached; the message names the cause and, where there is one, the mend."""
 
 
+class Keeper(Protocol):
+    """Where images are kept, out of reach of others: what is found is run by the kernel."""
+
+    def find(self, key: str) -> bytes | None:
+        """What was kept under that key."""
+
+    def keep(self, key: str, data: bytes) -> None:
+        """Keep it, if that can be done."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """What is loaded: program descriptors by function name, and the maps. Nothing is attached yet."""
 
-    programs: dict[str, int]
-    maps: dict[str, Map]
-    rings: dict[str, Ring]
+    programs: dict[str, int] = field(default_factory=dict)
+    maps: dict[str, Map] = field(default_factory=dict)
+    rings: dict[str, Ring] = field(default_factory=dict)
     layout: dict[str, int] = field(default_factory=dict)
     """What programs asked of the kernel's own layout and it could answer (`bpf.btf.definitions`)."""
     unknown: str = ""
@@ -50,72 +66,98 @@ class Kernel:
             os.close(descriptor)
 
 
-def namespace_flags() -> list[str]:
-    """Compiler flags that make the probes number processes as this process's own PID namespace does."""
-    status = os.stat("/proc/self/ns/pid")
-    if status.st_ino == INITIAL_PID_NAMESPACE:
-        return []
-    # The kernel compares with its own encoding of the device number (new_encode_dev), which is what st_dev carries.
-    return [f"-DPID_NAMESPACE_INODE={status.st_ino}", f"-DPID_NAMESPACE_DEVICE={status.st_dev}"]
-
-
-def load(stems: Sequence[str]) -> Kernel:
-    """Compile `<stem>.bpf.c` for each stem in a child and take over what it loaded.
+def load(stems: Sequence[str], keeper: Keeper | None = None) -> Kernel:
+    """Load `<stem>.bpf.c` for each stem, compiled in a child where no image of just these is kept.
 
     Raises BpfError when bcc is missing or another project's, or the kernel refuses.
     """
     if os.uname().machine != "x86_64":
         raise BpfError(f"probes know the calling convention of x86_64 only, and this machine is {os.uname().machine}")
-    answer, descriptors, noise = _ask_child({"stems": list(stems), "flags": namespace_flags()})
-    if "error" in answer:
-        raise BpfError(_explain(answer["error"], noise))
-    count = len(answer["programs"])
-    programs = dict(zip(answer["programs"], descriptors[:count], strict=True))
-    maps, rings = {}, {}
-    for (name, leaf), descriptor in zip(answer["maps"].items(), descriptors[count:], strict=True):
-        if name in answer["events"]:
-            rings[name] = Ring(descriptor, dtype_of_event(answer["events"][name]))
-        else:
-            maps[name] = Map(descriptor, dtype_of_leaf(leaf) if leaf else np.dtype(np.uint32))
-    return Kernel(programs, maps, rings, answer["layout"], answer["unknown"], answer["refused"])
+    namespace = os.stat("/proc/self/ns/pid")
+    flags = [] if namespace.st_ino == INITIAL_PID_NAMESPACE else ["-DPID_NAMESPACE"]
+    request = {"stems": list(stems), "flags": flags}
+    key = _key(request)
+    image = _read(keeper.find(key)) if keeper is not None else None
+    if image is None:
+        image, data = _compile(request)
+        if keeper is not None:
+            keeper.keep(key, data)
+    # Kernels before 5.11 count maps as locked memory.
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    kernel = Kernel(layout=image["layout"], unknown=image["unknown"])
+    try:
+        _fill(kernel, image)
+    except OSError as error:
+        kernel.close()
+        raise BpfError(_explain(str(error))) from error
+    if flags:
+        # The kernel compares with its own encoding of the device number (new_encode_dev), which is what st_dev carries.
+        own = np.array([namespace.st_dev, namespace.st_ino], np.uint64).tobytes()
+        kernel.maps["own_namespaces"].update(bytes(4), own)
+    return kernel
 
 
-def _ask_child(request: dict[str, Any]) -> tuple[dict[str, Any], list[int], str]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "bpf.compiler", str(theirs.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
-        ours.settimeout(COMPILE_TIMEOUT_S)
+def _key(request: dict[str, Any]) -> str:
+    """Another text, compiler of ours or kernel is another image."""
+    digest = hashlib.blake2b(json.dumps([request, os.uname().release, os.uname().version]).encode())
+    for path in sorted(path for path in FOLDER.rglob("*") if path.suffix in (".c", ".h", ".py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(data: bytes | None) -> dict[str, Any] | None:
+    with suppress(ValueError):
+        image = json.loads(data) if data else None
+        return image if isinstance(image, dict) else None
+    return None
+
+
+def _compile(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    with os.fdopen(os.memfd_create("image"), "rb") as file:
+        command = [sys.executable, "-I", "-m", "bpf.compiler", str(file.fileno())]
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        text = json.dumps(request).encode()
         try:
-            assert child.stdin is not None
-            child.stdin.write(json.dumps(request).encode())
-            child.stdin.close()
-            child.stdin = None
-            head, descriptors, _, _ = socket.recv_fds(ours, 8, DESCRIPTORS)
-            text = b""
-            while head and len(text) < int.from_bytes(head, "little"):
-                text += ours.recv(1 << 16) or _hung_up()
-        except (TimeoutError, BrokenPipeError) as error:
-            child.kill()
-            head, descriptors, text = b"x", [], json.dumps({"error": f"the BPF compiler died: {error}"}).encode()
-        noise = child.communicate()[1].decode(errors="replace")
-    if not head:
-        return {"error": f"the BPF compiler ended with code {child.returncode}"}, [], noise
-    answer: dict[str, Any] = json.loads(text)
-    return answer, list(descriptors), noise
+            done = subprocess.run(
+                command, input=text, pass_fds=[file.fileno()], timeout=COMPILE_TIMEOUT_S, check=False, **streams
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BpfError(f"the BPF compiler took more than {error.timeout:.0f} s") from None
+        except OSError as error:
+            raise BpfError(f"the BPF compiler cannot be started: {error}") from error
+        file.seek(0)
+        data = file.read()
+    image = _read(data)
+    if image is None:
+        raise BpfError(f"the BPF compiler ended with code {done.returncode}")
+    if "error" in image:
+        raise BpfError(_explain(image["error"], done.stderr.decode(errors="replace")))
+    return image, data
 
 
-def _hung_up() -> bytes:
-    raise BrokenPipeError("it hung up in the middle of its answer")
+def _fill(kernel: Kernel, image: dict[str, Any]) -> None:
+    """Make the maps, then load the programs. Raises OSError, and leaves what is loaded by then."""
+    descriptors = []
+    for name, (description, leaf) in image["maps"].items():
+        descriptors.append(create(description))
+        if name in image["events"]:
+            kernel.rings[name] = Ring(descriptors[-1], dtype_of_event(image["events"][name]))
+        else:
+            kernel.maps[name] = Map(descriptors[-1], dtype_of_leaf(leaf) if leaf else np.dtype(np.uint32))
+    for name, code in image["programs"].items():
+        kind, attach_to = PROBE, 0
+        if name.startswith(PREFIX):
+            kind, attach_to = TRACEPOINT, image["layout"][f"TYPE_{name.removeprefix(PREFIX)}"]
+        try:
+            kernel.programs[name] = load_program(name, bytes.fromhex(code), descriptors, kind, attach_to)
+        except OSError as error:
+            if kind == PROBE:
+                raise
+            kernel.refused[name] = f"{error.strerror}"
 
 
-def _explain(error: str, noise: str) -> str:
+def _explain(error: str, noise: str = "") -> str:
     both = f"{error}\n{noise}"
     if "not permitted" in both or "Permission denied" in both:
         return "the kernel does not let this process load BPF: run as root or with CAP_BPF and CAP_PERFMON"

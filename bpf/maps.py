@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_BPF = 321  # x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)
-_UPDATE, _DELETE, _INFO, _LOOKUP_AND_DELETE = 2, 3, 15, 21  # enum bpf_cmd (include/uapi/linux/bpf.h)
+_CREATE, _UPDATE, _DELETE, _INFO, _LOOKUP_AND_DELETE = 0, 2, 3, 15, 21  # enum bpf_cmd (include/uapi/linux/bpf.h)
 
 # What bcc calls the C types (src/cc/json_map_decl_visitor.cc gives canonical names).
 _TYPES = {
@@ -64,6 +65,19 @@ def bpf(command: int, attributes: bytes) -> int:
     return result
 
 
+def described(descriptor: int) -> tuple[int, ...]:
+    """What a map was made of: type, bytes of a key, bytes of a value, entries, flags. Raises OSError."""
+    info = np.zeros(20, np.uint32)  # struct bpf_map_info: type, id, then the rest of these
+    bpf(_INFO, np.array([descriptor, info.nbytes], np.uint32).tobytes() + _words(info.ctypes.data))
+    kind, _, *sizes = info[:6].tolist()
+    return kind, *sizes
+
+
+def create(description: Sequence[int]) -> int:
+    """A new map like one that was `described`; its descriptor. Raises OSError."""
+    return bpf(_CREATE, np.array(description, np.uint32).tobytes())
+
+
 def _words(*values: int) -> bytes:
     return np.array(values, np.uint64).tobytes()
 
@@ -74,9 +88,7 @@ class Map:
     def __init__(self, descriptor: int, dtype: np.dtype[Any]) -> None:
         self.descriptor = descriptor
         self.dtype = dtype
-        info = np.zeros(20, np.uint32)  # struct bpf_map_info: type, id, key_size, value_size, max_entries, flags …
-        bpf(_INFO, np.array([descriptor, info.nbytes], np.uint32).tobytes() + _words(info.ctypes.data))
-        self.key_size, self.value_size, self.capacity = (int(value) for value in info[2:5])
+        _, self.key_size, self.value_size, self.capacity, _ = described(descriptor)
         self._mapping: mmap.mmap | None = None
 
     def rows(self) -> NDArray[Any]:

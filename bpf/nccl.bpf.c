@@ -172,7 +172,7 @@ static __always_inline u64 on_stack(u64 sp, u32 place)
 	return value;
 }
 
-/* Order of kinds: agent/sources/nccl.py, OPERATIONS. */
+/* Order of kinds: agent/communicator_row.py, OPERATIONS. */
 #define OPERATION(name, kind, comm, count, datatype)                                                                   \
 	int name(struct pt_regs *ctx)                                                                                  \
 	{                                                                                                              \

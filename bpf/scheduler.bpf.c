@@ -168,15 +168,18 @@ int tp_btf__tcp_retransmit_skb(u64 *ctx)
 }
 #endif
 
-#if defined(TYPE_mark_victim) && (ARGUMENTS_mark_victim > 1 || !defined(PID_NAMESPACE_INODE))
+#if defined(TYPE_mark_victim) && (ARGUMENTS_mark_victim > 1 || !defined(PID_NAMESPACE))
 /* The number of the victim's process in our PID namespace; 0 outside of it. */
 static __always_inline u64 number_of(u64 victim)
 {
-#ifdef PID_NAMESPACE_INODE
+#ifdef PID_NAMESPACE
+	struct own_namespace *own = own_namespace();
 	u64 leader = *(u64 *)(victim + OFFSET_task_struct__group_leader), namespace = 0;
 	u64 pid = *(u64 *)(leader + OFFSET_task_struct__thread_pid);
 	u32 level, last = *(u32 *)(pid + OFFSET_pid__level), inode = 0, number = 0;
 
+	if (!own)
+		return 0;
 	/* One struct upid for each namespace that the process is in. */
 	for (level = 0; level < 8 && level <= last; level++) {
 		void *upid = (void *)pid + OFFSET_pid__numbers + level * SIZE_upid;
@@ -185,7 +188,7 @@ static __always_inline u64 number_of(u64 victim)
 		bpf_probe_read_kernel(&namespace, sizeof(namespace), upid + OFFSET_upid__ns);
 		bpf_probe_read_kernel(&inode, sizeof(inode),
 				      (void *)namespace + OFFSET_pid_namespace__ns + OFFSET_ns_common__inum);
-		if (inode == PID_NAMESPACE_INODE)
+		if (inode == own->inode)
 			return number;
 	}
 	return 0;

@@ -96,13 +96,30 @@ static __always_inline void lose(u32 kind)
 		ADD(*count, 1);
 }
 
+#ifdef PID_NAMESPACE
+struct own_namespace {
+	u64 device;
+	u64 inode;
+};
+
+BPF_TABLE("array", u32, struct own_namespace, own_namespaces, 1);
+
+static __always_inline struct own_namespace *own_namespace(void)
+{
+	u32 first = 0;
+
+	return own_namespaces.lookup(&first);
+}
+#endif
+
 /* Process and thread as the agent's PID namespace numbers them; 0 for a process outside of it. */
 static __always_inline u64 caller(void)
 {
-#ifdef PID_NAMESPACE_INODE
+#ifdef PID_NAMESPACE
+	struct own_namespace *own = own_namespace();
 	struct bpf_pidns_info ids = {};
 
-	if (bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE_INODE, &ids, sizeof(ids)))
+	if (!own || bpf_get_ns_current_pid_tgid(own->device, own->inode, &ids, sizeof(ids)))
 		return 0;
 	return (u64)ids.tgid << 32 | ids.pid;
 #else

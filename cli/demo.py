@@ -79,12 +79,13 @@ def _simulated(plan: Plan, machines: int, missing: str, screen: Picture) -> Outc
 
 def _missing() -> str:
     """What an emulated fleet under real probes lacks here; empty when nothing does."""
-    from bpf.loader import BpfError, load
+    from agent.loop import load_probes
+    from bpf.loader import BpfError
 
     if os.geteuid() != 0:
         return "root there are no namespaces and no probes"
     try:
-        load(("nccl", "cuda")).close()
+        load_probes().close()
     except BpfError as error:
         return f"probes there is nothing to see of a fleet: {error}"
     return ""

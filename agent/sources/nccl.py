@@ -10,35 +10,18 @@ from typing import Any
 import numpy as np
 
 from agent.baseline import MEMORY, Baseline, Continuation
+from agent.communicator_row import of_process, of_transfers, operation_of
 from agent.communicators import Communicator, Communicators
 from agent.context import Context
 from agent.continued import continued
 from agent.hot_path import Calls, HotPath
 from agent.inspector import Inspector
-from agent.looks import Shares
 from agent.pool import Pool
 from agent.processes import Process
 from agent.rhythm import Rhythm
 from agent.training import Trainee
 from bpf.loader import Kernel
 from store.sample import Sample, Value
-
-OPERATIONS = (
-    "AllReduce",
-    "ReduceScatter",
-    "AllGather",
-    "Broadcast",
-    "Reduce",
-    "Send",
-    "Recv",
-    "AlltoAll",
-    "Gather",
-    "Scatter",
-)
-"""In the order of bpf/nccl.bpf.c."""
-DATATYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2")
-"""In the order of ncclDataType_t (nccl.h)."""
-
 
 _TRIES = 5
 LISTEN_EVERY = 2
@@ -54,6 +37,8 @@ class Followed:
     slot: int
     baseline: Baseline = field(default_factory=Baseline)
     queries: int = 0
+    blocked: int = 0
+    """For how long it has held up the host, as last told; ns."""
     count: Continuation = field(default_factory=Continuation)
     by_memory: bool = False
     """Its calls went uncounted at some time."""
@@ -98,7 +83,7 @@ class Nccl:
             else:
                 values = self._values(index, entry, trainee, clock)
                 values["iteration_seconds"] = self._rhythms.setdefault(trainee.process, Rhythm()).seconds(clock)
-                values |= _of_process(processes.get(pid))
+                values |= of_process(processes.get(pid))
                 samples.append(Sample("nccl", self._by_memory(index, entry, values, clock)))
         for pid, held in left.items():
             samples += self._farewell(pid, held)
@@ -134,7 +119,9 @@ class Nccl:
         known = self._identify(trainee, comm)
         self._compare(index, entry, known.born)
         since, queries = int(entry["blocked_since"]), int(entry["queries"])
-        waiting = max(clock - since, 0) if since else 0
+        blocked = int(entry["blocked_ns"]) + (max(clock - since, 0) if since else 0)
+        # Where two threads wait on one communicator the kernel's sum may be taken back.
+        followed.blocked = max(followed.blocked, blocked)
         asked, followed.queries = queries - followed.queries, queries
         return {
             "gpu": followed.gpu,
@@ -143,7 +130,7 @@ class Nccl:
             "rank": known.rank,
             "ranks": known.ranks,
             "pid": pid,
-            "operation": _operation(entry),
+            "operation": operation_of(entry),
             "operations_total": operations + followed.baseline.base if followed.baseline.origin else None,
             "counted_from": followed.baseline.origin,
             "bytes_total": int(entry["bytes"]),
@@ -151,8 +138,8 @@ class Nccl:
             # A framework's watchdog asks after its unfinished work only; without one nothing is known.
             "pending": float(asked > 0) if queries else None,
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
-            "host_blocked_seconds_total": (int(entry["blocked_ns"]) + waiting) / 1e9,
-        } | _of_transfers(self._inspector.shares(pid, comm), known.ranks)
+            "host_blocked_seconds_total": followed.blocked / 1e9,
+        } | of_transfers(self._inspector.shares(pid, comm), known.ranks)
 
     def _compare(self, index: int, entry: Any, born: bool) -> None:
         """Learn where our count begins, and whether the library's own moves in step: both read with no call between."""
@@ -252,41 +239,6 @@ class Nccl:
         counts = self._losses.rows().copy()
         lost, foreign = int(counts[1:].sum()), int(counts[0])
         return Sample("source", {"source": "kernel", "lost_total": lost, "foreign_total": foreign})
-
-
-def _of_process(process: Any) -> dict[str, Value]:
-    if process is None:
-        return {}
-    starts, lost = int(process["group_starts"]), int(process["lost"])
-    return {"groups_total": starts, "groups_open": float(starts - int(process["group_ends"])), "lost_total": lost}
-
-
-def _of_transfers(shares: Shares | None, ranks: int | None) -> dict[str, Value]:
-    if shares is None:
-        return {}
-    values: dict[str, Value] = {
-        "active_ratio": shares.active,
-        "send_pending_ratio": shares.sending,
-        "receive_pending_ratio": shares.receiving,
-        "waits_for_gpu": float(shares.unoffered),
-        "still_seconds": shares.still,
-    }
-    for name, rank in (("waits_to_send_to", shares.send_to), ("waits_to_receive_from", shares.receive_from)):
-        values[name] = float(rank) if rank is not None and -1 <= rank < (ranks or 0) else None
-    if shares.steps:
-        *counts, place = shares.steps
-        names = ("posted", "transmitted", "done", "received")
-        values |= {f"steps_{name}_total": count for name, count in zip(names, counts, strict=True)}
-        values["step"] = float(place)
-    return values
-
-
-def _operation(entry: Any) -> str | None:
-    if not entry["operations"]:
-        return None
-    kind, datatype = int(entry["last_kind"]), int(entry["last_datatype"])
-    name = OPERATIONS[kind] if kind < len(OPERATIONS) else str(kind)
-    return f"{name}:{DATATYPES[datatype] if datatype < len(DATATYPES) else datatype}:{int(entry['last_count'])}"
 
 
 def open_source(context: Context) -> Nccl:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.sources.nccl import OPERATIONS
+from agent.communicator_row import OPERATIONS
 from emulator.build import Libraries
 from tests.agent.conftest import Watch
 

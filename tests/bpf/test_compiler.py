@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -12,6 +13,20 @@ import pytest
 from bpf import compiler
 from bpf.loader import BpfError, load
 from bpf.tracepoint import PREFIX
+
+STEMS = ("nccl", "scheduler")
+
+
+class Keeper(dict[str, bytes]):
+    """Keeps images in memory."""
+
+    def find(self, key: str) -> bytes | None:
+        """What was kept."""
+        return self.get(key)
+
+    def keep(self, key: str, data: bytes) -> None:
+        """Keep it."""
+        self[key] = data
 
 
 def test_missing_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,18 +57,60 @@ def test_source_text_keeps_line_numbers() -> None:
 
 
 @pytest.mark.bpf
-@pytest.mark.parametrize("flags", [[], ["-DPID_NAMESPACE_INODE=7", "-DPID_NAMESPACE_DEVICE=4"]])
+@pytest.mark.parametrize("flags", [[], ["-DPID_NAMESPACE"]])
 def test_a_kernel_that_does_not_tell_its_layout(probes_allowed: None, flags: list[str]) -> None:
     """Without BTF there are no programs at tracepoints, with the reason; all others are loaded as ever."""
     script = (
         "import json, pathlib, sys\nfrom bpf import compiler\ncompiler.VMLINUX = pathlib.Path('/nonexistent')\n"
-        "print(json.dumps(compiler.build(['nccl', 'cuda', 'scheduler'], sys.argv[1:])[0]))"
+        "print(json.dumps(compiler.build(['nccl', 'cuda', 'scheduler'], sys.argv[1:])))"
     )
     said = subprocess.run([sys.executable, "-c", script, *flags], stdout=subprocess.PIPE, check=True)
     answer = json.loads(said.stdout)
     assert "ncclAllReduce" in answer["programs"]
     assert not any(name.startswith(PREFIX) for name in answer["programs"])
     assert "CONFIG_DEBUG_INFO_BTF" in answer["unknown"]
+
+
+@pytest.fixture
+def kept(probes_allowed: None) -> Keeper:
+    """What a first start keeps."""
+    keeper = Keeper()
+    load(STEMS, keeper).close()
+    return keeper
+
+
+@pytest.mark.bpf
+def test_a_later_start_compiles_nothing(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the image that a start has kept the next one loads the same, without bcc."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    with pytest.raises(BpfError, match="cannot be started"):
+        load(STEMS)
+    kernel = load(STEMS, kept)
+    assert "ncclAllReduce" in kernel.programs
+    assert (len(kept), kernel.refused, kernel.maps["slots"].capacity) == (1, {}, 4096)
+    kernel.close()
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("damage", [b"", b"{", b"[3]", b"\xff"])
+def test_a_damaged_image_is_made_anew(kept: Keeper, damage: bytes) -> None:
+    """What cannot be read is compiled again, and kept again."""
+    (key, whole), *_ = kept.items()
+    kept[key] = damage
+    load(STEMS, kept).close()
+    assert {name: json.loads(image) for name, image in kept.items()} == {key: json.loads(whole)}
+
+
+@pytest.mark.bpf
+def test_an_image_is_of_one_kernel(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another kernel, or with other probes, nothing of it is used."""
+    here = os.uname()
+    there = types.SimpleNamespace(machine=here.machine, release=here.release, version=f"{here.version} too")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "uname", lambda: there)
+        load(STEMS, kept).close()
+    load((*STEMS, "cuda"), kept).close()
+    assert len(kept) == 3
 
 
 @pytest.mark.bpf

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from emulator.faults import KINDS
+from tests.cli.injections import INJECTIONS, named_device, task
+from tests.cli.injections import KINDS as INJECTED
 from tests.cli.life import live
 from tests.cli.test_demo import TOGETHER, demo
 
@@ -22,20 +24,7 @@ HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
 """Of each injection, and of healthy lives; 40 take some two hours on two cores."""
-INJECTIONS = {
-    "Mycroft: NIC shutdown": "nic_down",
-    "Mycroft: NIC bandwidth limit": "nic_downgrade",
-    "Mycroft: PCIe downgrading": "pcie_downgrade",
-    "Mycroft: GPU power limit": "power_cap",
-    "Mycroft: background compute": "background_compute",
-    "Mycroft: background traffic": "background_traffic",
-    "Mycroft: NCCL delay": "nccl_delay",
-    "FlagScale: missing enter": "rank_hang",
-    "FlagScale: signature mismatch": "wrong_collective",
-    "FlagScale: all entered, none moves": "nic_down",
-    "FlagScale: late enter": "late_enter",
-}
-TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "20")
+TASK = task(4, 4)
 
 
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
@@ -62,18 +51,16 @@ def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
 
 def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) -> None:
     """In 16 ranks (tensor 2, pipeline 2, data 4) 95 % of the runs of each injection are located."""
-    wanted = sorted(set(INJECTIONS.values()))
-    runs = [(fault, seed) for seed in range(300, 300 + RUNS) for fault in wanted]
+    runs = [(fault, seed) for seed in range(300, 300 + RUNS) for fault in INJECTED]
 
     def one(run: tuple[str, int]) -> tuple[str, bool, bool, float]:
         fault, seed = run
         _, said = demo("--fault", fault, "--seed", str(seed), "--folder", str(tmp_path / f"{fault}-{seed}"), *TASK)
         if not said["verdicts"]:
             return fault, False, False, 0.0
-        first, true = said["verdicts"][0], said["fault"]
-        devices = (true["device"], f"rdma:mlx5_{true['device'].split(':')[1]}/1")
-        delay = (first["time"] - (true["start"] or first["time"])) / 1e9
-        return fault, said["correct"], said["correct"] and first["device"] in devices, delay
+        first = said["verdicts"][0]["time"]
+        delay = (first - (said["fault"]["start"] or first)) / 1e9
+        return fault, said["correct"], said["correct"] and named_device(said), delay
 
     with ThreadPoolExecutor(TOGETHER) as executor:
         results = list(executor.map(one, runs))

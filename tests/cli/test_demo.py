@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.injections import KINDS, named_device, task
 from tests.conftest import running
 
-TOGETHER = 3
+TOGETHER = 4
 """Demos at a time: mostly they wait."""
 FAULTS = {
     "none": (),
@@ -29,11 +30,9 @@ FAULTS = {
     "gc_pauses": ("gpu:0",),
     "rank_hang": ("gpu:0",),
     "rank_exit": ("gpu:0",),
-    "wrong_collective": ("gpu:0",),
-    "nic_downgrade": ("rdma:mlx5_0/1", "gpu:0"),
 }
-"""What may be named; all the other faults are shown by test_bench.py."""
-PLAIN = ("rank_hang", "rank_exit", "wrong_collective", "nic_downgrade")
+"""What may be named; more faults are injected in a bigger task, and all are shown by test_bench.py."""
+PLAIN = ("rank_hang", "rank_exit")
 """What shows without knowing for long how things were before."""
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
 
@@ -50,21 +49,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demos")
 
 
-def tried(folder: Path, fault: str, seed: int) -> tuple[int, dict[str, Any]]:
+def tried(folder: Path, seed: int, fault: str, *more: str) -> tuple[int, dict[str, Any]]:
     """A demo; once more where nobody was named: a computer that others keep busy may hide a fault, but not twice."""
-    options = ("--fault", fault, "--folder", str(folder / fault), "--healthy", "12" if fault in PLAIN else "30")
+    options = ("--fault", fault, "--folder", str(folder), *more)
     code, said = demo(*options, "--seed", str(seed))
     if said["verdicts"] or fault == "none":
         return code, said
-    shutil.rmtree(folder / fault)
+    shutil.rmtree(folder)
     return demo(*options, "--seed", str(seed + 100))
 
 
 @pytest.fixture(scope="module")
 def demos(probes_allowed: None, folder: Path) -> Iterator[dict[str, Future[Any]]]:
-    """All demos, under way."""
+    """All demos, under way: the faults, and those injected in a task of many groups."""
+    asked = {fault: (fault, "--healthy", "12" if fault in PLAIN else "30") for fault in FAULTS}
+    asked |= {f"injected_{kind}": (kind, *task(4, 2)) for kind in KINDS}
     with ThreadPoolExecutor(TOGETHER) as executor:
-        yield {fault: executor.submit(tried, folder, fault, seed) for seed, fault in enumerate(FAULTS, 11)}
+        yield {name: executor.submit(tried, folder / name, seed, *asked[name]) for seed, name in enumerate(asked, 11)}
 
 
 @pytest.mark.bpf
@@ -82,6 +83,16 @@ def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str,
     assert 0 < first["time"] - said["fault"]["start"] <= 30 * 10**9
     assert first["device"] in FAULTS[fault]
     assert first["machine"] in first["message"]
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: dict[str, Future[Any]]) -> None:
+    """Of 8 ranks (tensor 2, pipeline 2, data 2) the one at fault is named, or its port, within 30 s."""
+    code, said = demos[f"injected_{kind}"].result()
+    assert (code, said["correct"], said["fault"]["kind"]) == (0, True, kind), said
+    assert named_device(said), said
+    assert 0 < said["verdicts"][0]["time"] - said["fault"]["start"] <= 30 * 10**9
 
 
 @pytest.mark.bpf

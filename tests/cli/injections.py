@@ -1,0 +1,31 @@
+"""The injections with which Mycroft and FlagScale were tried, as faults of an emulated task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+INJECTIONS = {
+    "Mycroft: NIC shutdown": "nic_down",
+    "Mycroft: NIC bandwidth limit": "nic_downgrade",
+    "Mycroft: PCIe downgrading": "pcie_downgrade",
+    "Mycroft: GPU power limit": "power_cap",
+    "Mycroft: background compute": "background_compute",
+    "Mycroft: background traffic": "background_traffic",
+    "Mycroft: NCCL delay": "nccl_delay",
+    "FlagScale: missing enter": "rank_hang",
+    "FlagScale: signature mismatch": "wrong_collective",
+    "FlagScale: all entered, none moves": "nic_down",
+    "FlagScale: late enter": "late_enter",
+}
+KINDS = tuple(sorted(set(INJECTIONS.values())))
+
+
+def task(machines: int, gpus: int) -> tuple[str, ...]:
+    """Options of a demo whose task has tensor, pipeline and data parallel groups."""
+    return ("--machines", str(machines), "--gpus", str(gpus), "--tensor", "2", "--pipeline", "2", "--healthy", "20")
+
+
+def named_device(said: dict[str, Any]) -> bool:
+    """Whether a demo's first verdict names the GPU at fault, or the port beside it."""
+    true = said["fault"]["device"]
+    return said["verdicts"][0]["device"] in (true, f"rdma:mlx5_{true.split(':')[1]}/1")
