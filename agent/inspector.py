@@ -21,12 +21,16 @@ class Inspector:
         self._attachments = attachments
         self._looks = Looks(hertz) if hertz else None
         self._memories: dict[int, Memory | None] = {}
+        self._opened: dict[int, Process] = {}
         self._found: dict[Key, tuple[Identity, Layout]] = {}
         self._tries: dict[Key, int] = {}
 
     def identify(self, process: Process, comm: int) -> Identity | None:
         """Identity of a communicator; once it was plausible, its transfers are looked at from then on."""
         key = process.pid, comm
+        if self._opened.get(process.pid, process) != process:  # it executes another program: its memory is another
+            self.forget(process.pid)
+        self._opened[process.pid] = process
         if key in self._found:
             return self._found[key][0]
         layout, memory = self._attachments.layout_of(process), self._memory(process.pid)
@@ -69,8 +73,10 @@ class Inspector:
                 del table[key]
         if self._looks:
             self._looks.forget(lambda key: key[0] == pid and comm in (None, key[1]))
-        if comm is None and (memory := self._memories.pop(pid, None)):
-            memory.close()
+        if comm is None:
+            self._opened.pop(pid, None)
+            if memory := self._memories.pop(pid, None):
+                memory.close()
 
     def close(self) -> None:
         """End the looks and let go of the processes."""

@@ -95,8 +95,8 @@ class Looks:
         except (KeyError, struct.error):  # members that overlap: another's word, and an absurd one
             return
         with self._lock:
-            self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
-            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()))
+            known = self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
+            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), copy(known.counts))
 
     def forget(self, gone: Callable[[Key], bool]) -> None:
         """Look no more at the communicators of which this is true."""

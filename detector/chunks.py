@@ -98,7 +98,7 @@ class Chunks:
         order = np.argsort(keys)
         asked = self.comm[asking] * width + wanted.astype(np.int64)
         at = np.searchsorted(keys[order], asked).clip(max=len(keys) - 1)
-        return np.where(keys[order][at] == asked, known[order][at], NOBODY)
+        return np.where((wanted >= 0) & (keys[order][at] == asked), known[order][at], NOBODY)
 
 
 def told(peer: Floats, share: Floats) -> Floats:

@@ -142,11 +142,11 @@ class Durations:
 
 def _pace(age: Floats, irregular: Bools) -> Floats:
     """The share of a new window in the norm: all of the first one."""
-    return np.where(irregular, 1 / _NORM_WRONG, 1 / np.minimum(age + 1, _NORM))
+    return np.where(irregular & (age >= _WARM), 1 / _NORM_WRONG, 1 / np.minimum(age + 1, _NORM))
 
 
 def _told(iteration: Floats, crowd: Crowd) -> Floats:
     """[process]: what it says an iteration takes; all its series say the same, or nothing. NaN where none does."""
-    most = np.full(len(crowd.seat), -np.inf)
-    np.maximum.at(most, crowd.process, np.nan_to_num(iteration, nan=-np.inf))
-    return np.where(np.isfinite(most), most, np.nan)
+    most = np.full(len(crowd.seat), np.nan)
+    np.fmax.at(most, crowd.process, iteration)
+    return most

@@ -18,14 +18,17 @@ from detector.window import grown
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-LATE, SENDING, OTHERS = 0, 1, 2
-SIGNALS = 3
-"""How much less than the others a rank is at work, how much more it sends, and how much the others are at work."""
+LATE, SENDING, OTHERS, BEHIND = 0, 1, 2, 3
+SIGNALS = 4
+"""How much less than the others a rank is at work, how much more it sends, how much the others are at work; and by how
+many steps, -1 to 1, others of its machine are further on within an operation."""
 BOUND = 0.16
 """The least sum over a process's communicators that counts, in shares of time."""
+_OF_PROCESSES = ("evidence", "since", "looks", "firsts", "convicted")
 _SMOOTH_S = 3.0
 _WARM = 15  # readings that make a norm, if it then says how things are
 _NORM_S = 300.0
+_FADING = 0.1  # of a rank is forgotten at each reading that lacks it: only then is the rest a communicator of its own
 _STEP = 1.5  # the strongest second counts that many weak ones
 _ENOUGH = 8.0  # seconds at twice the bound that convict
 _LOOKS = 5  # ... in so many looks or more: with coarse steps two or three say no more than one disturbance does
@@ -78,9 +81,7 @@ class Lateness:
     norm: Floats = field(default_factory=lambda: np.zeros((SIGNALS, 0)))
     age: Floats = field(default_factory=lambda: np.zeros(0))
     heard: Floats = field(default_factory=lambda: np.zeros(0))
-    """By series the most ranks of its communicator that were heard at once."""
-    behind: Floats = field(default_factory=lambda: np.zeros(0))
-    """By series, -1 to 1: by how many steps others of its communicator and machine are further on in an operation."""
+    """By series the most ranks of its communicator that were heard at once; what is heard no more fades."""
     total: Floats = field(default_factory=lambda: np.zeros((2, 0)))
     """[LATE or SENDING, process]: the newest sums."""
     evidence: Floats = field(default_factory=lambda: np.zeros(0))
@@ -96,10 +97,10 @@ class Lateness:
         series = left.series[left.series < len(self.age)]
         self.comm = left.renumbered(self.comm[series])
         self.smooth, self.norm = self.smooth[:, series], self.norm[:, series]
-        self.age, self.heard, self.behind = self.age[series], self.heard[series], self.behind[series]
+        self.age, self.heard = self.age[series], self.heard[series]
         people = left.processes[left.processes < len(self.evidence)]
         self.total = self.total[:, people]
-        for name in ("evidence", "since", "looks", "firsts", "convicted"):
+        for name in _OF_PROCESSES:
             setattr(self, name, getattr(self, name)[people])
 
     def judge(self, now: int, ranks: Ranks, crowd: Crowd, caution: float = 1.0) -> list[Late]:
@@ -110,18 +111,19 @@ class Lateness:
         enough = _ENOUGH * caution
         seconds = (now - self.judged_at) / SECOND if self.judged_at else 1.0
         seats = crowd.seat
-        for name in ("evidence", "since", "looks", "firsts", "convicted"):
+        for name in _OF_PROCESSES:
             setattr(self, name, grown(getattr(self, name), (int(seats.max()) + 1,), 0.0))
         self.total = grown(self.total, (2, int(seats.max()) + 1), 0.0)
         if seconds >= 0.95 * ranks.period / SECOND:
             self.judged_at = now
             seconds = min(seconds, 2 * ranks.period / SECOND)
-            excess = self._excess(ranks, crowd, seconds, seats)
-            late, sending, others = (np.bincount(crowd.process, part, len(crowd.machine)) for part in excess)
+            sums = np.zeros((SIGNALS, len(crowd.machine)))
+            np.add.at(sums.T, crowd.process, self._excess(ranks, crowd, seconds, seats).T)
+            late, sending, others, behind = sums
             # Nobody is late, and no sender slow, whom the others do not wait for.
-            self.total[:, seats] = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
-            behind = np.bincount(crowd.process, self.behind[crowd.live], len(crowd.machine)).astype(np.float64)
-            self._add_up(now, self.total[:, seats].sum(0), behind, crowd, enough, seconds)
+            total = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
+            self.total[:, seats] = np.where(np.isnan(total), self.total[:, seats], total)
+            self._add_up(now, total.sum(0), behind, crowd, enough, seconds)
         found = np.flatnonzero((self.convicted[seats] > 0) & (crowd.task >= 0))
         return [self._late(int(process), seats[process], enough) for process in found]
 
@@ -137,20 +139,22 @@ class Lateness:
         return Late(process, signal, score, weight, float(share), int(self.since[seat]))
 
     def _excess(self, ranks: Ranks, crowd: Crowd, seconds: float, seats: Ints) -> Floats:
-        """[signal, series]: by how much each is more than usual."""
+        """[signal, series]: by how much each is more than usual; NaN where too few others are heard to say."""
         size = len(ranks.number)
         self.smooth, self.norm = (grown(a, (SIGNALS, size), 0.0) for a in (self.smooth, self.norm))
-        for name in ("age", "heard", "behind"):
-            setattr(self, name, grown(getattr(self, name), (size,), 0.0))
+        self.age, self.heard = grown(self.age, (size,), 0.0), grown(self.heard, (size,), 0.0)
         self.comm = grown(self.comm, (size,), -1)
         out = np.zeros((SIGNALS, len(crowd.live)))
-        runs = crowd.running[crowd.process]
+        runs = np.flatnonzero(crowd.running[crowd.process])
+        whole = self._begin(ranks, crowd.live[runs], crowd.comm[runs])
+        out[:, runs[~whole]] = np.nan
+        runs = runs[whole]
         live, comm, process = crowd.live[runs], crowd.comm[runs], crowd.process[runs]
-        self._begin(ranks, live, comm)
         fresh, warm = self.age[live] == 0, self.age[live] >= _WARM
         self.age[live] += 1
         calm = self.evidence[seats][process] <= 0
-        pace = np.where(warm, np.where(calm, seconds / _NORM_S, seconds / _NORM_S / 10), 1 / self.age[live])
+        slow = min(seconds / _NORM_S, 1 / _WARM)  # with coarse steps a norm of its time would be the last reading
+        pace = np.where(warm, np.where(calm, slow, slow / 10), 1 / self.age[live])
         blend = 1 - np.exp(-seconds / _SMOOTH_S)
         for signal, now in enumerate(_signals(ranks, live, comm)):
             before = np.where(fresh, now, self.smooth[signal, live])
@@ -159,16 +163,20 @@ class Lateness:
             self.norm[signal, live] = norm + pace * (now - norm)
             out[signal, runs] = np.where(warm, smooth - norm, 0.0)
         self._check(live, process)
-        self.behind[live] += blend * (_steps_behind(ranks, live, comm) - self.behind[live])
         return out
 
-    def _begin(self, ranks: Ranks, live: Ints, comm: Ints) -> None:
-        """Learn anew what is usual in a communicator of which more ranks are heard, and for whom it is another."""
+    def _begin(self, ranks: Ranks, live: Ints, comm: Ints) -> NDArray[np.bool_]:
+        """[series]: whether as many ranks of its communicator are heard as usual: others are no measure.
+
+        Where more are, or fewer for long, or it is another communicator, what is usual is learned anew.
+        """
         heard = np.bincount(comm, ~np.isnan(ranks.floats["active"][live]))[comm]
-        other = self.comm[live] != ranks.code[live]
-        self.age[live[other | (heard > self.heard[live])]] = 0.0
-        self.heard[live] = np.where(other, heard, np.maximum(heard, self.heard[live]))
+        usual, other = self.heard[live], self.comm[live] != ranks.code[live]
+        self.heard[live] = now = np.where(other, heard, np.maximum(heard, usual - _FADING))
+        settled = (heard < usual) & (heard >= now)
+        self.age[live[other | (heard > np.ceil(usual)) | settled]] = 0.0
         self.comm[live] = ranks.code[live]
+        return heard >= now
 
     def _check(self, live: Ints, process: Ints) -> None:
         """A norm that does not say how things are when it is made was learned while the task came up: once more."""
@@ -180,24 +188,26 @@ class Lateness:
     def _add_up(self, now: int, score: Floats, behind: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
         seats = crowd.seat
         worst, apart = _worst(score, behind, crowd)
-        against = np.where(apart, np.clip(score / BOUND - 1, -1.0, _STEP), -1.0) * crowd.running
+        told = crowd.running & ~np.isnan(score)
+        against = np.where(apart, np.clip(score / BOUND - 1, -1.0, _STEP), -1.0) * told
         before = self.evidence[seats]
         begins = seats[(before <= 0) & (against > 0)]
         self.since[begins] = now
         self.looks[begins] = self.firsts[begins] = 0.0
-        self.looks[seats] += crowd.running
-        self.firsts[seats] += worst & crowd.running
+        self.looks[seats] += told
+        self.firsts[seats] += worst & told
         self.evidence[seats] = after = np.clip(before + np.minimum(against * seconds, enough / _LOOKS), 0.0, 3 * enough)
         held = self.convicted[seats] > 0
         self.convicted[seats] = (after >= enough) | (held & (after > 0))
 
 
-def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, Floats, Floats]:
-    """The three signals of each series; 0 where there are no others, or nothing is known."""
+def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, ...]:
+    """The signals of each series; 0 where there are no others, or nothing is known."""
     active, sending = ranks.floats["active"][live], ranks.floats["sending"][live]
     others = _others(active, comm)
     slower = sending - _others(sending, comm)
-    return np.nan_to_num(others - active), np.nan_to_num(slower), np.nan_to_num(others)
+    behind = _steps_behind(ranks, live, comm)
+    return np.nan_to_num(others - active), np.nan_to_num(slower), np.nan_to_num(others), behind
 
 
 def _steps_behind(ranks: Ranks, live: Ints, comm: Ints) -> Floats:
@@ -223,13 +233,12 @@ def _others(values: Floats, comm: Ints) -> Floats:
 
 def _worst(score: Floats, behind: Floats, crowd: Crowd) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[process]: whether it is the worst of its task, and whether it is so by far compared with other machines."""
-    tasks = int(crowd.task.max(initial=-1)) + 1
-    task = np.where(crowd.task < 0, tasks, crowd.task)
+    task, machine = crowd.task, crowd.machine  # the last place of what follows is of those that work for no task
     most = _most(score, task)
-    worst = score >= most[task]
-    place = np.full(tasks + 1, -1, np.int64)
-    place[task[worst]] = crowd.machine[worst]
-    here = crowd.machine == place[task]
+    first = score >= most[task]
+    place = np.full(len(most), -1, np.int64)
+    place[task[first]] = machine[first]
+    here = machine == place[task]
     second = _most(np.where(here, -np.inf, score), task)
     # Ranks that talk only to each other come late together: whom did the other wait for?
     near = here & (score >= _NEAR * most[task])
@@ -239,7 +248,7 @@ def _worst(score: Floats, behind: Floats, crowd: Crowd) -> tuple[NDArray[np.bool
 
 
 def _most(score: Floats, task: Ints) -> Floats:
-    """[task]: the largest."""
-    most = np.full(int(task.max(initial=0)) + 1, -np.inf)
-    np.maximum.at(most, task, score)
+    """[task]: the largest that is known."""
+    most = np.full(int(task.max(initial=-1)) + 2, -np.inf)
+    np.fmax.at(most, task, score)
     return most

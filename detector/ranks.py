@@ -15,8 +15,10 @@ UNREAD = -2.0
 """A state that cannot be read; -1: a rank waits for none."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 _STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
 _GAP_HALF_LIFE_S = 1800.0
+_NAMES = 2  # times as many communicators as there are: then those that were re-formed are forgotten
 _SINCE_ATTACH = "attach"
 """An agent that came late and could not learn what had gone before: its count compares with no other rank's."""
 _READ = {
@@ -29,7 +31,8 @@ _READ = {
     "iteration": "iteration_seconds",
 }
 _STATES = {"sends_to": "waits_to_send_to", "receives_from": "waits_to_receive_from", "gpu": "waits_for_gpu"}
-_FLOATS = ("operations", "rank", "ranks", "pending", "offset", "aligned", "gap", "moves", "lost", *_READ, *_STATES)
+_COUNTS = ("operations", "offset", "aligned", "attached", "gap", "moves")
+_FLOATS = (*_COUNTS, "rank", "ranks", "pending", "lost", *_READ, *_STATES)
 _TIMES = ("seen", "moved", "calm")
 
 
@@ -66,6 +69,8 @@ class Ranks:
     machines: dict[str, int] = field(default_factory=dict)
     period: float = SECOND
     """Time between two rows of one series, ns."""
+    paced: bool = False
+    """Whether that was learned."""
     lost: dict[str, float] = field(default_factory=dict)
     """Machine -> probe hits that its kernel side could not keep at all."""
     _comms: dict[str, int] = field(default_factory=lambda: {"": -1})
@@ -74,7 +79,8 @@ class Ranks:
         """Forget series not read since `before` (Unix ns), and what only they were of; what is left, None: all."""
         idents = list(self.number)
         series = np.flatnonzero(self.times["seen"][: len(idents)] >= before)
-        if len(series) == len(idents):
+        crowded = len(self._comms) > _NAMES * (1 + len(np.unique(self.code[: len(idents)])))
+        if len(series) == len(idents) and not crowded:
             return None
         self.number = {idents[old]: new for new, old in enumerate(series.tolist())}
         self.floats = {name: array[series] for name, array in self.floats.items()}
@@ -114,12 +120,13 @@ class Ranks:
         time, comm = rows.time[last], rows.text("comm")[last]
         self._learn_period(time - self.times["seen"][place])
         renewed = comm != self.comm[place]
-        for name in ("moves", "gap", "offset"):
+        for name in ("moves", "gap"):
             self.floats[name][place[renewed]] = 0.0
         operations = rows.number("operations_total")[last]
         before = self.floats["operations"][place]
-        moved = renewed | ((operations != before) & ~np.isnan(operations))  # null says nothing, so not that it moved
-        operations = np.where(np.isnan(operations) & ~renewed, before, operations)
+        counted = ~np.isnan(operations)  # null says nothing, so not that it moved
+        moved = renewed | ((operations != before) & counted)
+        operations = np.where(counted | renewed, operations, before)
         self._note_moves(place[moved], time[moved])
         self.times["seen"][place] = time
         self.comm[place], self.operation[place] = comm, rows.text("operation")[last]
@@ -128,8 +135,15 @@ class Ranks:
         self.code[place[renewed]] = codes
         self.floats["operations"][place] = operations
         self._note_states(place, rows, last)
-        from_birth = rows.text("counted_from")[last] != _SINCE_ATTACH
-        self.floats["aligned"][place[renewed | from_birth]] = from_birth[renewed | from_birth]
+        self._note_origin(place, rows.text("counted_from")[last], counted, renewed | (operations < before))
+
+    def _note_origin(self, place: Ints, origin: NDArray[np.object_], counted: Bools, anew: Bools) -> None:
+        """Whether the counts compare with other ranks'; a count that begins elsewhere than before is another."""
+        attached = counted & (origin == _SINCE_ATTACH)
+        other = anew | (counted & (attached != self.floats["attached"][place]))
+        self.floats["attached"][place[counted]] = attached[counted]
+        self.floats["offset"][place[other]] = self.floats["aligned"][place[other]] = 0.0
+        self.floats["aligned"][place[counted & ~attached]] = 1.0
 
     def _note_states(self, place: Ints, rows: Rows, last: Ints) -> None:
         for name in ("rank", "ranks"):
@@ -167,7 +181,9 @@ class Ranks:
 
     def _learn_period(self, gap: Ints) -> None:
         if (gap < 10**17).any():
-            self.period += 0.1 * (float(np.median(gap[gap < 10**17])) - self.period)
+            found = float(np.median(gap[gap < 10**17]))
+            self.period = self.period + 0.1 * (found - self.period) if self.paced else found
+            self.paced = True
 
     def _note_moves(self, place: Ints, time: Ints) -> None:
         floats, moved = self.floats, self.times["moved"]
@@ -190,6 +206,6 @@ class Ranks:
         operations = self.floats["operations"][live]
         most = np.zeros(len(calm))
         np.maximum.at(most, comm, np.nan_to_num(operations))
-        at_rest = calm[comm]
+        at_rest = calm[comm] & ~np.isnan(operations)
         self.floats["offset"][live[at_rest]] = (most[comm] - operations)[at_rest]
         self.floats["aligned"][live[at_rest]] = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,7 +44,7 @@ class Rows:
     time: Ints
     ident: Ints
     idents: tuple[tuple[str, ...], ...]
-    """Machine, then the table's keys (a missing key column is left out)."""
+    """Machine, then the table's keys; of missing key columns the last are left out, others are empty."""
     keys: tuple[str, ...]
     metrics: tuple[str, ...]
     values: Floats
@@ -108,8 +108,9 @@ def rows_of(name: str, table: ArrowTable) -> Rows:
     kinds = {str(f.name): str(f.type) for f in table.schema}
     texts = {c: _codes(table.column(c)) for c, kind in kinds.items() if _is_text(kind)}
     known = TABLES.get(name)
-    keys = tuple(c for c in (known.keys if known else texts) if c in kinds and c != "machine")
-    texts |= {c: _codes(table.column(c)) for c in keys if c not in texts}
+    keys = _keys_of(known.keys, kinds) if known else tuple(c for c in texts if c != "machine")
+    nothing = np.zeros(table.num_rows, np.int64), [""]
+    texts |= {c: _codes(table.column(c)) if c in kinds else nothing for c in keys if c not in texts}
     numbers = tuple(c for c, kind in kinds.items() if _is_number(kind) and c != "time" and c not in keys)
     count = table.num_rows
     values = np.full((count, len(numbers)), np.nan)
@@ -124,6 +125,12 @@ def rows_of(name: str, table: ArrowTable) -> Rows:
         time, ident, values = time[order], ident[order], values[order]
         rest = {c: (codes[order], words) for c, (codes, words) in rest.items()}
     return Rows(name, time, ident, idents, keys, numbers, values, rest)
+
+
+def _keys_of(wanted: Sequence[str], there: Container[str]) -> tuple[str, ...]:
+    """Those keys up to the last one that is there, so that each stands in its place; one before it may be absent."""
+    keys = [c for c in wanted if c != "machine"]
+    return tuple(keys[: max((at for at, c in enumerate(keys, 1) if c in there), default=0)])
 
 
 def _identities(

@@ -11,11 +11,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from bpf.loader import BpfError, load
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# How long an example takes says more of the computer than of us.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
 PLATFORM = "manylinux_2_18_x86_64"

@@ -126,7 +126,8 @@ class Progress:
             if len(set(names[mine])) < 2 or is_paired(names[mine]).any() or "" in names[mine]:
                 continue
             # Two ranks alone cannot outvote each other: communicators of the same size vote with them.
-            voters = mine if len(mine) > 2 else np.flatnonzero((ranks == ranks[mine[0]]) & ~is_paired(names))
+            alike = (ranks == ranks[mine[0]]) & ~is_paired(names) & (names != "")
+            voters = mine if len(mine) > 2 or np.isnan(ranks[mine[0]]) else np.flatnonzero(alike)
             (usual, most), *others = Counter(names[voters].tolist()).most_common()
             odd = [at for at in mine if names[at] != usual]
             if most > sum(count for _, count in others) and 3 * len(odd) <= len(voters):

@@ -81,7 +81,7 @@ def original(emulated: Built) -> bytes:
     return emulated.cudart.read_bytes()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32), damage=st.integers(1, 40), cut=st.none() | st.integers(0, 60_000))
 def test_damaged_libraries(tmp_path: Path, original: bytes, seed: int, damage: int, cut: int | None) -> None:
     """Bytes overwritten and ends cut off: an answer comes, and it is about this file."""

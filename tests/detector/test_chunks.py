@@ -35,6 +35,16 @@ def test_a_chunk_under_way_names_its_link() -> None:
     assert ring({2: 3}).root() == Root(2, 3, "link", False, 1)
 
 
+def test_a_chunk_for_who_knows_whom_names_no_other_end() -> None:
+    """Where a peer cannot be told nobody is taken for it, least of all a rank of another communicator."""
+    rank, comm = np.tile(np.arange(4.0), 2), np.repeat([0, 1], 4)
+    for senders, root in (([5], Root(5, NOBODY, "link", False, 1)), ([5, 6], None)):
+        sends_to = np.full(8, float(NONE))
+        sends_to[senders] = SOMEBODY
+        still, unknown = np.ones(8, bool), np.full(8, float(UNKNOWN))
+        assert Chunks(comm, np.arange(8), rank, still, sends_to, unknown, ~still).root() == root
+
+
 def test_two_links_with_a_common_end_name_that_end() -> None:
     """A port that is down holds up what comes in and what goes out: the machine that both links end at is meant."""
     root = ring({3: 4, 4: 5}).root()

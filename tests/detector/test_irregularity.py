@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.groups import Task
@@ -79,7 +79,6 @@ def test_regular_iterations_are_said_nothing_of() -> None:
 
 
 @given(st.lists(st.floats(0.01, 1e4), max_size=80))
-@settings(deadline=None)
 def test_any_readings_are_survived(seconds: list[float]) -> None:
     """Whatever was read, begins come before ends and what is irregular took longer than usual."""
     time = START + np.arange(len(seconds)) * SECOND

@@ -103,7 +103,7 @@ def test_devices_with_a_key_left_out_stay_apart() -> None:
     assert held(window, 1) == {("m0", "disks:sda"): 3.0, ("m0", "disks:sdb"): 5.0}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 10**12), min_size=2, max_size=40),
     st.lists(st.integers(0, 60), min_size=1, max_size=5),
@@ -119,7 +119,7 @@ def test_rates_are_never_negative(counts: list[int], cuts: list[int]) -> None:
     assert rate == np.float32(last) if last >= 0 else np.isnan(rate)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.permutations(range(12)), st.integers(0, 12))
 def test_order_and_repetition_do_not_matter(order: list[int], again: int) -> None:
     """Rows in any order within a read, and rows read twice, leave the window as rows in order do."""
