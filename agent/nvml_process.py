@@ -110,6 +110,6 @@ def _program() -> str:
     """What a light interpreter is to run; only nvidia-ml-py and the agent's modules are found beside Python's own."""
     binding = importlib.util.find_spec("pynvml")
     if binding is None or binding.origin is None:
-        raise ChildError("nvidia-ml-py is not installed: pip install nvidia-ml-py")
+        raise ChildError(f"nvidia-ml-py is not installed: {sys.executable} -m pip install nvidia-ml-py")
     paths = [str(_ROOT), str(Path(binding.origin).parent)]
     return f"import sys; sys.path += {paths!r}; from agent.nvml_child import main; main()"

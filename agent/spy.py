@@ -40,7 +40,7 @@ class SpyError(Exception):
 def spy_on(pid: int, spy: str, deadline: float) -> dict[str, str]:
     """The stack of a process's first thread, and its other threads, by the deadline (monotonic s). Raises SpyError."""
     if not os.access(spy, os.X_OK):
-        raise SpyError("py-spy is not installed: pip install py-spy")
+        raise SpyError(f"py-spy is not installed: {sys.executable} -m pip install py-spy")
     for _ in range(_TRIES):
         output, error, code = _run([spy, "dump", "--nonblocking", "--json", "--pid", str(pid)], deadline)
         if code == 0:

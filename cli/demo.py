@@ -5,6 +5,8 @@ from __future__ import annotations
 import json as text
 import os
 import random
+import shutil
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -107,11 +109,12 @@ def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
     typer.echo(f"that is  {'right' if outcome.correct else 'WRONG'}")
     typer.echo(f"data     {place}")
     typer.echo("")
+    command = "peerwatch" if shutil.which("peerwatch") else str(Path(sys.executable).with_name("peerwatch"))
     typer.echo("Try next:")
     if simulated:
-        typer.echo(f"  peerwatch replay {place / 'recording'}")
+        typer.echo(f"  {command} replay {place / 'recording'}")
     else:
-        typer.echo(f"  peerwatch status --store {place / 'readings.db'} --silent 1h")
-        typer.echo(f"  peerwatch export {place / 'recording'} --store {place / 'readings.db'}")
-    typer.echo("  peerwatch demo --fault slow_link")
-    typer.echo("  sudo peerwatch up          (on a machine that trains)")
+        typer.echo(f"  {command} status --store {place / 'readings.db'} --silent 1h")
+        typer.echo(f"  {command} export {place / 'recording'} --store {place / 'readings.db'}")
+    typer.echo(f"  {command} demo --fault slow_link")
+    typer.echo(f"  sudo {command} up          (on a machine that trains)")

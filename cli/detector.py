@@ -59,9 +59,7 @@ def _cluster() -> ModuleType:
     try:
         from cli import cluster
     except ImportError as error:
-        raise StoreError(
-            "--cluster needs dask.distributed, which is not here: pip install 'peerwatch[cluster]'"
-        ) from error
+        raise StoreError("--cluster needs dask.distributed, which is not here: make install EXTRAS=cluster") from error
     return cluster
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as text
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -34,7 +35,7 @@ _MENDS = (
     ("linux-libc-dev", "apt-get install linux-libc-dev"),
     ("run as root", "sudo peerwatch doctor"),
     ("stripped, or static", "use a libnccl that exports its functions, such as NVIDIA's wheel or package"),
-    ("py-spy is not installed", "pip install py-spy"),
+    ("py-spy is not installed", f"{sys.executable} -m pip install py-spy"),
     ("Permission Denied", "sudo peerwatch doctor"),
     ("CONFIG_DEBUG_INFO_BTF", "boot a kernel that was built with it, such as the distribution's own"),
     ("replaced on disk", "run with CAP_CHECKPOINT_RESTORE, or restart the training process"),
@@ -46,7 +47,7 @@ def doctor(
     store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """Look at every source and probe of this machine. Exit code: 0 all is on, 1 something is blocked."""
+    """Look at every source and probe of this machine. Exit code: 0 nothing is blocked, 1 something is."""
     settings = read_settings(config)
     place = store or os.environ.get("PEERWATCH_STORE") or settings.store
     findings = [

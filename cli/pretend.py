@@ -19,7 +19,11 @@ def pretend(plan: Plan, machines: int, screen: Picture) -> Outcome:
     """Simulate a quarter of an hour with the fault, write the recording, replay it; times are the simulation's."""
     from detector.pipeline import replay
     from emulator.simulate import simulate
+    from emulator.simulated_faults import FAULTS, WEAK
 
+    if plan.fault not in ("none", *FAULTS, *WEAK):
+        known = ", ".join((*FAULTS, *WEAK))
+        raise ValueError(f"{plan.fault} needs an emulated fleet, and so root and BPF; simulated are {known}")
     tables, labels = simulate(max(machines, 8), MINUTES, 1.0, plan.fault, plan.seed, 1)
     folder = plan.place / "recording"
     write_recording(folder, tables, labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +22,12 @@ def train(
     seed: Annotated[int, typer.Option(help="Equal seeds give equal models.")] = 1,
 ) -> None:
     """Fit the model that tells abnormal communication operators, from generated logs."""
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise ValueError(f"{output} cannot be written: name a file in a folder of yours")
     try:
         from detector.training import fit
     except ModuleNotFoundError as error:
-        raise ValueError(f"training needs scikit-learn (pip install 'peerwatch[detector]'): {error}") from None
+        raise ValueError(f"training needs scikit-learn (make setup): {error}") from None
     import numpy as np
 
     from detector.methods.operators import features_of, irregular, usual_of

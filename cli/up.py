@@ -29,13 +29,14 @@ def up(
     from cli.live import picture
     from cli.sinks import alone, open_desk
     from cli.standing import standing
-    from cli.watch import LATE_NS, Runner
+    from cli.watch import Runner
+    from detector.config import SECOND
 
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends what it began, the agent too
         signal.signal(number, signal.default_int_handler)
     settings = read_settings(config)
     judged = judging(settings)
-    place = store or settings.store
+    place, late_ns = store or settings.store, round(judged.lag_s * SECOND)
     stop = threading.Event()
     log = _log(place, settings.influxdb.spool_folder)
     with (
@@ -45,12 +46,12 @@ def up(
         picture() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):
-        runner = Runner(kept, judged, time.time_ns() - LATE_NS)
+        runner = Runner(kept, judged, time.time_ns() - late_ns)
         desk.begin(runner.history)
         screen.say(f"readings go to {place}; Ctrl-C ends")
         while agent.poll() is None:
             now = time.time_ns()
-            verdicts = runner.catch_up(now - LATE_NS, stop)
+            verdicts = runner.catch_up(now - late_ns, stop)
             runner.look_closer(now)
             desk.hear(verdicts, runner.machines(), now)
             for verdict in verdicts:

@@ -65,7 +65,7 @@ TABLES: dict[str, Table] = {
         Table("startup", ("gpu",), False, "how a training process came up"),
         Table("stack", ("gpu",), False, "where a process that stands still is"),
         Table("ras", ("slot",), False, "what NCCL says of a task that stands still, a communicator each"),
-        Table("task", (), False, "which training task the machine works for"),
+        Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
         Table("source", ("source",), False, "how each source of the agent fares"),
@@ -232,7 +232,7 @@ ras | failed | text | text | none | 0 | 0 | ranks with an error, or that were ab
 ras | version | text | text | none | 0 | 0 | NCCL's version
 ras | collection_seconds | seconds | gauge | none | 0 | 0 | how long NCCL took to ask all ranks
 ras | error | text | text | none | 0 | 0 | why there is no answer
-task | task | text | text | none | 0 | 0 | which training task the machine works for
+task | task | text | text | none | 0 | 0 | which training task the machine works for; our agent does not know
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | info, warn or crit
@@ -251,7 +251,7 @@ source | dropped_rows_total | rows | counter | none | 0 | 0 | rows that waited t
 source | refused_rows_total | rows | counter | none | 0 | 0 | rows that the server refused (source spool)
 source | error | text | text | none | 0 | 0 | why the last reading failed
 probe | state | text | text | none | 0 | 0 | on, blocked or gone
-probe | reason | text | text | none | 0 | 0 | why, where it is not on
+probe | reason | text | text | none | 0 | 0 | why it is not on, or not on every function
 probe | symbols | number | gauge | none | 0 | 0 | functions that carry a probe
 probe | path | text | text | none | 0 | 0 | where the library was seen
 verdict | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3

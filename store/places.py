@@ -61,7 +61,7 @@ def open_stream(place: str, told: NatsConfig | None = None) -> Stream:
     try:
         from store.nats_stream import Stream
     except ImportError as error:
-        raise StoreError(f"{place} needs nats-py, which is not here: pip install 'peerwatch[nats]'") from error
+        raise StoreError(f"{place} needs nats-py, which is not here: make install EXTRAS=nats") from error
     return Stream(address, told or NatsConfig())
 
 

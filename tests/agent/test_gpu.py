@@ -695,7 +695,7 @@ def test_without_the_binding_it_is_said(gpus: Gpus, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     reader = Reader(gpus)
     reader.read()
-    assert reader.health["error"] == "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+    assert reader.health["error"] == f"nvidia-ml-py is not installed: {sys.executable} -m pip install nvidia-ml-py"
     with pytest.raises(ChildError):
         Child([])
 

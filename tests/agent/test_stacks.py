@@ -162,7 +162,8 @@ def test_nobody_is_stopped(start: Callable[..., Process], tmp_path: Path) -> Non
 def test_without_py_spy(start: Callable[..., Process], tmp_path: Path) -> None:
     """Where py-spy is missing that is said, with what mends it."""
     found = take(start("sh", "-c", "echo ready; read line"), str(tmp_path / "none"))
-    assert (found["form"], found["error"]) == ("kernel", "py-spy is not installed: pip install py-spy")
+    mend = f"{sys.executable} -m pip install py-spy"
+    assert (found["form"], found["error"]) == ("kernel", f"py-spy is not installed: {mend}")
 
 
 def test_deep_stack() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-distributed = pytest.importorskip("distributed", reason="no Dask here: pip install 'peerwatch[cluster]'")
+distributed = pytest.importorskip("distributed", reason="no Dask here: make install EXTRAS=cluster")
 
 from cli import cluster as cluster_module  # noqa: E402
 from cli.cluster import Foreman, Order  # noqa: E402 - not without Dask

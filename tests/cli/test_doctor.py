@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,9 @@ def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
             assert found["source gpu"]["why"] == "there is no libnvidia-ml.so.1"
 
 
+PY_SPY = f"{sys.executable} -m pip install py-spy"
+
+
 @pytest.mark.parametrize(
     ("path", "told"),
     [
@@ -82,8 +86,8 @@ def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
             (
                 "stacks",
                 "off",
-                "no more than the kernel tells of ranks that stand still: py-spy is not installed: pip install py-spy",
-                "pip install py-spy",
+                f"no more than the kernel tells of ranks that stand still: py-spy is not installed: {PY_SPY}",
+                PY_SPY,
             ),
         ),
     ],
@@ -107,8 +111,8 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
             raise OSError(1, "nobody dies here")
         return attach(program)
 
-    def remember(stems: Any) -> Kernel:
-        loaded.append(load(stems))
+    def remember(*wanted: Any) -> Kernel:
+        loaded.append(load(*wanted))
         return loaded[-1]
 
     loaded: list[Kernel] = []
@@ -132,7 +136,7 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
 def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without probes the sources that need them are blocked with cause and mend, the others are on; exit code 1."""
 
-    def refuse(stems: Any) -> Any:
+    def refuse(*wanted: Any) -> Any:
         raise BpfError(cause)
 
     monkeypatch.setattr("agent.loop.load", refuse)
