@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ class Kept:
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._open() as folder:
-                fresh = f".{os.getpid()}"
+                fresh = f".{secrets.token_hex(8)}"  # process numbers are no names: containers share a folder
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 with os.fdopen(os.open(fresh, flags, 0o600, dir_fd=folder), "wb") as file:
                     file.write(data)
