@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulator.faults import KINDS
-from tests.cli.injections import INJECTIONS, named_device, task
+from tests.cli.injections import INJECTIONS, TASK, named_device
 from tests.cli.injections import KINDS as INJECTED
 from tests.cli.life import live
 from tests.cli.test_demo import TOGETHER, demo
@@ -24,7 +24,6 @@ HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
 """Of each injection, and of healthy lives; 40 take some two hours on two cores."""
-TASK = task(4, 4)
 
 
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.injections import KINDS, named_device, task
+from tests.cli.injections import KINDS, TASK, named_device
 from tests.conftest import running
 
 TOGETHER = 4
@@ -63,7 +63,7 @@ def tried(folder: Path, seed: int, fault: str, *more: str) -> tuple[int, dict[st
 def demos(probes_allowed: None, folder: Path) -> Iterator[dict[str, Future[Any]]]:
     """All demos, under way: the faults, and those injected in a task of many groups."""
     asked = {fault: (fault, "--healthy", "12" if fault in PLAIN else "30") for fault in FAULTS}
-    asked |= {f"injected_{kind}": (kind, *task(4, 2)) for kind in KINDS}
+    asked |= {f"injected_{kind}": (kind, *TASK) for kind in KINDS}
     with ThreadPoolExecutor(TOGETHER) as executor:
         yield {name: executor.submit(tried, folder / name, seed, *asked[name]) for seed, name in enumerate(asked, 11)}
 
@@ -88,7 +88,7 @@ def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str,
 @pytest.mark.bpf
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: dict[str, Future[Any]]) -> None:
-    """Of 8 ranks (tensor 2, pipeline 2, data 2) the one at fault is named, or its port, within 30 s."""
+    """Of 16 ranks (tensor 2, pipeline 2, data 4) the one at fault is named, or its port, within 30 s."""
     code, said = demos[f"injected_{kind}"].result()
     assert (code, said["correct"], said["fault"]["kind"]) == (0, True, kind), said
     assert named_device(said), said
