@@ -45,7 +45,7 @@ def test_stacks_at_rest() -> None:
     logs = np.zeros(1024, [("tgid", "<u8"), ("count", "<u8"), ("entries", "<u8", 512)])
     living = {pid: Trainee(Process(pid, 7), str(pid)) for pid in range(8)}
     processes["tgid"][1:8] = logs["tgid"][1:8] = np.arange(1, 8)
-    training: Any = SimpleNamespace(living=lambda now: living, last_known=living.get)
+    training: Any = SimpleNamespace(living=lambda now: living, last_known=living.get, uncounted={})
     maps: Any = [SimpleNamespace(rows=lambda rows=rows: rows) for rows in (processes, logs)]
     source = Stacks(Paces(training, *maps), 8.0)
     begun = time.process_time()
