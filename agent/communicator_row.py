@@ -46,10 +46,9 @@ def of_transfers(shares: Shares | None, ranks: int | None) -> dict[str, Value]:
     for name, rank in (("waits_to_send_to", shares.send_to), ("waits_to_receive_from", shares.receive_from)):
         values[name] = float(rank) if rank is not None and -1 <= rank < (ranks or 0) else None
     if shares.steps:
-        *counts, place = shares.steps
-        names = ("posted", "transmitted", "done", "received")
-        values |= {f"steps_{name}_total": count for name, count in zip(names, counts, strict=True)}
-        values["step"] = float(place)
+        for name in ("posted", "transmitted", "done", "received"):
+            values[f"steps_{name}_total"] = getattr(shares.steps, name)
+        values["step"] = float(shares.steps.place)
     return values
 
 

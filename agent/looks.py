@@ -12,7 +12,7 @@ from random import Random
 
 from agent.layouts import Layout
 from agent.memory import Memory
-from agent.proxy import Proxy, Transfers
+from agent.proxy import Proxy, Steps, Transfers
 
 _SHARE = 0.01
 """Of a core, that looks may take."""
@@ -69,8 +69,7 @@ class Shares:
     unoffered: bool
     still: float
     """Seconds for which nothing at work has moved."""
-    steps: tuple[int, int, int, int, int] | None
-    """Posted, transmitted, done by sending, and received; and the place that sending has come to."""
+    steps: Steps | None
 
 
 class Looks:
@@ -117,7 +116,7 @@ class Looks:
                 return None
             target.before = now = copy(place.counts)
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
-            known, steps = alone and target.told, place.proxy.steps
+            known = alone and target.told
             return Shares(
                 (now.active - before.active) / looks,
                 (now.sending - before.sending) / looks,
@@ -126,7 +125,7 @@ class Looks:
                 place.last.receive_from if known else None,
                 place.last.unoffered,
                 place.looked - place.moved,
-                (steps.posted, steps.transmitted, steps.done, steps.received, steps.place) if alone else None,
+                copy(place.proxy.steps) if alone else None,
             )
 
     def close(self) -> None:

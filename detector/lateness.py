@@ -35,7 +35,7 @@ _LOOKS = 5  # ... in so many looks or more: with coarse steps two or three say n
 _EARNED = 4.0  # so many times what the others wait more than usual; where another became quicker they do not
 _MAINLY = 0.25  # a slow sender delays its own next operators, so it comes late too
 _APART = 1.5  # times as much as on any other machine of the task
-_NEAR, _BEHIND = 0.75, 0.25  # ranks of one machine so near to its worst are told apart by steps, which weigh so much
+_NEAR, _BY_STEPS = 0.75, 0.25  # ranks of one machine so near to its worst are told apart by steps, which weigh so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class Lateness:
         if seconds >= 0.95 * ranks.period / SECOND:
             self.judged_at = now
             seconds = min(seconds, 2 * ranks.period / SECOND)
-            sums = np.zeros((SIGNALS, len(crowd.machine)))
-            np.add.at(sums.T, crowd.process, self._excess(ranks, crowd, seconds, seats).T)
+            excess, people = self._excess(ranks, crowd, seconds, seats), len(crowd.machine)
+            sums = np.array([np.bincount(crowd.process, part, people) for part in excess], np.float64)
             late, sending, others, behind = sums
             # Nobody is late, and no sender slow, whom the others do not wait for.
             total = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
@@ -242,7 +242,7 @@ def _worst(score: Floats, behind: Floats, crowd: Crowd) -> tuple[NDArray[np.bool
     second = _most(np.where(here, -np.inf, score), task)
     # Ranks that talk only to each other come late together: whom did the other wait for?
     near = here & (score >= _NEAR * most[task])
-    told = np.where(near, score * (1 + _BEHIND * np.clip(behind, -1.0, 1.0)), -np.inf)
+    told = np.where(near, score * (1 + _BY_STEPS * np.clip(behind, -1.0, 1.0)), -np.inf)
     worst = near & (told >= _most(told, task)[task])
     return worst, worst & (score > _APART * np.maximum(second[task], 0.0))
 

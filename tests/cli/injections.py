@@ -18,8 +18,6 @@ INJECTIONS = {
     "FlagScale: late enter": "late_enter",
 }
 KINDS = tuple(sorted(set(INJECTIONS.values())))
-
-
 TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "20")
 """Options of a demo of 16 ranks: tensor 2, pipeline 2, data 4."""
 
