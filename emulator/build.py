@@ -26,11 +26,20 @@ FLAGS = (
     "-pthread",
     "-Wl,--build-id",
 )
-CUDART = ("cudart.c", "cudart_event.c", "cudart_memory.c", "stream.c", "fabric.c")
+PRIVATE = "libraries/cuda"
+"""What leads NVIDIA's own libnccl to the emulated GPU."""
+CUDART = (
+    *("cudart.c", "cudart_event.c", "cudart_memory.c", "stream.c", "fabric.c"),
+    *(f"{PRIVATE}/{name}.c" for name in ("take_over", "private_runtime", "private_driver", "wire")),
+    *(f"{PRIVATE}/{name}.c" for name in ("nccl_kernel", "nccl_device")),
+)
 NCCL = ("nccl.c", "nccl_life.c", "nccl_query.c", "nccl_comm.c", "nccl_op.c", "nccl_proxy.c", "fabric.c")
 ETHTOOL = "libethtool-emulated.so"
 """Preloaded into a process, it answers for emulated network interfaces."""
-NVML = ("nvml.c", "nvml_query.c", "nvml_field.c", "nvml_gpm.c", "nvml_event.c")
+NVML = (
+    *("nvml.c", "nvml_query.c", "nvml_field.c", "nvml_gpm.c", "nvml_event.c"),
+    "libraries/nvml/nvml_topology.c",
+)
 
 
 class BuildError(OSError):
@@ -89,7 +98,8 @@ def _compile_into(target: Path) -> None:
 
 def _fingerprint() -> str:
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in sorted((*HERE.glob("*.c"), *HERE.glob("*.h"), *HERE.glob("*.map"), HERE / "build.py")):
+    sources = (path for kind in ("c", "h", "map") for path in HERE.rglob(f"*.{kind}"))
+    for path in sorted((*sources, HERE / "build.py")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -34,6 +34,9 @@ void stream_synchronize(cudaStream_t handle);
 /* Ends the worker once its queue is empty and drops the creator's hold. */
 void stream_destroy(struct CUstream_st *stream);
 
+/* What cudaEventSynchronize does, past the public function and the probes on it. */
+cudaError_t event_synchronize(cudaEvent_t event);
+
 /* Waits for all work on all streams of the process. */
 void stream_wait_all(void);
 
