@@ -23,7 +23,7 @@ C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup packages servers demo test bench soak format install uninstall clean
+.PHONY: help setup packages servers nccl demo test bench soak format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -72,10 +72,15 @@ servers: setup
 		rm -rf "$$room"
 	done
 
-demo: setup ## an emulated fleet, one fault, and the verdict; options in ARGS
+# NVIDIA's own library, which the emulated ranks run on; without it they run on an emulated one.
+nccl: setup
+	@$(VENV)/bin/python -m emulator.libraries.wheel $(NCCL) || true
+
+demo: nccl ## an emulated fleet, one fault, and the verdict; options in ARGS
 	@exec $(VENV)/bin/peerwatch demo $(ARGS)
 
-test: servers ## every check: style, types, floors, C format, tests
+test: NCCL := 2.21.5 2.23.4 2.27.3 2.29.3 2.32.3
+test: servers nccl ## every check: style, types, floors, C format, tests
 	@[ $$(id -u) -eq 0 ] || echo "test: without root, tests that load probes are skipped"
 	export PATH="$(VENV)/bin:$$PATH"
 	ruff check
@@ -85,7 +90,7 @@ test: servers ## every check: style, types, floors, C format, tests
 	clang-format --dry-run -Werror $(C_FILES)
 	python -m pytest -rs $(ARGS)
 
-bench: servers ## what it costs and how well it does, measured here and printed
+bench: servers nccl ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
 
 soak: servers ## ten minutes of a hundred agents and their server under random kills

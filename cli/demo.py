@@ -33,6 +33,10 @@ def demo(
     pipeline: Annotated[int, typer.Option(min=1, help="Stages of the pipeline.")] = 1,
     healthy: Annotated[float, typer.Option(min=5, max=600, help="Seconds of healthy training before the fault.")] = 30,
     seed: Annotated[int | None, typer.Option(help="Chooses the machine and the noise; by chance if not given.")] = None,
+    nccl: Annotated[
+        str,
+        typer.Option(help="real (NVIDIA's own), one of its versions such as 2.29.3, or emulated; real if it is there."),
+    ] = "",
     folder: Annotated[Path | None, typer.Option(help="Where the data go; a temporary folder if not given.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
 ) -> None:
@@ -49,7 +53,10 @@ def demo(
     shape = (machines, gpus, tensor, pipeline)
     with picture(to_stderr=json) as screen:
         missing = _missing()
-        outcome = _simulated(plan, machines, missing, screen) if missing else _emulated(plan, shape, screen)
+        if missing:
+            outcome = _simulated(plan, machines, missing, screen)
+        else:
+            outcome = _emulated(plan, shape, _library(nccl, screen), screen)
     if json:
         typer.echo(text.dumps({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct}))
     else:
@@ -57,7 +64,24 @@ def demo(
     raise typer.Exit(0 if outcome.correct else 1)
 
 
-def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: Picture) -> Outcome:
+def _library(nccl: str, screen: Picture) -> Path | None:
+    """NVIDIA's libnccl that the ranks run on; None: the emulated one, which is said where nobody chose it."""
+    from emulator.libraries.wheel import DEFAULT, find
+
+    if nccl == "emulated":
+        return None
+    version = DEFAULT if nccl in ("", "real") else nccl
+    found = find(version)
+    hint = f"python -m emulator.libraries.wheel {version}"
+    if nccl and found is None:
+        raise ValueError(f"NVIDIA's libnccl {version} is not here: fetch it with {hint}, or choose --nccl emulated")
+    screen.say(
+        f"ranks run on NVIDIA's libnccl {version}" if found else f"ranks run on an emulated libnccl ({hint} fetches it)"
+    )
+    return found
+
+
+def _emulated(plan: Plan, shape: tuple[int, int, int, int], nccl: Path | None, screen: Picture) -> Outcome:
     from cli.show import Show
     from emulator.fleet import Fleet
 
@@ -66,7 +90,7 @@ def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: Picture) -> 
         raise ValueError(f"{data} is there already: name another --folder")
     plan.place.mkdir(parents=True, exist_ok=True)
     folder = plan.place / "fleet"
-    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name))
+    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name), nccl=nccl)
     screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings go to {data}")
     with closing(open_store(str(data), create=True)) as store, fleet:
         return Show(plan, fleet, store, screen).run()

@@ -16,14 +16,15 @@ from pathlib import Path
 
 from emulator.calls import CallError, Calls
 from emulator.fabric import Fabric, FabricError
+from emulator.libraries.nvidia import NvidiaError, prepare, take_over
 from emulator.rank import Rank
 from emulator.task import Options
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path]:
-    """The options of a rank, the fabric's file and the folder of the libraries."""
+def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, bool]:
+    """The options of a rank, the fabric's file, the folder of the libraries, whether its libnccl is NVIDIA's."""
     parser = argparse.ArgumentParser(prog="trainer", description="one rank of an emulated training task")
     for name in ("rank", "world"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -43,12 +44,22 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path]:
     parser.add_argument("--report", type=Path, required=True, help="JSON file with counts and history")
     parser.add_argument("--fabric", type=Path, required=True)
     parser.add_argument("--library-folder", type=Path, required=True)
+    parser.add_argument("--real-nccl", action="store_true", help="the folder's libnccl is NVIDIA's own")
     given = vars(parser.parse_args(arguments))
-    fabric, folder = given.pop("fabric"), given.pop("library_folder")
+    fabric, folder, real = given.pop("fabric"), given.pop("library_folder"), given.pop("real_nccl")
     options = Options(**given)
     if options.world != options.tensor * options.pipeline * options.data or not 0 <= options.rank < options.world:
         parser.error("world must be tensor x pipeline x data, and rank one of its ranks")
-    return options, fabric, folder
+    return options, fabric, folder, real
+
+
+def _load(folder: Path, real: bool, machine: int) -> Calls:
+    if real:
+        prepare(machine, folder)
+    calls = Calls(folder / "libcudart.so.12", folder / "libnccl.so.2")
+    if real:
+        take_over(folder)
+    return calls
 
 
 def _obey(rank: Rank, trained: threading.Event) -> None:
@@ -65,18 +76,18 @@ def _obey(rank: Rank, trained: threading.Event) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as told. Exit code 0, or 1 with one line on standard error."""
-    options, fabric_path, folder = parse(sys.argv[1:] if arguments is None else arguments)
+    options, fabric_path, folder, real = parse(sys.argv[1:] if arguments is None else arguments)
     named = {"FABRIC": fabric_path, "RANK": options.rank, "SEED": options.seed}
     os.environ.update({f"PEERWATCH_{name}": str(value) for name, value in named.items()})
     gc.disable()  # pauses are a fault here, so they come only when ordered
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     trained = threading.Event()
     try:
-        calls = Calls(folder / "libcudart.so.12", folder / "libnccl.so.2")
-        rank = Rank(options, calls, Fabric(fabric_path))
+        fabric = Fabric(fabric_path)
+        rank = Rank(options, _load(folder, real, options.rank // fabric.head.gpus), fabric)
         threading.Thread(target=_obey, args=(rank, trained), name="signals", daemon=True).start()
         rank.train()
-    except (CallError, FabricError) as error:
+    except (CallError, FabricError, NvidiaError) as error:
         print(f"rank {options.rank}: {error}", file=sys.stderr)
         return 1
     finally:
