@@ -28,7 +28,8 @@ class Fleet:
 
     `agent` gives each machine's agent as a command line, by machine name. Logs and reports lie in
     `folder`/<machine>/; without a folder they go to a temporary one that is deleted at the end. `rank_options` are
-    handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one. Raises FleetError, FaultError, BuildError: one line each.
+    handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one.
+    Raises FleetError, FaultError, BuildError: one line each.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ ENVIRONMENT: Final = {
     "NCCL_CUMEM_ENABLE": "0",
     "NCCL_CUMEM_HOST_ENABLE": "0",
     "NCCL_RAS_ENABLE": "0",
+    "NCCL_BUFFSIZE": str(16 << 20),  # few big steps: each costs two cores more than a real machine
     "NCCL_ALGO": "Ring",
     "NCCL_PROTO": "Simple",
     "NCCL_MIN_NCHANNELS": "1",

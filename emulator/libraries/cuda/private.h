@@ -43,7 +43,8 @@ cudaError_t launch_nccl_kernel(cudaStream_t stream, unsigned int blocks, const v
 /* Of the versions before 2.22: a communicator, a mask of channels, and the first work. */
 cudaError_t launch_old_nccl_kernel(cudaStream_t stream, void *comm, uint64_t channels, void *work);
 
-/* In the place of libnccl's own calls of the C library. */
+/* In the place of libnccl's own calls of the C library; the first one is memset. */
+void *clear_memory(void *to, int value, size_t bytes);
 long wire_send(int socket, const void *data, size_t bytes, int flags);
 long wire_receive(int socket, void *data, size_t bytes, int flags);
 int wire_yield(void);

@@ -60,16 +60,22 @@ static int copy_now(void *to, const void *from, size_t bytes)
 }
 
 /* NCCL clears buffers of many megabytes, of which the wire uses a few kilobytes: whole pages are given back instead. */
-static int set_now(void *to, int value, size_t bytes)
+void *clear_memory(void *to, int value, size_t bytes)
 {
 	uintptr_t first = ((uintptr_t)to + PAGE - 1) & ~(PAGE - 1), last = ((uintptr_t)to + bytes) & ~(PAGE - 1);
 
-	if (value || bytes < BIG || madvise((void *)first, last - first, MADV_DONTNEED)) {
-		memset(to, value, bytes);
-		return cudaSuccess;
-	}
+	/* MADV_FREE refuses shared memory, which nobody may give back for the others */
+	if (value || bytes < BIG || madvise((void *)first, last - first, MADV_FREE) ||
+	    madvise((void *)first, last - first, MADV_DONTNEED))
+		return memset(to, value, bytes);
 	memset(to, 0, first - (uintptr_t)to);
 	memset((void *)last, 0, (uintptr_t)to + bytes - last);
+	return to;
+}
+
+static int set_now(void *to, int value, size_t bytes)
+{
+	clear_memory(to, value, bytes);
 	return cudaSuccess;
 }
 

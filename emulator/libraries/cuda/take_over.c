@@ -1,4 +1,4 @@
-/* Finds NVIDIA's libnccl in this process and leads its private CUDA runtime, and three calls of libc, to ours. */
+/* Finds NVIDIA's libnccl in this process and leads its private CUDA runtime, and four calls of libc, to ours. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -32,9 +32,10 @@ static struct {
 static size_t kernel_count;
 
 static const struct replacement of_libc[] = {
-    {"send", wire_send},
-    {"recv", wire_receive},
-    {"sched_yield", wire_yield},
+    {"send", (void *)(uintptr_t)wire_send},
+    {"recv", (void *)(uintptr_t)wire_receive},
+    {"sched_yield", (void *)(uintptr_t)wire_yield},
+    {"memset", (void *)(uintptr_t)clear_memory},
 };
 
 const char *kernel_name(const void *kernel)
@@ -133,14 +134,31 @@ static void *player_of(const char *name)
 	return found ? found : name_not_played(name);
 }
 
+/* Bytes of the push that a function begins with; 0: it begins otherwise. */
+static size_t push_bytes(const unsigned char *code)
+{
+	if (code[0] >= 0x50 && code[0] <= 0x57)
+		return 1;
+	return code[0] == 0x41 && code[1] >= 0x50 && code[1] <= 0x57 ? 2 : 0;
+}
+
+/*
+ * A probe of the kernel's that is put on the function by then or later steps over the first instruction of the file. So
+ * that one stays, where it is a push, and is undone: add rsp, 8; then comes the jump.
+ */
 static bool take_function(const struct image *image, const Elf64_Sym *symbol, const char *name)
 {
-	unsigned char jump[JUMP_BYTES];
+	const Elf64_Ehdr *header = (const void *)image->file;
+	const Elf64_Shdr *section = (const Elf64_Shdr *)(image->file + header->e_shoff) + symbol->st_shndx;
+	const char *original = image->file + section->sh_offset + (symbol->st_value - section->sh_addr);
+	size_t kept = push_bytes((const unsigned char *)original);
+	unsigned char code[4 + JUMP_BYTES] = {0x48, 0x83, 0xc4, 0x08};
+	unsigned char *jump = kept ? code + 4 : code;
 
-	if (symbol->st_size < JUMP_BYTES)
+	if (symbol->st_size < kept + sizeof(code))
 		return true;
 	put_jump(jump, player_of(name));
-	return write_code((void *)(image->base + symbol->st_value), jump, sizeof(jump));
+	return write_code((char *)image->base + symbol->st_value + kept, code, (size_t)(jump - code) + JUMP_BYTES);
 }
 
 static void take_kernel(const struct image *image, const Elf64_Sym *symbol, const char *name)
@@ -221,11 +239,27 @@ static void take_slots(const struct image *image)
 	}
 }
 
+static const Elf64_Shdr *find_section(const struct image *image, const char *name)
+{
+	const Elf64_Ehdr *header = (const void *)image->file;
+	const Elf64_Shdr *sections = (const void *)(image->file + header->e_shoff);
+	const char *names = image->file + sections[header->e_shstrndx].sh_offset;
+
+	for (int i = 0; i < header->e_shnum; i++)
+		if (!strcmp(names + sections[i].sh_name, name))
+			return &sections[i];
+	return NULL;
+}
+
 /* "NCCL version 2.27.3+cuda12.9", as the library calls itself. */
 static bool read_version(const struct image *image)
 {
+	const Elf64_Shdr *constants = find_section(image, ".rodata");
 	int major, minor, patch, cuda;
-	const char *at = image->file, *end = image->file + image->bytes;
+
+	if (!constants)
+		return false;
+	const char *at = image->file + constants->sh_offset, *end = at + constants->sh_size;
 
 	while ((at = memmem(at, (size_t)(end - at), "NCCL version ", 13))) {
 		at += 13;

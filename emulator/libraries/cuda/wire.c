@@ -72,9 +72,13 @@ long wire_send(int socket, const void *data, size_t bytes, int flags)
 long wire_receive(int socket, void *data, size_t bytes, int flags)
 {
 	long received = recv(socket, data, bytes, flags);
+	int error = errno;
 
 	if (received > 0)
 		idle = 0;
+	else if (received < 0 && !(flags & MSG_DONTWAIT)) /* the setup, which asks again at once */
+		rest(&idle);
+	errno = error;
 	return received;
 }
 
