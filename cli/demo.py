@@ -10,7 +10,7 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -21,6 +21,13 @@ from store.places import open_store
 if TYPE_CHECKING:
     from cli.live import Picture
     from cli.show import Outcome, Plan
+
+
+class Variant(TypedDict):
+    """What the emulated ranks run on, and whether their hosts run ahead."""
+
+    nccl: Path | None
+    training: str
 
 
 def demo(
@@ -37,10 +44,13 @@ def demo(
         str,
         typer.Option(help="real (NVIDIA's own), one of its versions such as 2.29.3, or emulated; real if it is there."),
     ] = "",
+    training: Annotated[str, typer.Option(help="ahead (as programs on PyTorch) or blocking.")] = "blocking",
     folder: Annotated[Path | None, typer.Option(help="Where the data go; a temporary folder if not given.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
 ) -> None:
     """Show the whole of Peerwatch on an emulated fleet. Exit code: 0 the verdict is right, 1 it is wrong or missing."""
+    if training not in ("ahead", "blocking"):
+        raise ValueError(f"there is no training {training!r}: choose ahead or blocking")
     if fault not in KINDS:
         raise ValueError(f"there is no fault {fault!r}: choose one of {', '.join(KINDS)}")
     from cli.live import picture
@@ -56,7 +66,8 @@ def demo(
         if missing:
             outcome = _simulated(plan, machines, missing, screen)
         else:
-            outcome = _emulated(plan, shape, _library(nccl, screen), screen)
+            variant: Variant = {"nccl": _library(nccl, screen), "training": training}
+            outcome = _emulated(plan, shape, variant, screen)
     if json:
         typer.echo(text.dumps({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct}))
     else:
@@ -81,7 +92,7 @@ def _library(nccl: str, screen: Picture) -> Path | None:
     return found
 
 
-def _emulated(plan: Plan, shape: tuple[int, int, int, int], nccl: Path | None, screen: Picture) -> Outcome:
+def _emulated(plan: Plan, shape: tuple[int, int, int, int], variant: Variant, screen: Picture) -> Outcome:
     from cli.show import Show
     from emulator.fleet import Fleet
 
@@ -90,7 +101,7 @@ def _emulated(plan: Plan, shape: tuple[int, int, int, int], nccl: Path | None, s
         raise ValueError(f"{data} is there already: name another --folder")
     plan.place.mkdir(parents=True, exist_ok=True)
     folder = plan.place / "fleet"
-    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name), nccl=nccl)
+    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name), **variant)
     screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings go to {data}")
     with closing(open_store(str(data), create=True)) as store, fleet:
         return Show(plan, fleet, store, screen).run()

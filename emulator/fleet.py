@@ -28,8 +28,8 @@ class Fleet:
 
     `agent` gives each machine's agent as a command line, by machine name. Logs and reports lie in
     `folder`/<machine>/; without a folder they go to a temporary one that is deleted at the end. `rank_options` are
-    handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one.
-    Raises FleetError, FaultError, BuildError: one line each.
+    handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one;
+    `training` is a word of trainer.RANKS. Raises FleetError, FaultError, BuildError: one line each.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Fleet:
         agent: AgentCommand | None = None,
         rank_options: Sequence[str] = (),
         nccl: Path | None = None,
+        training: str = "blocking",
     ) -> None:
         world = machines * gpus
         if gpus > GPUS:
@@ -58,7 +59,7 @@ class Fleet:
         self.folder = own if folder is None else folder.resolve()
         self._gpus, self._world, self._shape = gpus, world, (tensor, pipeline)
         self._seed, self._agent, self._rank_options = seed, agent, tuple(rank_options)
-        self._nccl = nccl
+        self._nccl, self._training = nccl, training
         self._machines: dict[str, Machine] = {}
         self._fabric: fabric.Fabric | None = None
         self._broken = False
@@ -115,6 +116,7 @@ class Fleet:
             "report": folder / f"rank{rank}.json",
             "fabric": self.fabric_path,
             "library-folder": folder / "lib",
+            "training": self._training,
         }
         real = ["--real-nccl"] if self._nccl else []
         return command("trainer", [f"--{key}={value}" for key, value in named.items()] + real + [*self._rank_options])

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 ENVIRONMENT: Final = {
+    "NCCL_DEBUG": "WARN",
+    "NCCL_DEBUG_FILE": "/dev/stderr",
     "NCCL_NET": "Socket",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
@@ -34,7 +36,7 @@ def prepare(machine: int, folder: Path) -> None:
 
     What the environment says already has priority. Raises NvidiaError.
     """
-    os.environ.update({"NCCL_DEBUG": "WARN", **ENVIRONMENT, "NCCL_HOSTID": f"machine{machine}"} | dict(os.environ))
+    os.environ.update(ENVIRONMENT | {"NCCL_HOSTID": f"machine{machine}"} | dict(os.environ))
     try:
         ctypes.CDLL(str(folder / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
