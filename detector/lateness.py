@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LATE, SENDING, OTHERS, BEHIND, LENGTH = 0, 1, 2, 3, 4
 SIGNALS = 5
-"""How much less than the others a rank waits, how much more it sends, how much the others wait; by how many steps, -1 to
-1, others of its machine are further on within an operation; and how long its iterations take, in seconds."""
+"""How much less than the others a rank waits, how much more it sends, how much the others wait; by how many steps, -1
+to 1, others of its machine are further on within an operation; and how long its iterations take, in seconds."""
 BOUND = 0.16
 """The least sum over a process's communicators that counts, in shares of time."""
 _OF_PROCESSES = ("evidence", "since", "looks", "firsts", "convicted")
