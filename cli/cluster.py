@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import distributed
@@ -25,6 +25,7 @@ from store.contract import Store, StoreError
 from store.influx_config import InfluxConfig
 from store.places import open_store
 from store.portion import Portion
+from store.signed import Signed
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class Order:
     task: str
     machines: frozenset[str]
     now: int
+    key: bytes = field(default=b"", repr=False)
+    """By which orders and verdicts are known; it goes to the workers, so give Dask a network or TLS of its own."""
     named: bool = False
     """Whether the task is named by the machines themselves; then those that have left it are still looked at."""
     at: int | None = None
@@ -68,11 +71,12 @@ def judge(order: Order) -> Report:
     key = order.place, order.task
     runner = _runners.pop(key, None)
     if runner is None or runner.at != order.at:
-        store = (
-            runner.store.store
-            if runner and isinstance(runner.store, Portion)
-            else open_store(order.place, False, order.told)
-        )
+        store: Store
+        if runner and isinstance(runner.store, Portion):
+            store = runner.store.store
+        else:
+            store = open_store(order.place, False, order.told)
+            store = Signed(store, order.key) if order.key else store
         runner = Runner(Portion(store, order.machines), order.config, order.now)
     assert isinstance(runner.store, Portion)
     if order.named:

@@ -15,9 +15,11 @@ from store.contract import Store
 from store.influx_config import InfluxConfig, is_address
 from store.nats_config import NatsConfig, WriterConfig
 from store.places import open_store
+from store.signed import Signed, key_of
 
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
 STORE = "/var/lib/peerwatch/peerwatch.db"
+KEY = "/var/lib/peerwatch/peerwatch.key"
 
 
 class ConfigError(ValueError):
@@ -29,6 +31,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     store: str = STORE
     """Where readings are kept: the path of a .db file, or an InfluxDB address; for agents also a NATS stream."""
+    signing_key_file: str = ""
+    """The key by which verdicts and orders are signed; empty: beside the store's file, or KEY where it is a server."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
     writer: WriterConfig = msgspec.field(default_factory=WriterConfig)
@@ -73,6 +77,20 @@ def open_place(place: str, create: bool = False, settings: Settings | None = Non
     if settings is None and is_address(place):
         settings = read_settings()
     return open_store(place, create, settings.influxdb if settings else None)
+
+
+def open_signed(place: str, create: bool, settings: Settings) -> Signed:
+    """The same, in which only verdicts and orders count that bear our signature. The key is begun where there is none.
+
+    An order to a detector on another machine is signed with that one's key. Raises StoreError where there is none.
+    """
+    return Signed(open_place(place, create, settings), signing_key(place, settings, create or not is_address(place)))
+
+
+def signing_key(place: str, settings: Settings, create: bool) -> bytes:
+    """The key for the store at this place. Raises StoreError."""
+    beside = KEY if is_address(place) else str(Path(place).expanduser().with_suffix(".key"))
+    return key_of(Path(settings.signing_key_file or beside), create)
 
 
 def _check_keys(detector: object) -> None:

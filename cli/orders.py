@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli import times
-from cli.config import open_place, store_place
+from cli.config import open_place, open_signed, read_settings, store_place
 from cli.standing import LOOK_NS, in_words, last_seen
 from cli.standing import maintenance as now_in_maintenance
 from store.contract import Store, StoreError
@@ -43,7 +43,7 @@ def clear(
     if device and ":" not in device:
         raise ValueError(f"{device!r} is no device: write it as verdicts do, such as gpu:3 or rdma:mlx5_0/1")
     place = store_place(store)
-    with closing(open_place(place)) as kept:
+    with closing(open_signed(place, False, read_settings())) as kept:
         _check(kept, machine, place)
         _order(kept, machine, "clear", {"device": device, "message": reason})
     who = f"{machine} {device}" if device else machine
@@ -63,7 +63,7 @@ def maintenance(
     if machine is None and (end or span or reason):
         raise typer.BadParameter("name the machine")
     place = store_place(store)
-    with closing(open_place(place)) as kept:
+    with closing(open_signed(place, False, read_settings())) as kept:
         if machine is None:
             found = now_in_maintenance(kept, time.time_ns())
             typer.echo("\n".join(f"{name} {in_words(period)}" for name, period in found.items()) or "no machine is")

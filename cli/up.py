@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cli.config import judging, open_place, read_settings
+from cli.config import judging, open_signed, read_settings
 from store.influx_config import is_address
 
 STOP_S = 10.0
@@ -40,7 +40,7 @@ def up(
     stop = threading.Event()
     log = _log(place, settings.influxdb.spool_folder)
     with (
-        closing(open_place(place, True, settings)) as kept,
+        closing(open_signed(place, True, settings)) as kept,
         alone(settings.alerts, place),
         closing(open_desk(settings.alerts, place, settings.influxdb, but="log")) as desk,
         picture() as screen,

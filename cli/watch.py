@@ -89,7 +89,8 @@ class Runner:
         self.fixation = Fixation(config)
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
-        said = store.read("verdict").to_pylist()
+        # A verdict of the future, by a wrong clock or a forger, must not silence those until then.
+        said = store.read("verdict", 0, now).to_pylist()
         self.said = said[-1]["time"] if said else 0
         self.unsaid: list[Verdict] = []
         self._known: tuple[int, frozenset[str]] = (-1, frozenset())

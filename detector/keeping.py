@@ -52,8 +52,8 @@ class _Kept:
     swept: int
 
 
-# Field names, types and rules of today: a file that was written with others means something else. Where functions lie in
-# memory is different in each process and says nothing.
+# Field names, types and rules of today: a file that was written with others means something else. Addresses of functions
+# are left out: they differ in each process.
 _FORM = blake2b(re.sub(r" at 0x[0-9a-f]+", "", f"{msgspec.inspect.type_info(_Kept)} {RULES}").encode()).hexdigest()
 
 
@@ -70,8 +70,9 @@ def dump(state: State, at: int) -> bytes:
             return name
         if isinstance(value, np.ndarray):
             return value.tolist()
-        if _TESTS.get(getattr(value, "__name__", "")) is value:
-            return value.__name__
+        name = getattr(value, "__name__", "")
+        if _TESTS.get(name) is value:
+            return name
         raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be kept")
 
     peers, progress, evidence = state.methods

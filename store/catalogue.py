@@ -236,6 +236,7 @@ task | task | text | text | none | 0 | 0 | which training task the machine works
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | info, warn or crit
+event | signature | text | text | none | 0 | 0 | of what the detector or the operator has written: HMAC-SHA256 with the signing key
 event | until | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to end, where the operator has said so, or a closer look
 event | hertz | readings per second | gauge | none | 0 | 0 | how often the detector asks to read the source that the message names
 source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
@@ -261,6 +262,7 @@ verdict | score | score | gauge | none | 0 | 0 | how far from the peers
 verdict | since | nanoseconds | gauge | none | 0 | 0 | when the pattern began
 verdict | level | text | text | none | 0 | 0 | crit, warn or ok
 verdict | message | text | text | none | 0 | 0 | the verdict in words
+verdict | signature | text | text | none | 0 | 0 | HMAC-SHA256 of the row with the signing key (docs/security.md)
 """
 
 METRICS: dict[str, Metric] = {metric.key: metric for metric in map(_metric, _ROWS.strip().splitlines())}

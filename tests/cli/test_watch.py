@@ -14,7 +14,8 @@ from cli.watch import AGAIN_NS, LATE_NS, Runner
 from detector.config import SECOND, Config
 from store.contract import StoreError
 from store.embedded import Embedded
-from store.sample import Batch, Sample
+from store.sample import Batch, Sample, Value
+from store.signed import Signed
 
 START = 1_700_000_000 * SECOND
 STOP = threading.Event()
@@ -62,6 +63,31 @@ def test_a_verdict_is_kept_and_said_once(store: Shaky) -> None:
     anew = Runner(store, Config(), START + 355 * SECOND)
     assert anew.catch_up(START + 358 * SECOND, STOP) == []
     assert said(store) == before
+
+
+def forged(at: int, level: str) -> Batch:
+    """A verdict that another than the detector has written."""
+    values: dict[str, Value] = {"task": "all", "kind": "evidence", "metric": "event.xid", "score": 9.0, "since": at}
+    return Batch("m5", at, (Sample("verdict", {**values, "level": level, "message": "forged"}),))
+
+
+def test_a_verdict_of_the_future_silences_nothing(store: Shaky) -> None:
+    """A row dated ten years ahead, from a wrong clock or a forger, does not keep later verdicts from being said."""
+    store.write([forged(START + 10 * 365 * 86400 * SECOND, "ok")])
+    runner = Runner(store, Config(), START + 230 * SECOND)
+    assert {verdict.machine for verdict in runner.catch_up(START + 355 * SECOND, STOP)} == {"m3"}
+    assert runner.history == []
+
+
+def test_a_forged_verdict_is_not_taken_up(store: Shaky) -> None:
+    """What was written without the key is no incident after a restart, no history for the sinks, and silences nothing."""
+    store.write([forged(START + 229 * SECOND, "crit")])
+    assert [one.machine for one in Runner(store, Config(), START + 230 * SECOND).history] == ["m5"]
+    runner = Runner(Signed(store, bytes(40)), Config(), START + 230 * SECOND)
+    assert (runner.history, runner.detector.state.incidents.open) == ([], {})
+    assert {verdict.machine for verdict in runner.catch_up(START + 355 * SECOND, STOP)} == {"m3"}
+    anew = Runner(Signed(store, bytes(40)), Config(), START + 356 * SECOND)
+    assert [one.machine for one in anew.history] == ["m3"]
 
 
 def test_a_shut_store_loses_no_verdict(store: Shaky) -> None:

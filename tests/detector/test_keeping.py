@@ -105,7 +105,7 @@ def test_a_bomb_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(out, **(parts | {"words": np.zeros(40_000_000, np.uint8)}))
     monkeypatch.setattr(keeping, "MOST_BYTES", 30_000_000)
     assert len(out.getvalue()) < 30_000_000
-    with pytest.raises(DamagedError, match="30 MB|28 MB"):
+    with pytest.raises(DamagedError, match="larger than 28 MB"):
         restore(out.getvalue(), Config())
 
 
