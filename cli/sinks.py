@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,8 +50,9 @@ def alone(config: AlertsConfig, place: str) -> Iterator[None]:
     """Judge alone: two detectors on one machine would say everything twice. Raises OSError where there is one."""
     folder = folder_of(config, place)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = (folder / "detector.lock").open("a")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        # Whoever may open it can lock it, and keep the detector from starting.
+        held = open(folder / "detector.lock", "a", opener=lambda name, how: os.open(name, how, 0o640))  # noqa: SIM115
     except OSError as error:  # what was said cannot be kept either, and the ledger tells of it
         log.warning("whether another detector judges cannot be seen: %s", error)
         yield

@@ -52,8 +52,8 @@ class _Kept:
     swept: int
 
 
-# Field names, types and rules of today: a file that was written with others means something else. Addresses of functions
-# are left out: they differ in each process.
+# Field names, types and rules of today: a file that was written with others means something else. Addresses of
+# functions are left out: they differ in each process.
 _FORM = blake2b(re.sub(r" at 0x[0-9a-f]+", "", f"{msgspec.inspect.type_info(_Kept)} {RULES}").encode()).hexdigest()
 
 

@@ -40,7 +40,7 @@ class Embedded:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._known = rows.Known()
-        self._writes = create
+        self._writes, self._stamped = create, False
         self._connection = self._patiently(lambda: connect(self.path, create, create, check_version))
 
     def write(self, batches: Iterable[Batch]) -> None:
@@ -105,10 +105,13 @@ class Embedded:
         def attempt(connection: sqlite3.Connection) -> T:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+                if not self._stamped:
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                    self._stamped = True
                 result = work(connection)
                 connection.execute("COMMIT")
             except BaseException:
+                self._stamped = False
                 self._known.forget()  # what this transaction added is gone again
                 with suppress(sqlite3.Error):  # a full disk has rolled back by itself
                     connection.execute("ROLLBACK")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from store import arrow
 from store.contract import Store, StoreError
 from store.pieces import pieces
-from store.recording import RecordingError
+from store.recording import RecordingError, marked
 
 Columns: TypeAlias = "pa.Table | Mapping[str, Any]"
 """A table in memory: Arrow, or numpy arrays and lists by column name."""
@@ -71,7 +71,7 @@ class RecordingWriter:
             writer = self._writers.get(table)
             if writer is None:
                 place = self._partial / f"{table}.parquet"
-                writer = self._writers[table] = pq.ParquetWriter(place, rows.schema, compression="zstd")
+                writer = self._writers[table] = pq.ParquetWriter(place, marked(rows.schema), compression="zstd")
             writer.write_table(_as(rows, writer.schema), row_group_size=_GROUP_ROWS)
 
     def label(self, labels: Mapping[str, Any]) -> None:

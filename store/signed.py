@@ -1,8 +1,8 @@
 """A store in which what makes or orders something counts only with the right signature: verdicts and orders.
 
-Whoever may write readings may write any row. Verdicts are taken up by the next detector and reach the command that drains
-a machine; orders clear incidents and put machines into maintenance. So the detector and the commands of people sign such
-rows with a key that agents do not have, and the detector passes over all others.
+Whoever may write readings may write any row. Verdicts are taken up by the next detector and reach the command that
+drains a machine; orders clear incidents and put machines into maintenance. So the detector and the commands of people
+sign such rows with a key that agents do not have, and the detector passes over all others.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_a_verdict_of_the_future_silences_nothing(store: Shaky) -> None:
 
 
 def test_a_forged_verdict_is_not_taken_up(store: Shaky) -> None:
-    """What was written without the key is no incident after a restart, no history for the sinks, and silences nothing."""
+    """What was written without the key is no incident after a restart, no history for the sinks, and silences none."""
     store.write([forged(START + 229 * SECOND, "crit")])
     assert [one.machine for one in Runner(store, Config(), START + 230 * SECOND).history] == ["m5"]
     runner = Runner(Signed(store, bytes(40)), Config(), START + 230 * SECOND)

@@ -360,6 +360,32 @@ def test_poison(
         server.kill()
 
 
+def test_rights_as_documented(tmp_path: Path, opened: Callable[..., Stream]) -> None:
+    """With the rights of docs/security.md an agent publishes, and neither begins a stream nor takes from it."""
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rights = text[text.index("    authorization {") :].split("\n\n")[0].replace("…", "pw31")
+    (tmp_path / "rights.conf").write_text(rights)
+    server = servers.nats(tmp_path, "-c", str(tmp_path / "rights.conf"))
+    server.start()
+    tokens = {}
+    for user in ("agent", "writer"):
+        (tmp_path / user).write_text(f"{user}:pw31\n")
+        tokens[user] = str(tmp_path / user)
+    writer = opened(f"{server.url}/peerwatch", token_file=tokens["writer"])
+    assert writer.standing("w").waiting == 0
+    agent = opened(f"{server.url}/peerwatch", token_file=tokens["agent"])
+    assert agent.write(body(1, 2)).good
+    with pytest.raises(StoreError):
+        agent.take("w", 5, 0.5)
+    with pytest.raises(StoreError):
+        opened(f"{server.url}/other", token_file=tokens["agent"], timeout_seconds=0.5).kept()
+    store = Embedded(tmp_path / "a.db")
+    assert carry(writer, store).written == 2
+    assert seen(store) == [1, 2]
+    store.close()
+    server.kill()
+
+
 def test_who_is_let_in(tmp_path: Path, opened: Callable[..., Stream]) -> None:
     """A wrong token is said in one line that does not repeat it; the right one, of either form, is let in."""
     server = servers.nats(tmp_path, "--user", "us", "--pass", "s3cret")
