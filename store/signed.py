@@ -32,6 +32,7 @@ SIGNATURE = "signature"
 SOURCES = frozenset({"operator", "detector"})
 """Whose events are signed."""
 _LEAST = 32
+_UNKEPT = (None, "", float("inf"), float("-inf"))
 _SIGNED = {
     table: tuple(
         sorted({*key_columns(table)[2:], *(m.name for m in METRICS.values() if m.table == table)} - {SIGNATURE})
@@ -106,6 +107,8 @@ class Signed:
         """Places of the rows that need a signature."""
         if table == "verdict":
             return list(range(found.num_rows))
+        if "source" not in found.column_names:
+            return []
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -118,12 +121,13 @@ class Signed:
         return hmac.compare_digest(expected, str(row.get(SIGNATURE) or ""))
 
     def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
-        """HMAC-SHA256 of all that the row says, as any store gives it back."""
-        said = {
-            name: fitted(table, name, type_of(table, name) or "string", values.get(name)) for name in _SIGNED[table]
-        }
-        words = json.dumps([table, time, machine, {name: value for name, value in said.items() if value is not None}])
-        return hmac.new(self._key, words.encode(), "sha256").hexdigest()
+        """HMAC-SHA256 of all that the row says, as any store gives it back: some keep no infinity and no empty text."""
+        said = {}
+        for name in _SIGNED[table]:
+            value = fitted(table, name, type_of(table, name) or "string", values.get(name))
+            if value not in _UNKEPT:
+                said[name] = value
+        return hmac.new(self._key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
 
 
 def _needs(table: str, values: Mapping[str, Value]) -> bool:

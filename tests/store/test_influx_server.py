@@ -204,7 +204,7 @@ def test_another_schema_is_named(database: Callable[[], str], caplog: pytest.Log
 def test_series_stay_bounded_in_a_real_server(
     database: Callable[[], str], influx_server: servers.ServerProcess
 ) -> None:
-    """New processes, communicators, ranks and tasks begin no series: the server itself counts them (one is the schema's)."""
+    """New processes, communicators, ranks and tasks begin no series: the server counts them, one for the schema."""
     store = influx(database())
 
     def fill(rounds: range) -> bytes:
