@@ -118,7 +118,7 @@ class Signed:
 
     def _is_right(self, table: str, row: Mapping[str, Any]) -> bool:
         expected = self._signature(table, row["time"], row["machine"], row)
-        return hmac.compare_digest(expected, str(row.get(SIGNATURE) or ""))
+        return hmac.compare_digest(expected.encode(), str(row.get(SIGNATURE) or "").encode())
 
     def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
         """HMAC-SHA256 of all that the row says, as any store gives it back: some keep no infinity and no empty text."""

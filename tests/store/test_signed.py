@@ -76,6 +76,7 @@ def forged(of: str) -> list[Batch]:
         "another time": {},
         "another level": {"level": "ok", "code": "clear"},
         "another score": {"score": 7.5, "until": 5},
+        "odd signs": {SIGNATURE: "ÄÖ€"},
         "another key": {},
     }
     machine = "m9" if of == "another machine" else "m 1"
@@ -101,7 +102,8 @@ class Listener(Embedded):
 
 
 @pytest.mark.parametrize(
-    "of", ["no signature", "another machine", "another time", "another level", "another score", "another key"]
+    "of",
+    ["no signature", "another machine", "another time", "another level", "another score", "another key", "odd signs"],
 )
 def test_a_forged_row_is_passed_over(of: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A row that was not signed as it stands is not read, and that is said once."""
