@@ -63,11 +63,12 @@ def maintenance(
     if machine is None and (end or span or reason):
         raise typer.BadParameter("name the machine")
     place = store_place(store)
-    with closing(open_signed(place, False, read_settings())) as kept:
-        if machine is None:
+    if machine is None:
+        with closing(open_place(place)) as kept:
             found = now_in_maintenance(kept, time.time_ns())
             typer.echo("\n".join(f"{name} {in_words(period)}" for name, period in found.items()) or "no machine is")
-            return
+        return
+    with closing(open_signed(place, False, read_settings())) as kept:
         _check(kept, machine, place)
         if end:
             if machine not in now_in_maintenance(kept, time.time_ns()):

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.config import KEY
 from cli.main import app
 from cli.orders import machines
 from cli.watch import Runner
 from detector.config import Config
 from store.embedded import Embedded
 from store.sample import Batch, Sample
+from store.signed import Signed, key_of
 from tests.cli.conftest import SECOND, host, one_line, run, verdict
 
 
@@ -52,6 +54,20 @@ def test_orders_are_events(place: Path) -> None:
         ("m03", "maintenance", None, "new riser"),
         ("m03", "maintenance_end", None, None),
     ]
+
+
+def test_an_order_needs_the_key(place: Path) -> None:
+    """Orders are signed with the key beside the store, which is begun; to a server's detector only with that one's."""
+    key = place.with_suffix(".key")
+    assert said("maintenance", "--store", place).returncode == 0
+    assert not key.exists()
+    assert said("clear", "m01", "--store", place).returncode == 0
+    with closing(Embedded(place)) as store:
+        assert Signed(store, key_of(key)).read("event").num_rows == 1
+        assert Signed(store, bytes(40)).read("event").num_rows == 0
+    address = "http://127.0.0.1:9/peerwatch"
+    if not Path(KEY).exists():
+        assert "peerwatch.key cannot be read" in one_line(run("clear", "m01", "--store", address), 1)
 
 
 def test_who_is_in_maintenance(place: Path) -> None:
