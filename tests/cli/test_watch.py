@@ -123,3 +123,44 @@ def test_who_has_no_peers_is_written_once(tmp_path: Path) -> None:
     assert at_work(4, range(310, 380)) == 2 * lonely + [(f"m{n}", "peers") for n in range(3)]
     assert standing(store, START + 379 * SECOND, 30 * SECOND).alone == {}
     store.close()
+
+
+def clocks(store: Embedded, seconds: range, slow: str, machines: Iterable[int]) -> None:
+    """A reading a second of these machines' GPU clocks, of which one is slow."""
+    generator = np.random.default_rng(29)
+    for second in seconds:
+        at, clock = START + second * SECOND, 1.7e9 + generator.normal(0, 4e6, 8)
+        clock[int(slow[1:])] *= 0.66
+        store.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": clock[n]}),)) for n in machines])
+
+
+def test_a_pause_of_the_whole_fleet_is_no_recovery(store: Shaky) -> None:
+    """While nothing is read an open verdict stays, also when readings come back; it ends when the machine is well."""
+    runner = Runner(store, Config(), START + 230 * SECOND)
+    assert [verdict.level for verdict in runner.catch_up(START + 360 * SECOND, STOP)] == ["crit"]
+    clocks(store, range(700, 860), "m3", range(8))
+    for second in range(361, 860):
+        assert runner.catch_up(START + second * SECOND, STOP) == [], second
+    clocks(store, range(860, 960), "m3", (0, 1, 2, 4, 5, 6))
+    for second in range(860, 960):
+        told = runner.catch_up(START + second * SECOND, STOP)
+        assert [verdict for verdict in told if verdict.level == "ok"] == [], second
+
+
+def test_who_is_not_read_is_a_blind_spot_only_where_no_verdict_names_it(store: Shaky) -> None:
+    """Of eight machines one that is silent gets a verdict; of three, or of all, nobody can be named."""
+    runner = Runner(store, Config(), START + 230 * SECOND)
+    runner.catch_up(START + 359 * SECOND, STOP)
+    until = START + 450 * SECOND
+    clocks(store, range(361, 520), "m3", range(7))
+    runner.catch_up(START + 515 * SECOND, STOP)
+    assert runner.blind_spots(until) == {}
+    clocks(store, range(520, 620), "m3", range(5))
+    named = runner.catch_up(START + 615 * SECOND, STOP)
+    lost = runner.blind_spots(START + 555 * SECOND)
+    assert (sorted(lost), lost["m7"], lost["m6"]) == (
+        ["m5", "m6", "m7"],
+        START + 360 * SECOND,
+        START + 519 * SECOND,
+    ), named
+    assert len(runner.blind_spots(START + 616 * SECOND)) == 8
