@@ -49,7 +49,9 @@ class Alert:
         message = " ".join(self.verdict.message.split())
         if self.end is not None and self.event == "over":
             was = " ".join(self.finding.message.split())
-            return f"{message}, after {duration(self.end - self.start)}" + (f". It was: {was}" if was != message else "")
+            return f"{message}, after {duration(self.end - self.start)}" + (
+                f". It was: {was}" if was != message else ""
+            )
         if self.brief.likely:
             message = f"{message.rstrip('.')}. Likely {self.brief.likely}"
             message += f": {self.brief.numbers[0].text}" if self.brief.numbers else ""

@@ -65,7 +65,9 @@ def blind_spots(unread: Mapping[str, int], machines: frozenset[str], tasks: Task
     return {machine: at for machine, at in unread.items() if tasks.task_of(machine) in wide}
 
 
-def hold(incidents: Incidents, now: int, until: int, unread: Collection[str], blind: Collection[str], tasks: Tasks) -> None:
+def hold(
+    incidents: Incidents, now: int, until: int, unread: Collection[str], blind: Collection[str], tasks: Tasks
+) -> None:
     """Keep incidents open, for so long as `until`, that cannot be judged at `now`: nothing is read that could end them.
 
     That is so where the machine itself is not read, or so many of its task that it has no peers. Whoever was silent is

@@ -135,6 +135,8 @@ def test_every_column_is_its_own(reader: Reader) -> None:
     wanted |= {
         "gpu": "1",
         "uuid": reader.gpus.identity(1)[0],
+        "serial": reader.gpus.identity(1)[2],
+        "pci_address": "0000:2c:00.0",
         "remapped_rows": FIELDS["remapped_rows_corrected"] + FIELDS["remapped_rows_uncorrected"],
         "throttle_power_seconds_total": FIELDS["throttle_power_seconds_total"] + FIELDS["power_brake_seconds_total"],
         "nvlink_errors_total": sum(FIELDS[f"nvlink_{kind}_total"] for kind in ("crc_errors", "replays", "recoveries")),

@@ -164,3 +164,18 @@ def test_who_is_not_read_is_a_blind_spot_only_where_no_verdict_names_it(store: S
         START + 519 * SECOND,
     ), named
     assert len(runner.blind_spots(START + 616 * SECOND)) == 8
+
+
+def test_a_silent_machine_is_well_again_only_when_it_is_read(store: Shaky) -> None:
+    """When its peers fall silent too, and come back without it, nothing is over; its own first reading ends it."""
+    runner = Runner(store, Config(), START + 230 * SECOND)
+    runner.catch_up(START + 359 * SECOND, STOP)
+    clocks(store, range(361, 480), "m3", range(7))
+    runner.catch_up(START + 479 * SECOND, STOP)
+    assert said(store)[-1] == ("m7", "crit")
+    clocks(store, range(600, 700), "m3", range(7))
+    clocks(store, range(700, 705), "m3", range(8))
+    for second in range(480, 700):
+        assert runner.catch_up(START + second * SECOND, STOP) == [], second
+    back = [verdict for second in range(700, 704) for verdict in runner.catch_up(START + second * SECOND, STOP)]
+    assert [(verdict.machine, verdict.level, verdict.time) for verdict in back] == [("m7", "ok", START + 700 * SECOND)]

@@ -41,8 +41,7 @@ def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
     """What comes back within minutes is the same incident, changed; it keeps its key and its beginning."""
     book = Book()
     begun, over, back = (
-        book.enter(verdict(time, level))
-        for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
+        book.enter(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
     )
     assert begun and over and back
     assert (back.event, back.incident, back.opened, back.end) == ("changed", begun.incident, 20, None)
