@@ -15,7 +15,7 @@ def details(alert: Alert) -> list[str]:
     lines = [f"since {clock(alert.start)} UTC" + (f", compared with {_peers(brief.peers)}" if brief.peers else "")]
     if verdict.kind != BLIND:
         lines[0] += f", task {verdict.task}"
-    lines += [number.text for number in brief.numbers[0 if not brief.likely else 1 :]]
+    lines += [f"{one.text}, before {one.was}" if one.was else one.text for one in brief.numbers]
     lines += brief.notes
     known = [f"{word} {brief.hardware[name]}" for name, word in _HARDWARE.items() if name in brief.hardware]
     if known:

@@ -1,4 +1,4 @@
-"""Blindness: Peerwatch sees no readings, so that its silence would be taken for health. It is an incident of its own."""
+"""Blindness: Peerwatch sees no readings, and its silence would be taken for health. It is an incident of its own."""
 
 from __future__ import annotations
 

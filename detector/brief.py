@@ -19,12 +19,14 @@ class Number:
     """Median of the peers."""
     unit: str
     text: str
-    """All of it in words, such as `gpu:0 memory clock: 1.14 GHz, peers 1.95 GHz, before 1.95 GHz`."""
+    """Both sides in words, such as `memory clock 1.14 GHz, peers 1.95 GHz` ..."""
+    was: str = ""
+    """... and what it was before the onset, such as `1.95 GHz`; empty where that is not known."""
 
     def as_json(self) -> dict[str, object]:
         """The object that sinks pass on; an unknown mean is null."""
         found = asdict(self)
-        return {name: None if value != value else value for name, value in found.items()}  # noqa: PLR0124 - NaN
+        return {name: None if value != value else value for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Briefing: finds out, in a thread of its own, what an alert says beside the verdict, and keeps no alert waiting long."""
+"""Briefing: finds out in a thread of its own what an alert says beside the verdict; no alert waits long for it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MOST_ASKED = 8
 MOST_KEPT = 1000
 _BEFORE_S, _AFTER_S, _GUARD_S = 30.0, 30.0, 15.0
 _NUMBERS = 4
-_PLAIN = ("hertz", "watts", "celsius", "ratio", "bytes", "seconds", "bits per second")
-"""Units that tell people something at once; they come before counts and bit masks."""
+_PLAIN = ("hertz", "bits per second", "bytes", "watts", "celsius", "ratio")
+"""Units that tell people something at once, the most telling first; they come before counts and bit masks."""
 
 
 @dataclass
@@ -163,7 +163,7 @@ def numbers(found: Explanation) -> tuple[Number, ...]:
     """The readings that tell most: those of the likely kind, then the one that convicts, in units that people use."""
     signs = [*found.likely.signs, f"{found.verdict.metric}+", f"{found.verdict.metric}-"]
     mine = [one for one in found.moved if one.sign in signs and math.isfinite(one.value) and math.isfinite(one.usual)]
-    mine.sort(key=lambda one: (not _is_plain(one.key), signs.index(one.sign)))
+    mine.sort(key=lambda one: (_plain(one.key) == len(_PLAIN), one.sign not in found.likely.kind.tell, _plain(one.key)))
     return tuple(_number(one, found.verdict.device) for one in mine[:_NUMBERS])
 
 
@@ -178,8 +178,9 @@ def identity(store: Store, machine: str, device: str | None, at: int) -> dict[st
     return {column: str(row[column]) for row in mine for column in names if row.get(column)}
 
 
-def _is_plain(key: str) -> bool:
-    return key in METRICS and METRICS[key].unit in _PLAIN
+def _plain(key: str) -> int:
+    """The rank of a metric's unit."""
+    return _PLAIN.index(METRICS[key].unit) if key in METRICS and METRICS[key].unit in _PLAIN else len(_PLAIN)
 
 
 def _number(moved: Moved, device: str | None) -> Number:
@@ -187,7 +188,6 @@ def _number(moved: Moved, device: str | None) -> Number:
     what = metric.help.split(":")[0].split(" (")[0] if metric else moved.key
     where = f"{moved.device} " if moved.device and moved.device != device else ""
     mine, usual = quantity(moved.value, metric), quantity(moved.usual, metric)
-    before = f", before {quantity(moved.before, metric)}" if math.isfinite(moved.before) else ""
-    text = f"{where}{what} {mine}, peers {usual}{before}"
-    unit = metric.unit if metric else ""
-    return Number(moved.key, moved.device, *(moved.value, moved.before, moved.usual), unit, text)
+    was = quantity(moved.before, metric) if math.isfinite(moved.before) else ""
+    text, unit = f"{where}{what} {mine}, peers {usual}", metric.unit if metric else ""
+    return Number(moved.key, moved.device, *(moved.value, moved.before, moved.usual), unit, text, was)

@@ -79,9 +79,7 @@ class Gpu:
         self._gone = frozenset(missing)
         places = {int(index): place for index, place in answer["places"].items()}
         self._identity = {
-            name: {
-                column: str(value) or None for column, value in zip(IDENTITY, (uuid, *places[index]), strict=True)
-            }
+            name: {column: str(value) or None for column, value in zip(IDENTITY, (uuid, *places[index]), strict=True)}
             for index, uuid in there.items()
             if (name := self._names.name(index))
         }

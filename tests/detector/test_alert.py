@@ -43,7 +43,9 @@ def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
     begun, over, back = (
         book.enter(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
     )
-    assert begun and over and back
+    assert begun
+    assert over
+    assert back
     assert (back.event, back.incident, back.opened, back.end) == ("changed", begun.incident, 20, None)
     assert (back.worst, back.verdict.level, over.event) == ("crit", "warn", "over")
 
@@ -54,13 +56,14 @@ def test_a_task_that_goes_by_another_name_opens_no_second_incident() -> None:
     begun = book.enter(verdict(20, "crit", task="task of m00"))
     renamed = [verdict(31, "crit", task="task of m01"), verdict(31, "ok", task="task of m00")]
     _, again = (book.enter(word) for word in ends_first(renamed))
-    assert begun and again
+    assert begun
+    assert again
     assert (again.incident, again.event) == (begun.incident, "changed")
     assert Book().take_up([begun.verdict, *renamed])[begun.incident].event == "changed"
 
 
 def test_the_headline_says_the_likely_cause() -> None:
-    """What is wrong, then why and how much; while nothing is read, that it may have changed; at the end, what it was."""
+    """What is wrong, then why and how much; while nothing is read, since when; at the end, what it was."""
     book = Book()
     begun = book.enter(verdict(20, "crit"))
     assert begun

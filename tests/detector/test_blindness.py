@@ -87,7 +87,7 @@ def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None
 
 
 def test_open_incidents_say_that_they_are_as_last_seen(begin: Open) -> None:
-    """While nothing is read a repeated alert says since when; blindness names what stays open; nobody is called well."""
+    """While nothing is read a repeated alert says since when; blindness names what is open; nobody is called well."""
     ear = Ear()
     ear.repeat_s, ear.beat_s = 30.0, 1.0
     desk = begin(ear=ear)
@@ -178,5 +178,5 @@ def test_a_heartbeat_that_is_not_taken_is_counted_without_its_address(tmp_path: 
     assert "5eed" not in str(caught.value)
     Heartbeat(HeartbeatConfig(), tmp_path / "alone").beat(FLEET)
     assert (tmp_path / "alone").read_text() == "8 machines are well\n"
-    with pytest.raises(ValueError, match="the address in alerts.heartbeat cannot be meant"):
+    with pytest.raises(ValueError, match=r"the address in alerts\.heartbeat cannot be meant"):
         HeartbeatConfig(url="file:///etc/passwd")

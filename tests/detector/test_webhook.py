@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from detector.alert import Alert, Book, LaterError, RefusedError, sample
-from detector.brief import Brief, Number
 from detector.alerts.webhook import Webhook, WebhookConfig
+from detector.brief import Brief, Number
 from detector.config import SECOND
 from detector.verdict import Level, Verdict
 from tests.wires import Reply, Scripted
@@ -71,7 +71,7 @@ def test_json_carries_the_whole_alert(serve: Callable[..., Scripted], tmp_path: 
 
 
 def test_slack_gets_one_readable_text(serve: Callable[..., Scripted]) -> None:
-    """The first line says what is wrong, with Slack's own signs escaped; the end says how long it took and what it was."""
+    """The first line says what is wrong, with Slack's signs escaped; the end how long it took and what it was."""
     server = serve()
     webhook = hook(server, template="slack")
     begun, over = alerts("crit", "ok")
@@ -103,7 +103,7 @@ def test_no_name_reaches_slack_as_a_mention(serve: Callable[..., Scripted]) -> N
     assert "<" not in text
     assert ">" not in text
     assert text.count("&lt;!here&gt; &amp; &lt;https://evil.test|click&gt; *fine*") >= 7
-    assert len(text.splitlines()) == 7
+    assert len(text.splitlines()) == 8
 
 
 HOT = Brief(
