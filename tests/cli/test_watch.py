@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from cli import watch
 from cli.standing import standing
 from cli.watch import AGAIN_NS, LATE_NS, Runner
 from detector.config import SECOND, Config
-from store.contract import StoreError
+from detector.desk import Desk
+from store.contract import LATEST, StoreError
 from store.embedded import Embedded
 from store.sample import Batch, Sample
+from tests.detector.test_desk import Ear
 
 START = 1_700_000_000 * SECOND
 STOP = threading.Event()
@@ -179,3 +184,51 @@ def test_a_silent_machine_is_well_again_only_when_it_is_read(store: Shaky) -> No
         assert runner.catch_up(START + second * SECOND, STOP) == [], second
     back = [verdict for second in range(700, 704) for verdict in runner.catch_up(START + second * SECOND, STOP)]
     assert [(verdict.machine, verdict.level, verdict.time) for verdict in back] == [("m7", "ok", START + 700 * SECOND)]
+
+
+class Gone(Embedded):
+    """A store that cannot be read while `shut`."""
+
+    shut = False
+
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
+        """Read, or fail as a server does that is gone."""
+        if self.shut:
+            raise StoreError("the server cannot be reached")
+        return super().read(table, after, until, columns)
+
+
+def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on."""
+    place, ear, stop = Gone(tmp_path / "s.db"), Ear(), threading.Event()
+    desk = Desk({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
+
+    def feed(until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < deadline, ear.heard
+            clock = Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9})
+            place.write([Batch(f"m{n}", time.time_ns(), (clock,)) for n in range(5)])
+            time.sleep(0.2)
+
+    at = time.time_ns()
+    place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9}),)) for n in range(5)])
+    thread = threading.Thread(target=watch.run, args=(place, Config(lag_s=0.5), desk, stop))
+    thread.start()
+    begun = time.monotonic()
+    feed(lambda: time.monotonic() > begun + 3)
+    place.shut = True
+    feed(lambda: len(ear.heard) >= 1)
+    place.shut = False
+    feed(lambda: len(ear.heard) >= 2)
+    ear.wait(3)  # nothing is fed any more
+    stop.set()
+    thread.join()
+    desk.close()
+    place.close()
+    store, back, silent = (alert.headline for alert in ear.heard)
+    assert store.startswith("Peerwatch is blind: the store cannot be used for 4 s (the server cannot be reached)")
+    assert back.startswith("Peerwatch sees again since")
+    assert silent.startswith("Peerwatch is blind: no readings of 5 machines for 4 s")
+    assert sum("the store cannot be used" in record.getMessage() for record in caplog.records) == 1
+    assert len({alert.incident for alert in ear.heard}) == 1
