@@ -48,7 +48,7 @@ class Order:
     now: int
     named: bool = False
     """Whether the task is named by the machines themselves; then those that have left it are still looked at."""
-    blind_ns: int = 60 * SECOND
+    blind_s: float = 60.0
     """Who is not read for so long is reported."""
     at: int | None = None
     """How far the part was judged; a worker that knows it otherwise begins anew."""
@@ -87,7 +87,7 @@ def judge(order: Order) -> Report:
         runner.store.machines = order.machines
     verdicts = runner.catch_up(order.now, threading.Event())
     _runners[key] = runner
-    silent = runner.blind_spots(order.now - order.blind_ns)
+    silent = runner.blind_spots(order.now, order.blind_s)
     return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named, silent)
 
 
@@ -158,7 +158,7 @@ def run(address: str, store: Store, order: Order, desk: Desk, stop: threading.Ev
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         desk.begin(history)
-        foreman = Foreman(client, store, replace(order, blind_ns=round(desk.blind_s * SECOND)))
+        foreman = Foreman(client, store, replace(order, blind_s=desk.blind_s))
         while not stop.is_set():
             now = time.time_ns() - lag
             try:

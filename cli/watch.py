@@ -30,6 +30,8 @@ PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
 """How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
 HOLD_STEPS, HOLD_NS = 3, 3 * SECOND
 """Who was not read for so long, of both the longer, is not judged."""
+SLOW_STEPS = 5
+"""Where agents read seldom, who has missed fewer readings than this is not silent."""
 RETURN_NS = 120 * SECOND
 """For so long after readings have come back an open incident need not be found again."""
 LATE_NS = round(Config().lag_s * SECOND)
@@ -50,7 +52,7 @@ def run(store: Store, config: Config, desk: Desk, stop: threading.Event, kept: P
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.look_closer(time.time_ns())
             now = time.time_ns()
-            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now - round(desk.blind_s * SECOND)))
+            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
         except StoreError as error:
             desk.fail(error, runner.machines(), time.time_ns())
         if runner.at >= due:
@@ -161,18 +163,19 @@ class Runner:
             self._known = tasks.version, known
         return self._known[1]
 
-    def blind_spots(self, until: int) -> dict[str, int]:
-        """Machines not read after `until` (Unix ns) whom no verdict names, and when each was last read."""
-        unread = self.readings.unread(self.machines(), until)
+    def blind_spots(self, now: int, after_s: float) -> dict[str, int]:
+        """Machines not read for `after_s` at `now` (Unix ns) that no verdict names, and when each was last read."""
+        after = max(round(after_s * SECOND), SLOW_STEPS * self.tick)
+        unread = self.readings.unread(self.machines(), now - after)
         return blind_spots(unread, self.machines(), self.detector.state.tasks, self.detector.config) if unread else {}
 
     def _hold(self, end: int) -> None:
         """Before a step: what nothing was read of for some steps is not over."""
         incidents, tasks = self.detector.state.incidents, self.detector.state.tasks
         if incidents.open:
-            until = end - max(HOLD_STEPS * self.tick, HOLD_NS)
-            unread = self.readings.unread(self.machines(), until)
-            hold(incidents, end, end + RETURN_NS, unread, self.blind_spots(until), tasks)
+            unread = self.readings.unread(self.machines(), end - max(HOLD_STEPS * self.tick, HOLD_NS))
+            blind = blind_spots(unread, self.machines(), tasks, self.detector.config)
+            hold(incidents, end, end + RETURN_NS, unread, blind, tasks)
 
     def _say(self) -> list[Verdict]:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])

@@ -12,7 +12,7 @@ def details(alert: Alert) -> list[str]:
     if alert.end is not None or alert.event == "test":
         return []
     brief, verdict = alert.brief, alert.verdict
-    lines = [f"since {clock(alert.start)} UTC" + (f", compared with {_peers(brief.peers)}" if brief.peers else "")]
+    lines = [f"since {clock(alert.start)} UTC" + (f", compared with {_machines(brief.peers)}" if brief.peers else "")]
     if verdict.kind != BLIND:
         lines[0] += f", task {verdict.task}"
     lines += [f"{one.text}, before {one.was}" if one.was else one.text for one in brief.numbers]
@@ -26,5 +26,5 @@ def details(alert: Alert) -> list[str]:
     return lines
 
 
-def _peers(count: int) -> str:
-    return f"{count} peer{'s' * (count != 1)}"
+def _machines(count: int) -> str:
+    return f"{count} other machine{'s' * (count != 1)}"

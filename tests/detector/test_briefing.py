@@ -103,7 +103,7 @@ def test_alerts_wait_for_their_brief(hot: Path, tmp_path: Path) -> None:
     assert alert.headline == f"m3 gpu:1 is the straggler. Likely a GPU that is slow by heat: {clock}"
     lines = details(alert)
     assert f"{clock}, before 1.95 GHz" in lines
-    assert lines[0] == "since 20:29:10 UTC, compared with 4 peers, task t9"
+    assert lines[0] == "since 20:29:10 UTC, compared with 4 other machines, task t9"
     assert "gpu:1: UUID GPU-3-1, serial 1650031, PCI 0000:3b:00.0" in lines
     assert lines[-1] == f"more: peerwatch show {alert.incident}"
 

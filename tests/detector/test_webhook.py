@@ -133,7 +133,7 @@ def test_every_form_carries_cause_numbers_hardware_and_next_step(serve: Callable
     )
     for line in (
         "Likely a GPU that is slow by heat: clock 1.14 GHz, peers 1.95 GHz",
-        "compared with 15 peers",
+        "compared with 15 other machines",
         "gpu:1: UUID GPU-5eed, serial 1650023, PCI 0000:3b:00.0",
         "next: Look at fans.",
         f"peerwatch show {alert.incident}",
