@@ -8,7 +8,7 @@ _HARDWARE = {"uuid": "UUID", "serial": "serial", "pci_address": "PCI"}
 
 
 def details(alert: Alert) -> list[str]:
-    """The lines after the first; none once the incident is over, and none of a test."""
+    """The lines after the first, each one line whatever it holds; none once the incident is over, none of a test."""
     if alert.end is not None or alert.event == "test":
         return []
     brief, verdict = alert.brief, alert.verdict
@@ -23,7 +23,7 @@ def details(alert: Alert) -> list[str]:
     if brief.advice:
         lines.append(f"next: {brief.advice}")
     lines.append("more: peerwatch " + ("status" if verdict.kind == BLIND else f"show {alert.incident}"))
-    return lines
+    return [" ".join(line.split()) for line in lines]
 
 
 def _machines(count: int) -> str:

@@ -43,9 +43,11 @@ class Blindness:
     def __init__(self, file: Path, after_s: float) -> None:
         self.file, self.after_s = file, after_s
         self.said = _kept(file)
+        self._begun = 0
 
     def look(self, now: int, view: View) -> list[Verdict]:
         """What there is to say at `now` (Unix ns): at most one verdict."""
+        self._begun = self._begun or now
         found = self._verdict(now, view)
         if found is not None and (self.said is None or RANK[found.level] > RANK[self.said.level]):
             return self._say(found)
@@ -65,7 +67,8 @@ class Blindness:
             since = max(view.silent.values())
             level = "crit" if 2 * len(view.silent) >= view.machines else "warn"
             words = f"no readings of {_who(view.silent, view.machines)} for {duration(now - since)}"
-        if not (view.error or view.silent) or now - since < self.after_s * SECOND:
+        # Where machine or fleet has just been started, the agents are given as long as the detector itself has run.
+        if not (view.error or view.silent) or now - max(since, self._begun) < self.after_s * SECOND:
             return None
         return Verdict(now, "", MACHINE, None, BLIND, BLIND, 1.0, since, level, f"Peerwatch is blind: {words}")
 

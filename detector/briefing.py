@@ -39,6 +39,7 @@ MOST_ASKED = 8
 MOST_KEPT = 1000
 _BEFORE_S, _AFTER_S, _GUARD_S = 30.0, 30.0, 15.0
 _NUMBERS = 4
+_WORD = 100
 _PLAIN = ("hertz", "bits per second", "bytes", "watts", "celsius", "ratio")
 """Units that tell people something at once, the most telling first; they come before counts and bit masks."""
 
@@ -175,7 +176,7 @@ def identity(store: Store, machine: str, device: str | None, at: int) -> dict[st
         return {}
     rows = store.read("gpu", at - round(60 * SECOND), at + round(30 * SECOND), names).to_pylist()
     mine = (row for row in rows if row["machine"] == machine and row.get("gpu") == name)
-    return {column: str(row[column]) for row in mine for column in names if row.get(column)}
+    return {column: str(row[column])[:_WORD] for row in mine for column in names if row.get(column)}
 
 
 def _plain(key: str) -> int:

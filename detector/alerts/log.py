@@ -19,6 +19,7 @@ class Log(Sink):
         """Write the alert as one line; the machine's words cannot break it into two."""
         verdict = alert.verdict
         # Since when and how to ask for more stands in other words in the log already: its own time and the key.
-        head = f"{verdict.level} [{verdict.kind}, task {verdict.task}, incident {alert.incident}]"
+        task = f" task {verdict.task}," if verdict.task else ""
+        head = f"{verdict.level} [{verdict.kind},{task} incident {alert.incident}]"
         _log.log(_LEVELS[verdict.level], "%s %s", head, " | ".join([alert.headline, *details(alert)[1:-1]]))
         return "written to the log"

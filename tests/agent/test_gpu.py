@@ -345,6 +345,16 @@ def test_any_error_of_one_call_leaves_the_rest(reader: Reader, error: int) -> No
     assert not reader.told("gpu_lost")
 
 
+def test_a_gpu_without_a_serial_number_is_read(gpus: Gpus) -> None:
+    """Boards for consumers have none: that column is empty, and all else is there."""
+    gpus.fail(1, "nvmlDeviceGetSerial")
+    reader = Reader(gpus)
+    row = reader.until(lambda: reader.rows if "uuid" in reader.rows.get("1", {}) else None, seconds=4)["1"]
+    assert (row["serial"], row["pci_address"]) == (None, "0000:2c:00.0")
+    assert not reader.told("gpu_unread")
+    reader.source.close()
+
+
 @pytest.mark.parametrize("error", [2, 10, 17, 23, 999])
 def test_a_gpu_that_cannot_be_opened_is_not_called_lost(gpus: Gpus, error: int) -> None:
     """It is a warning, and it is tried again; no error but the driver's own word convicts a GPU."""

@@ -73,6 +73,18 @@ def test_a_store_that_is_gone_is_an_alert_and_two_log_lines(begin: Open, caplog:
     assert ear.heard[0].headline == f"{blind}8 machines are not judged"
 
 
+def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> None:
+    """After an outage of everything the last readings are old; they need a minute to come before that is said."""
+    ear = Ear()
+    desk = begin(ear=ear)
+    for at in (1000, 1059):
+        desk.hear([], FLEET, at * SECOND, dict.fromkeys(FLEET, 100 * SECOND))
+    assert desk.book.open == {}
+    desk.hear([], FLEET, 1060 * SECOND, dict.fromkeys(FLEET, 100 * SECOND))
+    assert ear.wait(1) == [("begun", "peerwatch", "crit")]
+    assert ear.heard[0].headline == "Peerwatch is blind: no readings of 8 machines for 16 min"
+
+
 def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None:
     """Less than half of the fleet is a warning; when it becomes more, it is the same incident and critical."""
     ear = Ear()
