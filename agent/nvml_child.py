@@ -41,6 +41,7 @@ class Gpus:
         return {
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "there": {index: [device.uuid, device.mig] for index, device in self._devices.items()},
+            "places": {index: [device.serial, device.pci_address] for index, device in self._devices.items()},
             "lost": self._lost,
             "unread": self._unread,
         }

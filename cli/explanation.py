@@ -36,7 +36,8 @@ def show(
     verdict: Annotated[
         str | None,
         typer.Argument(
-            help="Number, machine (its last one) or TIME/MACHINE; without it, a list.", autocompletion=complete
+            help="Number, machine (its last one), TIME/MACHINE or the key in an alert; without it, a list.",
+            autocompletion=complete,
         ),
     ] = None,
     store: Annotated[str | None, typer.Option(help="Where the readings are, or the folder of a recording.")] = None,

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from detector.alert import Alert, LaterError, Sink
 from detector.alerts import SINKS, AlertsConfig, Room
+from detector.briefing import Briefing
 from detector.desk import Desk
 from store.influx_config import InfluxConfig
+from store.places import open_store
 from store.statuses import open_statuses
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,8 @@ def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "
             except (OSError, ValueError) as error:
                 log.error("sink %s cannot be opened, mend it and start again: %s", name, error)
                 sinks[name] = Shut(str(error))
-    return Desk(sinks, folder_of(config, place))
+    briefing = Briefing(lambda: open_store(place, False, told))
+    return Desk(sinks, folder_of(config, place), config.blind_seconds, briefing)
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cli import times
 from cli.config import open_place, store_place
 from cli.watch import verdict_of
+from detector.alert import Book, ends_first
 from detector.verdict import RANK
 from store.contract import Store, StoreError
 
@@ -74,12 +75,17 @@ def read_told(store: Store, place: str) -> list[Told]:
 
 
 def pick(found: list[Told], word: str, place: str) -> Told:
-    """The verdict that is meant: by number, `TIME/MACHINE`, or a machine, whose last one it is. Raises StoreError."""
+    """The verdict that is meant: by number, an alert's key, `TIME/MACHINE`, or a machine, whose last one it is.
+
+    Raises StoreError.
+    """
     if not found:
         raise StoreError(f"{place} holds no verdict: nobody stood out, or no detector ran (peerwatch detector)")
     number, (when, _, machine) = re.fullmatch(r"#?(\d{1,9})", word), word.rpartition("/")
     if number:
         mine = [one for one in found if one.number == int(number[1])]
+    elif re.fullmatch(r"[0-9a-f]{16}", word) and (keyed := of_incident(found, word)):
+        mine = keyed
     else:
         moment = times.moment(when) // 10**9 if when else None
         mine = [
@@ -91,6 +97,17 @@ def pick(found: list[Told], word: str, place: str) -> Told:
         last = found[-1]
         raise StoreError(f"{place} has no verdict {word}: name one of 1 to {last.number}, or such as {last.name}")
     return mine[-1]
+
+
+def of_incident(found: list[Told], key: str) -> list[Told]:
+    """What belongs to the incident of which alerts carry this key; several where it was over for a short while."""
+    book, incidents = Book(), dict[tuple[str, str, int], str]()
+    ends = (replace(one.verdict, time=one.over, level="ok") for one in found if one.over is not None)
+    for verdict in ends_first([*(verdict for one in found for verdict in one.said), *ends]):
+        if alert := book.enter(verdict):
+            incidents[verdict.task, verdict.machine, verdict.time] = alert.incident
+    first = {one.number: one.said[0] for one in found}
+    return [one for one in found if incidents[one.verdict.task, one.verdict.machine, first[one.number].time] == key]
 
 
 def complete(begun: str) -> list[tuple[str, str]]:

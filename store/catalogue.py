@@ -148,6 +148,8 @@ gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | t
 gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | NVML clock event reasons, a bit mask
 gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | energy drawn
 gpu | uuid | text | text | none | 0 | 0 | the GPU's own name, told every 10 s
+gpu | serial | text | text | none | 0 | 0 | serial number of the board, told every 10 s
+gpu | pci_address | text | text | none | 0 | 0 | place on the PCI bus as /sys writes it, told every 10 s
 rdma | transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes sent
 rdma | receive_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes received
 rdma | transmit_packets_total | packets | counter | both | 5e4 | 0.15 | packets sent
