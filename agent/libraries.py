@@ -7,16 +7,22 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.costs import Costs, Owner
 from agent.layouts import Layout
 
 _LINE_BYTES = 1 << 20
 PATIENCE_S = 120.0
 """How long a child may say nothing: a file system whose server is away may never answer it."""
 _LEFT_BEHIND, _DEATH_S = 4, 1.0
+WAITING, OF_USER, OF_PROCESS, LEAST = 4096, 1024, 512, 16
+"""Files that may wait: of all; of one user where there are few, and of one process; of one user however many there are."""
+_DEAD_S = 10.0
+"""What a file costs over which a child died."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +46,45 @@ class Answer:
     """Why the file cannot be read."""
     gone: str = ""
     """Why it cannot be opened: mostly, its process has ended."""
+    seconds: float = 0.0
+    """Processor time that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    key: Any
+    paths: tuple[str, ...]
+    owner: Owner
 
 
 class Libraries:
-    """Asks one child at a time about batches of files and never waits for it."""
+    """Asks one child at a time about batches of files and never waits for it.
+
+    A batch ends after some seconds (agent/elf.py): then the files of those come first who have caused the least work.
+    """
 
     def __init__(self, wanted: Sequence[str], layout_for: str = "ncclCommInitRank") -> None:
         self._wanted = list(wanted)
         self._layout_for = layout_for
-        self._queue: list[tuple[Any, tuple[str, ...]]] = []
-        self._asked: list[tuple[Any, tuple[str, ...]]] = []
+        self._queue: list[_Question] = []
+        self._asked: list[_Question] = []
+        self._waiting = Counter[Owner]()  # those of a user under process number 0
+        self._costs = Costs()
         self._child: subprocess.Popen[bytes] | None = None
         self._text = b""
         self._heard = 0.0
         self._left: list[subprocess.Popen[bytes]] = []  # killed, and waiting for a file system for ever
 
-    def ask(self, key: Any, paths: tuple[str, ...]) -> None:
+    def has_room(self, owner: Owner) -> bool:
+        """Whether another file of that process may wait."""
+        users = sum(not pid for _, pid in self._waiting) + 1
+        most = max(min(OF_USER, WAITING // users), LEAST)
+        return self._waiting[owner[0], 0] < most and self._waiting[owner] < OF_PROCESS
+
+    def ask(self, key: Any, paths: tuple[str, ...], owner: Owner = (0, 0)) -> None:
         """Queue a file, to be opened by the first of the paths that works."""
-        self._queue.append((key, paths))
+        self._queue.append(_Question(key, paths, owner))
+        self._waiting.update({(owner[0], 0), owner})
 
     @property
     def busy(self) -> bool:
@@ -98,8 +125,9 @@ class Libraries:
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._asked, self._queue = self._queue, []  # only now: where no child can be started they wait on
-        request = {"files": [paths for _, paths in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
+        # Only now: where no child can be started they wait on.
+        self._asked, self._queue = sorted(self._queue, key=lambda one: self._costs.rank(one.owner)), []
+        request = {"files": [one.paths for one in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
         try:
             with self._child.stdin as request_pipe:
                 request_pipe.write(json.dumps(request).encode())
@@ -121,18 +149,29 @@ class Libraries:
         return child.returncode
 
     def _take(self, line: dict[str, Any]) -> Answer:
-        key = self._asked[0][0]
+        asked = self._asked[0]
+        self._costs.add(asked.owner, float(line.get("seconds", 0.0)))
         if line.pop("done", False):
-            self._asked.pop(0)
-        return Answer(key, **line)
+            self._settle(self._asked.pop(0))
+        return Answer(asked.key, **line)
+
+    def _settle(self, question: _Question) -> None:
+        """It waits no more."""
+        for one in {(question.owner[0], 0), question.owner}:
+            self._waiting[one] -= 1
+            if self._waiting[one] <= 0:
+                del self._waiting[one]
 
     def _finish(self) -> list[Answer]:
         assert self._child is not None
         code, self._text = self._bury(self._child), b""
         left, self._asked = self._asked, []
-        if not left:
+        if not left or code == 0:  # its time was over
+            self._queue = left + self._queue
             return []
         # The child died over the first file that it did not answer for; the others get another one.
         self._queue = left[1:] + self._queue
+        self._settle(left[0])
+        self._costs.add(left[0].owner, _DEAD_S)
         why = ": its file system does not answer" if code is None else f" or too much memory (exit {code})"
-        return [Answer(left[0][0], error=f"reading it took too long{why}")]
+        return [Answer(left[0].key, error=f"reading it took too long{why}")]
