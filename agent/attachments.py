@@ -45,6 +45,7 @@ _NAMES = ("nccl", "cudart")
 AGAIN_S = 300.0
 """After which a blocked library is looked at again."""
 _UNLISTED = f"{LISTED_OF_PROCESS} of a process, {LISTED_OF_USER} of a user, {LISTED} in all"
+_FULL = f"others carry probes already: {OF_PROCESS} of its process, {OF_USER} of its user or {ATTACHED} in all"
 _CROWDED = f"{FILES} executable files of a process"
 _SHARERS = 16
 """Processes that are remembered to wait for the answer about one file; others look again."""
@@ -80,7 +81,8 @@ class Attachments:
         self.libraries = {key: library for key, library in self.libraries.items() if library.state != "gone"}
         for process, files in self._processes.changed():
             owner = self._owner(process)
-            if not all([self._see(process, file, owner) for file in files]):
+            seen = [self._see(process, file, owner) for file in files]
+            if not all(seen):
                 self._processes.again(process)
             if process in self._processes.crowded:
                 self._left_out.add("mapped files", _CROWDED)
@@ -220,7 +222,7 @@ class Attachments:
             library.state, library.reason = "blocked", "defines no public NCCL or CUDA function (stripped, or static)"
         elif (owner := self._payer(library)) is None:
             library.state, library.crowded = "blocked", True
-            library.reason = f"other libraries carry probes already: {OF_PROCESS} of its process, {OF_USER} of its user or {ATTACHED}"
+            library.reason = _FULL
         else:
             library.owner = owner
 

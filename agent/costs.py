@@ -1,4 +1,4 @@
-"""How much work each user and each process has caused lately: who causes little comes first, so nobody is kept waiting."""
+"""How much work each user and each process has caused lately: who has caused little comes first."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class GpuUse:
 
 
 def _is_gpu(path: str, nodes: set[tuple[int, int]]) -> bool:
-    """Asks no file system that may not answer (FUSE, NFS): first the name is read, then what the kernel knows already."""
+    """By the link's name, then by what the kernel knows already: a file system (FUSE, NFS) may never answer."""
     try:
         if not _NODE.fullmatch(os.path.basename(os.readlink(path))):
             return False

@@ -20,7 +20,7 @@ PATIENCE_S = 120.0
 """How long a child may say nothing: a file system whose server is away may never answer it."""
 _LEFT_BEHIND, _DEATH_S = 4, 1.0
 WAITING, OF_USER, OF_PROCESS, LEAST = 4096, 1024, 512, 16
-"""Files that may wait: of all; of one user where there are few, and of one process; of one user however many there are."""
+"""Files that may wait: of all, of one user, of one process; and of one user however many users there are."""
 _DEAD_S = 10.0
 """What a file costs over which a child died."""
 
@@ -71,6 +71,7 @@ class Libraries:
         self._waiting = Counter[Owner]()  # those of a user under process number 0
         self._costs = Costs()
         self._child: subprocess.Popen[bytes] | None = None
+        self._opening: int | None = None  # the place of the file that the child opens now
         self._text = b""
         self._heard = 0.0
         self._left: list[subprocess.Popen[bytes]] = []  # killed, and waiting for a file system for ever
@@ -103,7 +104,7 @@ class Libraries:
             self._text, self._heard = self._text + chunk, time.monotonic()
         lines = self._text.split(b"\n")
         self._text = lines.pop()[:_LINE_BYTES]
-        found = [self._take(json.loads(line)) for line in lines if line]
+        found = [answer for line in lines if line and (answer := self._take(json.loads(line)))]
         if ended or time.monotonic() - self._heard > PATIENCE_S:
             found += self._finish()
             self._start()
@@ -148,7 +149,10 @@ class Libraries:
         child.stdout.close()
         return child.returncode
 
-    def _take(self, line: dict[str, Any]) -> Answer:
+    def _take(self, line: dict[str, Any]) -> Answer | None:
+        if "opening" in line:
+            self._opening = line["opening"]
+            return None
         asked = self._asked[0]
         self._costs.add(asked.owner, float(line.get("seconds", 0.0)))
         if line.pop("done", False):
@@ -169,9 +173,10 @@ class Libraries:
         if not left or code == 0:  # its time was over
             self._queue = left + self._queue
             return []
-        # The child died over the first file that it did not answer for; the others get another one.
-        self._queue = left[1:] + self._queue
-        self._settle(left[0])
-        self._costs.add(left[0].owner, _DEAD_S)
+        # The child died over the file that it was opening, else the first that it did not answer for.
+        fatal = left.pop(self._opening or 0)
+        self._queue, self._opening = left + self._queue, None
+        self._settle(fatal)
+        self._costs.add(fatal.owner, _DEAD_S)
         why = ": its file system does not answer" if code is None else f" or too much memory (exit {code})"
-        return [Answer(left[0].key, error=f"reading it took too long{why}")]
+        return [Answer(fatal.key, error=f"reading it took too long{why}")]

@@ -20,6 +20,7 @@ from typing import Any
 from agent.files import open_plain
 from agent.processes import Process, Processes
 from agent.ras_status import LEAST, StatusError, communicators
+from agent.rights import CHECKPOINT_RESTORE, DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up
 
 PORT = 28028
 ANSWER_BYTES = 16 << 20
@@ -34,6 +35,7 @@ _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")  # noqa: S104 - w
 def main() -> None:
     """Answer one request from standard input: a line a communicator, or one that says why there is none."""
     os.nice(19)
+    give_up((SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE, SYS_ADMIN))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     try:
@@ -54,6 +56,7 @@ def ask(process: Process) -> list[dict[str, Any]]:
         raise StatusError(f"not asked: an answer of NCCL {_dotted(version)} can crash the task, see docs/stacks.md")
     port = port_of(processes.environment(process.pid))
     _enter(process.pid)
+    give_up()
     return list(communicators(_talk(port, time.monotonic() + PATIENCE_S)))
 
 

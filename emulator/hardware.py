@@ -1,7 +1,8 @@
 """The hardware of an emulated machine: a thread that lets GPUs, ports, kernel log and host state follow the ranks.
 
 Everything lies below the machine's folder, as an agent with that folder for its root finds it: `gpus` (gpus.py),
-`sys` and `ethtool` (ports.py), `dev` with GPUs' nodes and the kernel log, and `proc`, whose files are mounted over the machine's own.
+`sys` and `ethtool` (ports.py), `dev` with GPUs' nodes and the kernel log, and `proc`, whose files are mounted over the
+machine's own.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.attachments import Attachments, Library
+from agent.attachments import Attachments
 from agent.context import Context
 from agent.left_out import LeftOut
+from agent.library import Library
 from store.sample import Sample
 
 _REPEAT_NS = 60_000_000_000

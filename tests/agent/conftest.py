@@ -113,7 +113,7 @@ class Still(Paces):
 
 @pytest.fixture(scope="session", autouse=True)
 def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A root for agents where this computer's /sys and kernel log are, and a GPU's node that emulated libraries open."""
+    """A root for agents: this computer's /sys and kernel log, and a GPU's node, which emulated libraries open."""
     root = tmp_path_factory.mktemp("root")
     (root / "dev").mkdir()
     (root / "dev/nvidia0").touch()
