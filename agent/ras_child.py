@@ -15,6 +15,7 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from agent.files import open_plain
@@ -39,15 +40,18 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     try:
-        found = ask(Process(*json.load(sys.stdin)["process"]))
+        found = ask(Process(*json.load(sys.stdin)["process"]), give_up)
     except (StatusError, OSError) as error:
         found = [{"error": str(error) if isinstance(error, StatusError) else f"no answer: {error.strerror or error}"}]
     for answer in found:
         print(json.dumps(answer), flush=True)
 
 
-def ask(process: Process) -> list[dict[str, Any]]:
-    """What the task of that process tells of its communicators. Raises StatusError and OSError."""
+def ask(process: Process, entered: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    """What the task of that process tells of its communicators; `entered` is called before it is asked.
+
+    Raises StatusError and OSError.
+    """
     processes = Processes()
     if not processes.alive(process):
         raise StatusError("the process has ended")
@@ -56,7 +60,7 @@ def ask(process: Process) -> list[dict[str, Any]]:
         raise StatusError(f"not asked: an answer of NCCL {_dotted(version)} can crash the task, see docs/stacks.md")
     port = port_of(processes.environment(process.pid))
     _enter(process.pid)
-    give_up()
+    entered()
     return list(communicators(_talk(port, time.monotonic() + PATIENCE_S)))
 
 
