@@ -29,7 +29,7 @@ _REMEMBERED = 4096
 _LEAST_S, _MOST_S = 0.25, 8.0
 """Pauses between two looks at a process that has none open: they double."""
 _ROUND_S = 0.02
-"""Time for the looks of one reading, by which the cheapest users are served first."""
+"""Processor time for the looks of one reading, by which the cheapest users are served first."""
 
 
 @dataclass(slots=True)
@@ -51,20 +51,20 @@ class GpuUse:
         """Those of them that have a GPU open."""
         if len(self._looks) > _REMEMBERED:
             self._looks = {process: look for process, look in self._looks.items() if process in set(processes)}
-        begin = time.monotonic()
+        begin, clock = time.thread_time(), time.monotonic()
         looks = {process: self._looks.setdefault(process, _Look()) for process in processes}
-        due = [process for process, look in looks.items() if not look.open and begin >= look.due]
+        due = [process for process, look in looks.items() if not look.open and clock >= look.due]
         if due:
             nodes = self._nodes()
             owners = {process: (self._processes.user(process), process.pid) for process in due}
             for process in sorted(due, key=lambda process: self._costs.rank(owners[process])):
-                now = time.monotonic()
+                now = time.thread_time()
                 if now - begin > _ROUND_S:
                     break
                 look = looks[process]
                 look.open = self._has_open(process.pid, nodes)
-                look.due, look.pause = now + look.pause, min(2 * look.pause, _MOST_S)
-                self._costs.add(owners[process], time.monotonic() - now)
+                look.due, look.pause = clock + look.pause, min(2 * look.pause, _MOST_S)
+                self._costs.add(owners[process], time.thread_time() - now)
         return {process for process, look in looks.items() if look.open}
 
     def _nodes(self) -> set[tuple[int, int]]:

@@ -68,7 +68,7 @@ class Libraries:
         self._layout_for = layout_for
         self._queue: list[_Question] = []
         self._asked: list[_Question] = []
-        self._waiting = Counter[Owner]()  # those of a user under process number 0
+        self._of_user, self._of_process = Counter[int](), Counter[Owner]()  # files that wait
         self._costs = Costs()
         self._child: subprocess.Popen[bytes] | None = None
         self._opening: int | None = None  # the place of the file that the child opens now
@@ -78,14 +78,14 @@ class Libraries:
 
     def has_room(self, owner: Owner) -> bool:
         """Whether another file of that process may wait."""
-        users = sum(not pid for _, pid in self._waiting) + 1
-        most = max(min(OF_USER, WAITING // users), LEAST)
-        return self._waiting[owner[0], 0] < most and self._waiting[owner] < OF_PROCESS
+        most = max(min(OF_USER, WAITING // (len(self._of_user) + 1)), LEAST)
+        return self._of_user[owner[0]] < most and self._of_process[owner] < OF_PROCESS
 
     def ask(self, key: Any, paths: tuple[str, ...], owner: Owner = (0, 0)) -> None:
         """Queue a file, to be opened by the first of the paths that works."""
         self._queue.append(_Question(key, paths, owner))
-        self._waiting.update({(owner[0], 0), owner})
+        self._of_user[owner[0]] += 1
+        self._of_process[owner] += 1
 
     @property
     def busy(self) -> bool:
@@ -161,10 +161,9 @@ class Libraries:
 
     def _settle(self, question: _Question) -> None:
         """It waits no more."""
-        for one in {(question.owner[0], 0), question.owner}:
-            self._waiting[one] -= 1
-            if self._waiting[one] <= 0:
-                del self._waiting[one]
+        self._of_user.subtract((question.owner[0],))
+        self._of_process.subtract((question.owner,))
+        self._of_user, self._of_process = +self._of_user, +self._of_process  # only those who have some
 
     def _finish(self) -> list[Answer]:
         assert self._child is not None

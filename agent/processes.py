@@ -15,8 +15,8 @@ _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
 FILES = 4096
 """Of one process. Those whose names promise probes are found beyond that, up to as many again."""
-SCAN_S = 0.1
-"""Time for reading what processes map in one look; what is left over comes in the next, the cheapest users first."""
+SCAN_S, LONGEST_S = 0.1, 0.4
+"""Processor time, and time, for reading what processes map in one look; what is left over comes in the next."""
 _CALM, _RARELY = 30, 8
 """Looks without a change after which a process is calm, and among how many looks it gets one then."""
 _EXECUTABLE = re.compile(
@@ -115,11 +115,11 @@ class Processes:
         fits into the time, the users that have caused the least work come first, and the rest is due in the next look.
         """
         self._survey()
-        begin = time.monotonic()
+        begin, deadline = time.thread_time(), time.monotonic() + LONGEST_S
         due = [Process(pid, start, stack) for pid, (start, _, stack) in self._due.items()]
         for process in sorted(due, key=lambda process: self._costs.rank((self.user(process), process.pid))):
-            now = time.monotonic()
-            if now - begin > SCAN_S:
+            now = time.thread_time()
+            if now - begin > SCAN_S or time.monotonic() > deadline:
                 return
             seen = self._due.pop(process.pid)
             try:
@@ -128,7 +128,7 @@ class Processes:
                 continue  # it ended while we looked, or is not ours to read: the next look will tell
             self._seen[process.pid], self._calm[process.pid] = seen, 0
             files = parse_maps(process, text)
-            self._costs.add((self.user(process), process.pid), time.monotonic() - now)
+            self._costs.add((self.user(process), process.pid), time.thread_time() - now)
             if len(files) >= FILES or len(text) >= _MAPS_BYTES:
                 self.crowded.add(process)
             yield process, files
