@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,8 @@ class Watch:
     """All sources of an agent, read when told to."""
 
     def __init__(self, **settings: Any) -> None:
-        self.context = loop.open_context(AgentConfig(machine="m41", scan_seconds=0.1, **settings))
+        settings = {"machine": "m41", "scan_seconds": 0.1, "root": os.environ["EMULATED_ROOT"], **settings}
+        self.context = loop.open_context(AgentConfig(**settings))
         self.reader = loop.open_reader(self.context)
         self.open = True
         self.rows: dict[str, list[dict[str, Any]]] = {}
@@ -107,6 +109,20 @@ class Still(Paces):
     def standing(self, clock: float, least_s: float) -> Iterator[tuple[Trainee, Pace]]:
         """Those of whom that was not taken up."""
         return (one for one in self.all if not one[1].taken)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A root for agents: this computer's /sys and kernel log, and a GPU's node, which emulated libraries open."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "dev").mkdir()
+    (root / "dev/nvidia0").touch()
+    (root / "dev/kmsg").symlink_to("/dev/kmsg")
+    (root / "sys").symlink_to("/sys")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMULATED_ROOT", str(root))
+        patch.setenv("EMULATED_DEVICES", str(root / "dev"))
+        yield
 
 
 @pytest.fixture(scope="session")

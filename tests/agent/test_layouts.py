@@ -33,7 +33,7 @@ def layout() -> Layout:
 
 def told(path: Path) -> Layout | None:
     """What the reader of libraries says of one."""
-    *_, last = elf.answers([str(path)], ["ncclCommInitRank"], "ncclCommInitRank")
+    *_, last = elf.answers(elf.open_library([str(path)]), ["ncclCommInitRank"], "ncclCommInitRank")
     found: Layout | None = last["layout"]
     return found
 
