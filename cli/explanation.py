@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +10,14 @@ import typer
 
 from cli import times
 from cli.closer import block, closer_json, closer_lines, closer_title, rounded, scale_of
-from cli.config import open_place, store_place
+from cli.completion import verdict_numbers
+from cli.config import located, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.pace import pace_json, pace_of, pace_words
 from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
-from cli.terminal import console
-from cli.verdicts import RECENT, Told, complete, pick, read_told
+from cli.terminal import console, say_json
+from cli.verdicts import RECENT, Told, pick, read_told
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,15 +37,16 @@ def show(
     verdict: Annotated[
         str | None,
         typer.Argument(
-            help="Number, machine (its last one) or TIME/MACHINE; without it, a list.", autocompletion=complete
+            help="Number, machine (its last one) or TIME/MACHINE; without it, a list.", autocompletion=verdict_numbers
         ),
     ] = None,
-    store: Annotated[str | None, typer.Option(help="Where the readings are, or the folder of a recording.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show why a machine was named: curves beside its peers' band, order of onset, runners-up, likely kind of fault."""
-    place = store_place(store)
-    with closing(open_place(place)) as source:
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
         found = read_told(source, place)
         if verdict is None:
             listing(found, place, json)
@@ -56,7 +58,7 @@ def show(
         pace = pace_of(source, one.verdict.machine, one.verdict.since)
     if json:
         told = as_json(one, explained) | {"irregular": [pace_json(irregular) for irregular in pace]}
-        typer.echo(text.dumps(told, ensure_ascii=False))
+        say_json(told)
     else:
         draw(one, explained, pace, place)
 
@@ -67,7 +69,7 @@ def listing(found: list[Told], place: str, json: bool) -> None:
     from rich.text import Text
 
     if json:
-        typer.echo(text.dumps([_heading(one) for one in found], ensure_ascii=False))
+        say_json([_heading(one) for one in found])
         return
     screen = console()
     if not found:

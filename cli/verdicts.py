@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import times
-from cli.config import open_place, store_place
+from cli.config import located, open_place
+from cli.terminal import safe, say
 from cli.watch import verdict_of
 from detector.verdict import RANK
 from store.contract import Store, StoreError
@@ -69,7 +70,7 @@ def read_told(store: Store, place: str) -> list[Told]:
         return told(verdict_of(row) for row in rows if row.get("level") in RANK)
     from detector import pipeline
 
-    sys.stderr.write(f"{place} holds no verdict: it is replayed first\n")
+    say(f"{place} holds no verdict: it is replayed first", err=True)
     return told(pipeline.replay(store))
 
 
@@ -93,12 +94,14 @@ def pick(found: list[Told], word: str, place: str) -> Told:
     return mine[-1]
 
 
-def complete(begun: str) -> list[tuple[str, str]]:
+def complete(begun: str, store: str | None = None, config: Path | None = None) -> list[tuple[str, str]]:
     """Numbers of recent verdicts for the shell, with their words; none where the store cannot be asked."""
     try:
-        with closing(open_place(store_place(None))) as store:
-            rows = store.read("verdict").to_pylist()
+        place, settings = located(store, config)
+        with closing(open_place(place, settings=settings)) as source:
+            rows = source.read("verdict").to_pylist()
     except (OSError, ValueError):
         return []
     recent = told(verdict_of(row) for row in rows if row.get("level") in RANK)[-RECENT:]
-    return [(str(one.number), one.verdict.message) for one in reversed(recent) if str(one.number).startswith(begun)]
+    named = ((str(one.number), safe(one.verdict.message)) for one in reversed(recent))
+    return [(number, message) for number, message in named if number.startswith(begun)]

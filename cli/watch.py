@@ -39,6 +39,7 @@ def run(store: Store, config: Config, desk: Desk, stop: threading.Event, kept: P
     lag = round(config.lag_s * SECOND)
     runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
     desk.begin(runner.history)
+    desk.quiet = runner.acknowledged
     due = runner.at + KEEP_NS
     while not stop.is_set():
         try:
@@ -150,6 +151,11 @@ class Runner:
             known = frozenset(machine for machine in tasks.seen if tasks.task_of(machine) is not None)
             self._known = tasks.version, known
         return self._known[1]
+
+    def acknowledged(self, verdict: Verdict) -> bool:
+        """Whether the operator knows of it."""
+        orders = self.detector.state.tasks.orders
+        return orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
 
     def _say(self) -> list[Verdict]:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])

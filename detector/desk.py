@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,8 @@ class Desk:
     folder: Path
     book: Book = field(default_factory=Book)
     workers: list[Worker] = field(default_factory=list)
+    quiet: Callable[[Verdict], bool] = lambda verdict: False
+    """Whether somebody has acknowledged this: then it is not repeated."""
     _history: dict[str, Alert] = field(default_factory=dict)
 
     def begin(self, said: Iterable[Verdict]) -> None:
@@ -40,6 +42,7 @@ class Desk:
         still = [
             replace(alert, fleet=len(machines), standing=self.book.standing(machine))
             for (_, machine), alert in self.book.open.items()
+            if not self.quiet(alert.finding)
         ]
         well = machines - {machine for _, machine in self.book.open}
         for worker in self.workers:
