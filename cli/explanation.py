@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from cli.pace import pace_json, pace_of, pace_words
 from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
 from cli.terminal import console, say_json
-from cli.verdicts import RECENT, Told, pick, read_told
+from cli.verdicts import RECENT, Told, pick, read_told, with_orders
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from detector.irregularity import Irregular
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
-_WIDTH, _LEAST, _BESIDE = 32, 8, 100
-"""Blocks of a curve, and the fewest; so many columns take what stands beside it."""
+_WIDTH, _LEAST, _BESIDE, _FIGURES = 32, 12, 96, 57
+"""Blocks of a curve, and the fewest; so many columns take all that stands beside it, and all but the name."""
 _STACKS = 8
 
 
@@ -55,6 +56,7 @@ def show(
 
         one = pick(found, verdict, place)
         explained = explain(source, one.verdict, one.over)
+        one = with_orders(source, one)
         pace = pace_of(source, one.verdict.machine, one.verdict.since)
     if json:
         told = as_json(one, explained) | {"irregular": [pace_json(irregular) for irregular in pace]}
@@ -144,7 +146,7 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
 
     screen, verdict = console(), one.verdict
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
-    until = f"cleared at {times.shown(one.over)}" if one.over else "still open"
+    until = f"closed at {times.shown(one.over)}" if one.over else "still open"
     begun = f"number {one.number}, began {times.shown(verdict.since)} UTC, {until}"
     screen.print(Text(f"{begun}; compared with {compared(explained)}\n"))
     kind = explained.likely
@@ -153,7 +155,7 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
         screen.print(Text(f"because   {', '.join(sign_words(sign) for sign in kind.signs)}"))
     screen.print(Text(f"next      {kind.kind.advice}\n"))
     if explained.moved:
-        screen.print(_table(explained, max(_LEAST, min(_WIDTH, screen.width - _BESIDE))))
+        screen.print(_table(explained, screen.width))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
     for one_look in explained.closeups:
         *lines, ends = closer_lines(one_look)
@@ -189,25 +191,34 @@ def _standstill(explained: Explanation) -> None:
         screen.print(Text(f"{len(heads) - _STACKS} more groups: --json has them all", "dim"))
 
 
-def _table(explained: Explanation, blocks: int) -> Table:
+def _table(explained: Explanation, width: int) -> Table:
+    """What moved, a row each; where it is narrow names are folded between words, and no curve or figure is cut."""
     from rich.table import Table
     from rich.text import Text
 
-    since = explained.verdict.since
-    names = ("onset", "reading", "device", "", "before", "since then", "its peers", "effect")
+    since, blocks = explained.verdict.since, max(_LEAST, min(_WIDTH, width - _BESIDE))
+    room = width - _FIGURES - blocks if blocks < _WIDTH else width
+    names = ("onset", "reading", "", "before", "since then", "its peers", "effect")
     table = Table(*names, box=None, pad_edge=False)
     for at, column in enumerate(table.columns):
-        column.justify = "right" if at in (0, 4, 5, 6, 7) else "left"
-        column.no_wrap = at != 1  # where it is narrow a reading's name is folded, and no curve or figure cut
-    table.columns[1].overflow = "fold"
+        column.justify = "left" if at in (1, 2) else "right"
+        column.no_wrap = True
     for moved in explained.moved:
         sides = [figure(value, moved.key) for value in (moved.before, moved.value, moved.usual)]
         style = "bold" if moved.key == explained.verdict.metric else ""
-        name = Text(moved.key, style)
-        table.add_row(
-            after(moved.onset, since), name, moved.device or "", sparks(moved, blocks), *sides, f"{moved.effect:+.1f}"
-        )
+        name = Text("\n".join([*folded(moved.key, room), *([moved.device] if moved.device else [])]), style)
+        table.add_row(after(moved.onset, since), name, sparks(moved, blocks), *sides, f"{moved.effect:+.1f}")
     return table
+
+
+def folded(name: str, width: int) -> list[str]:
+    """A column's name in lines of at most `width`, broken behind a dot or underscore alone."""
+    lines = [""]
+    for part in re.findall(r"[^._]*[._]?", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return lines
 
 
 def sparks(moved: Moved, most: int = _WIDTH) -> Text:

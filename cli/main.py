@@ -13,6 +13,7 @@ from cli import (
     agent,
     alerts,
     calibrate,
+    configuration,
     copy,
     dataset,
     demo,
@@ -31,6 +32,8 @@ from cli import (
     up,
     writer,
 )
+from cli.config import PLACE
+from cli.options import ORDER
 from cli.terminal import guard, hang_up, say
 
 FAILED, UNKNOWN, INTERRUPTED, HUNG_UP = 1, 3, 130, 141
@@ -75,6 +78,7 @@ def _failure(ctx: Any, code: int = FAILED) -> int:
 app = typer.Typer(
     cls=Commands,
     help="Watches GPU training fleets from outside and names the machine that differs from its peers.",
+    epilog=f"Configuration: {PLACE}. The store: {ORDER}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -115,6 +119,7 @@ app.command()(train.train)
 app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")
+app.add_typer(configuration.app, name="config")
 app.add_typer(report.app, name="report")
 app.command()(agent.agent)
 app.command()(detector.detector)

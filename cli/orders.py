@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,8 @@ from store.sample import Batch, Sample, Value
 if TYPE_CHECKING:
     from detector.orders import Maintenance, Orders
 
+_INCIDENT = re.compile(r"#?\d+|\d[^/]*/.+|[0-9a-f]{16}", re.DOTALL)
+"""A number, TIME/MACHINE, or the key of an alert."""
 _HOUR_NS = 3600 * 10**9
 _FARTHEST_NS = 366 * 24 * _HOUR_NS
 _MOST_TIMES = 366
@@ -180,16 +183,12 @@ def _machine(store: Store, word: str, place: str) -> str:
     """The machine that is meant: by its name, or by an incident of it that is open. Raises StoreError."""
     if word in machines(store, _HOUR_NS):
         return word
-    if not (word.lstrip("#").isdigit() or "/" in word or _is_key(word)):
+    if not _INCIDENT.fullmatch(word):
         return matching(store, [word], place)[0]
     one = pick(read_told(store, place), word, place)
     if one.over:
         raise StoreError(f"verdict {one.number} on {one.verdict.machine} is over since {times.shown(one.over)} UTC")
     return one.verdict.machine
-
-
-def _is_key(word: str) -> bool:
-    return len(word) == 16 and all(sign in "0123456789abcdef" for sign in word)
 
 
 def _check_open(store: Store, machine: str, device: str | None) -> None:

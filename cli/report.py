@@ -15,7 +15,7 @@ from cli.config import located, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.starts import OWN, PHASES, Starts, read_starts
 from cli.terminal import console, say, say_json
-from cli.verdicts import pick, read_told
+from cli.verdicts import pick, read_told, with_orders
 from store.contract import LATEST, StoreError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def verdict(
 
     place, settings = located(store, config)
     with closing(open_place(place, settings=settings)) as source:
-        one = pick(read_told(source, place), verdict, place)
+        one = with_orders(source, pick(read_told(source, place), verdict, place))
         explained = explain(source, one.verdict, one.over)
     try:
         html.write_text(page(one, explained, place), encoding="utf-8")

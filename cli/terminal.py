@@ -52,6 +52,9 @@ def console(err: bool = False) -> Console:
                 # Rich's own commands, such as to move the cursor, carry a mark; text never does.
                 yield part if part.control else Segment(safe(part.text), part.style)
 
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich itself would end with 1, which of `status` means a warning
+
     plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "stderr": err}
     screen = Safe(**plain)
     return screen if screen.is_terminal else Safe(width=_UNBROKEN, **plain)

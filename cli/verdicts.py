@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli import times
 from cli.config import located, open_place
 from cli.terminal import safe, say
 from cli.watch import verdict_of
 from detector.verdict import RANK
-from store.contract import Store, StoreError
+from store.contract import LATEST, Store, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from detector.verdict import Verdict
 
@@ -32,7 +32,11 @@ class Told:
     said: tuple[Verdict, ...]
     """Growing worse; not the word that cleared it."""
     over: int | None
-    """When it was cleared, Unix ns."""
+    """When it was closed, Unix ns ..."""
+    end: str = ""
+    """... and in which words."""
+    orders: tuple[tuple[int, str], ...] = ()
+    """What the operator ordered of the machine meanwhile: when (Unix ns), and in words."""
 
     @property
     def verdict(self) -> Verdict:
@@ -48,17 +52,33 @@ class Told:
 def told(verdicts: Iterable[Verdict]) -> list[Told]:
     """Verdicts in order of time, each with what was said later of the same machine and task."""
     still: dict[tuple[str, str], list[Verdict]] = {}
-    ended: list[tuple[list[Verdict], int | None]] = []
+    ended: list[tuple[list[Verdict], int | None, str]] = []
     for verdict in verdicts:
         key = verdict.task, verdict.machine
         if verdict.level == "ok":
             if key in still:
-                ended.append((still.pop(key), verdict.time))
+                ended.append((still.pop(key), verdict.time, verdict.message))
         else:
             still.setdefault(key, []).append(verdict)
-    ended += [(said, None) for said in still.values()]
+    ended += [(said, None, "") for said in still.values()]
     ended.sort(key=lambda one: (one[0][0].time, one[0][0].machine))
-    return [Told(number, tuple(said), over) for number, (said, over) in enumerate(ended, 1)]
+    return [Told(number, tuple(said), over, end) for number, (said, over, end) in enumerate(ended, 1)]
+
+
+def with_orders(store: Store, one: Told) -> Told:
+    """With what the operator ordered of its machine, from the first word on until it was closed."""
+    if "event" not in store.tables():
+        return one
+    rows = store.read("event", one.said[0].time - 1, one.over or LATEST, ("device", "message")).to_pylist()
+    mine = [row for row in rows if row["machine"] == one.verdict.machine and row["source"] == "operator"]
+    return replace(one, orders=tuple((row["time"], _order_words(row)) for row in mine))
+
+
+def _order_words(row: Mapping[str, Any]) -> str:
+    code = str(row["code"])
+    what = {"ack": "acknowledged", "clear": "closed", "maintenance_end": "maintenance ended"}.get(code, code)
+    device, reason = row.get("device"), row.get("message")
+    return f"the operator: {what}{f' ({device})' if device else ''}{f': {reason}' if reason else ''}"
 
 
 def read_told(store: Store, place: str) -> list[Told]:

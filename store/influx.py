@@ -34,6 +34,14 @@ class Influx:
         self._shape: dict[str, frozenset[str]] = {}
         self._asked = -_FRESH_S
 
+    def begin(self) -> None:
+        """Begin the database where the server has none of that name; a server that does not answer is left alone."""
+        try:
+            self._look()
+        except StoreError as error:
+            if "database not found" in str(error):
+                self.server.begin()
+
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep these batches; what a server that fails halfway has taken is taken again when it is written again."""
         lines = lines_of(batches)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -152,6 +153,17 @@ class Server:
                 break
         return answer
 
+    def begin(self) -> None:
+        """Begin the database, of a server of the first dialect. Raises StoreError where that is not allowed."""
+        try:
+            made = self.dialect() == "v1" and self._create()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
+        if not made:
+            raise StoreError(
+                f"{self.address} is not there, and this user may not create it: have it created there first"
+            )
+
     def _create(self) -> bool:
         """Begin the database; whether that worked. A name cannot leave its quotes."""
         name = self.address.database.replace("\\", "\\\\").replace('"', '\\"')
@@ -219,6 +231,9 @@ def _said(body: bytes) -> str:
 
 
 def _line(error: object) -> str:
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        # Their words begin with the Python object that failed.
+        error = re.sub(r"^\w+\(.*?\): ", "", str(error)) or type(error).__name__
     return " ".join(str(error).split())[:300] or (type(error).__name__ if isinstance(error, Exception) else "")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.orders import Orders, in_maintenance
+from detector.orders import Orders, in_maintenance, orders_in
 from detector.pipeline import replay
 from detector.rows import rows_of
 
@@ -159,4 +159,4 @@ def test_orders_read_twice_count_once(codes: list[str], again: int) -> None:
         orders.feed(part)
         orders.turn(now)
         assert (orders.idle == {"m1"}) == (codes[-1] == "maintenance")
-    assert set(in_maintenance(whole, now)) == set(orders.idle)
+    assert set(in_maintenance(orders_in(whole, now))) == set(orders.idle)
