@@ -23,9 +23,9 @@ _PLAIN = str.maketrans("▁▂▃▄▅▆▇█░▒▪═·×–—…µ°’
 _ERRORS = "peerwatch.plain"
 
 
-def safe(text: str) -> str:
-    """The text with a question mark for each character that a terminal would obey; lines and tabs stay."""
-    return _OBEYED.sub("?", text)
+def safe(text: str, mark: str = "?") -> str:
+    """The text with a mark for each character that a terminal would obey; lines and tabs stay."""
+    return _OBEYED.sub(mark, text)
 
 
 def say(text: object = "", err: bool = False) -> None:
@@ -49,8 +49,9 @@ def console(err: bool = False) -> Console:
     class Safe(Console):
         def render(self, renderable: Any, options: Any = None) -> Any:
             for part in super().render(renderable, options):
-                # Rich's own commands, such as to move the cursor, carry a mark; text never does.
-                yield part if part.control else Segment(safe(part.text), part.style)
+                # Rich's own commands, such as to move the cursor, are marked as such; text never is. What it
+                # has measured as no columns wide is left out, or tables would cut what stands behind it.
+                yield part if part.control else Segment(safe(part.text, ""), part.style)
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # Rich itself would end with 1, which of `status` means a warning

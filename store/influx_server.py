@@ -133,6 +133,11 @@ class Server:
             return f'{self.address} has no name for InfluxQL ({why}): set influxdb.reading = "flux", or map the bucket'
         if answer.status in (401, 403):
             return f"{self.address} refuses this token ({why}): influxdb.token_file must name one that is valid here"
+        if "beyond retention policy" in answer.reason:
+            return (
+                f"{self.address} keeps rows for a shorter time than these are old ({why}): copy later ones (--since), "
+                "or raise influxdb.keep_days before the database is created"
+            )
         if answer.status == 404:
             return f"{self.address} is not there ({why}): create the database or bucket, or name another store"
         return f"{self.address} answers {why}"

@@ -36,10 +36,10 @@ COMMANDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def rude(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def rude(tmp_path: Path) -> Path:
     """A store in which a machine, its task, a verdict, an event, an order and a communicator are named so."""
-    path, now = tmp_path_factory.mktemp("rude") / "s.db", time.time_ns()
+    path, now = tmp_path / "s.db", time.time_ns()
     store = Embedded(path)
     nccl: dict[str, Any] = {"gpu": "0", "slot": "0", "comm": RUDE, "rank": 0, "ranks": 2, "pid": 7, "operation": RUDE}
     start = {"gpu": "0", "pid": 7, "start_time_seconds": now / 1e9 - 90, "nccl_loaded_seconds": 3.5}
