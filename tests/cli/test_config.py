@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -26,7 +27,8 @@ READERS = ("status", "show", "tasks", "ack", "clear", "maintenance", "export", "
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine on which nothing was ever installed, seen by its root."""
     monkeypatch.setattr(config, "STORE", str(tmp_path / "var" / "peerwatch.db"))
-    monkeypatch.setattr(config, "PLACE", tmp_path / "etc" / "peerwatch.toml")
+    monkeypatch.setattr(config, "PLACE", tmp_path / "peerwatch.toml")
+    (tmp_path / "peerwatch.toml").write_text(f'store = "{tmp_path / "var" / "peerwatch.db"}"\n')
     monkeypatch.setattr(config, "UNIT", tmp_path / "peerwatch-agent.service")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
     monkeypatch.delenv("PEERWATCH_STORE", raising=False)
@@ -41,7 +43,7 @@ def test_nothing_is_installed(fresh: Path) -> None:
     assert "start it: peerwatch up" in done.stderr
     (fresh / "peerwatch-agent.service").touch()
     assert "start it: sudo systemctl start peerwatch-agent" in CliRunner().invoke(app, ["show"]).stderr
-    assert [path.name for path in fresh.iterdir()] == ["peerwatch-agent.service"]
+    assert sorted(path.name for path in fresh.iterdir()) == ["peerwatch-agent.service", "peerwatch.toml"]
 
 
 @pytest.mark.parametrize(("user", "folder"), [(0, "var"), (1000, "mine/peerwatch")])
@@ -116,10 +118,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, cause: str) -> None:
 def test_every_key_is_told() -> None:
     """Each key has words in the template, and the template with all keys set is a configuration."""
     assert [key.name for found in keys().values() for key in found if not key.words] == []
-    lines = [
-        line.removeprefix("#") if line[:1] == "#" and line[1:2] != " " else line for line in template().splitlines()
-    ]
-    settings = msgspec.toml.decode("\n".join(lines))
+    settings = msgspec.toml.decode(re.sub(r"^#(?! )", "", template(), flags=re.MULTILINE))
     assert msgspec.convert(settings, config.Settings) == config.Settings()
     assert AlertsConfig().sinks == ("log",)
 
