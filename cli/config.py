@@ -11,7 +11,7 @@ import msgspec
 from agent.config import AgentConfig
 from detector.alerts import AlertsConfig
 from detector.config import Config as DetectorConfig
-from store.contract import Store
+from store.contract import Store, StoreError
 from store.influx_config import InfluxConfig, is_address
 from store.nats_config import NatsConfig, WriterConfig
 from store.places import open_store
@@ -20,6 +20,7 @@ from store.signed import Signed, key_of
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
 STORE = "/var/lib/peerwatch/peerwatch.db"
 KEY = "/var/lib/peerwatch/peerwatch.key"
+UNIT = Path("/etc/systemd/system/peerwatch-agent.service")
 
 
 class ConfigError(ValueError):
@@ -67,15 +68,42 @@ def judging(settings: Settings) -> DetectorConfig:
     return calibrated(settings.detector)
 
 
-def store_place(named: str | None) -> str:
-    """The store to open: the one that was named, else the environment's PEERWATCH_STORE, else the configuration's."""
-    return named or os.environ.get("PEERWATCH_STORE") or read_settings().store
+def own_place() -> str:
+    """Where a user without the right to write to the usual place keeps readings."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return str(Path(state) / "peerwatch" / "peerwatch.db")
+
+
+def default_place(writing: bool = False) -> str:
+    """The store where nothing names one: the service's; of a user without rights on it, or without it, his own."""
+    folder = os.path.dirname(STORE)
+    if os.geteuid() == 0 or (os.access(STORE, os.W_OK) if writing else os.path.isfile(STORE)):
+        return STORE
+    hidden = os.path.isdir(folder) and not os.access(folder, os.X_OK)
+    return STORE if hidden and not writing else own_place()
+
+
+def located(named: str | None, config: Path | None = None, writing: bool = False) -> tuple[str, Settings]:
+    """The store to open, and how: what was named, else the environment's PEERWATCH_STORE, else the configuration's.
+
+    A file that was named needs no configuration, so a wrong one does not keep it from being read. Raises ConfigError.
+    """
+    place = named or os.environ.get("PEERWATCH_STORE")
+    if place and config is None and not is_address(place):
+        return place, Settings()
+    settings = read_settings(config)
+    return place or (default_place(writing) if settings.store == STORE else settings.store), settings
 
 
 def open_place(place: str, create: bool = False, settings: Settings | None = None) -> Store:
-    """The store at this place; an address is spoken to as the configuration says."""
+    """The store at this place; an address is spoken to as the configuration says. Raises StoreError.
+
+    `create` begins a file that is not there, and of the usual places the folder too.
+    """
     if settings is None and is_address(place):
         settings = read_settings()
+    if place in (STORE, own_place()):
+        _prepare(Path(place), create)
     return open_store(place, create, settings.influxdb if settings else None)
 
 
@@ -91,6 +119,23 @@ def signing_key(place: str, settings: Settings, create: bool) -> bytes:
     """The key for the store at this place. Raises StoreError."""
     beside = KEY if is_address(place) else str(Path(place).expanduser().with_suffix(".key"))
     return key_of(Path(settings.signing_key_file or beside), create)
+
+
+def _prepare(place: Path, create: bool) -> None:
+    """Make the folder of a usual place, or say what is missing where there is nothing to read."""
+    if create:
+        try:
+            place.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{place.parent} cannot be made: {error.strerror}; name another --store") from error
+    elif not place.exists() and (not place.parent.is_dir() or os.access(place.parent, os.X_OK)):
+        here = UNIT.exists()
+        what = "is installed but has written no readings" if here else "is not installed or not running"
+        start = "sudo systemctl start peerwatch-agent" if here else "peerwatch up, or make install"
+        raise StoreError(
+            f"no readings here: Peerwatch {what} on this machine ({place} is not there); "
+            f"start it: {start}; or name a --store"
+        )
 
 
 def _check_keys(detector: object) -> None:

@@ -46,6 +46,7 @@ def run(store: Store, config: Config, desk: Desk, stop: threading.Event, kept: P
     lag = round(config.lag_s * SECOND)
     runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
     desk.begin(runner.history)
+    desk.quiet = runner.acknowledged
     due = runner.at + KEEP_NS
     while not stop.is_set():
         try:
@@ -177,6 +178,11 @@ class Runner:
             unread = self.readings.unread(self.machines(), end - max(HOLD_STEPS * self.tick, HOLD_NS))
             blind = blind_spots(unread, self.machines(), tasks, self.detector.config)
             hold(incidents, end, end + RETURN_NS, unread, blind, tasks)
+
+    def acknowledged(self, verdict: Verdict) -> bool:
+        """Whether the operator knows of it."""
+        orders = self.detector.state.tasks.orders
+        return orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
 
     def _say(self) -> list[Verdict]:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])

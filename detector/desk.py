@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,6 +29,8 @@ class Desk:
     briefing: Briefing = field(default_factory=Briefing)
     book: Book = field(default_factory=Book)
     workers: list[Worker] = field(default_factory=list)
+    quiet: Callable[[Verdict], bool] = lambda verdict: False
+    """Whether somebody has acknowledged this: then it is not repeated."""
     _history: dict[str, Alert] = field(default_factory=dict)
     _error: str = ""
     _worked: int = 0
@@ -72,7 +74,8 @@ class Desk:
         for verdict in [*verdicts, *self.blindness.look(now, view)]:
             if alert := self.book.enter(verdict):
                 self._pass(self._known(alert, fleet, view.silent), now)
-        still = [self._known(alert, fleet, view.silent) for alert in self.book.open.values()]
+        spoken = [alert for alert in self.book.open.values() if not self.quiet(alert.finding)]
+        still = [self._known(alert, fleet, view.silent) for alert in spoken]
         well = machines - {machine for _, machine in self.book.open} - view.silent.keys()
         for worker in self.workers:
             worker.turn(still, well if len(view.silent) < fleet else None, now)

@@ -240,6 +240,9 @@ event | device | text | text | none | 0 | 0 | the device that is meant, such as 
 event | severity | text | text | none | 0 | 0 | info, warn or crit
 event | signature | text | text | none | 0 | 0 | of what the detector or the operator has written: HMAC-SHA256 with the signing key
 event | until | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to end, where the operator has said so, or a closer look
+event | begin | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to begin, where that is not the row's time
+event | every | nanoseconds | gauge | none | 0 | 0 | how long after its beginning a maintenance begins again
+event | times | number | gauge | none | 0 | 0 | how many times such a maintenance begins in all
 event | hertz | readings per second | gauge | none | 0 | 0 | how often the detector asks to read the source that the message names
 source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
 source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last reading took

@@ -35,7 +35,7 @@ class RecordingWriter:
     def __init__(self, folder: str | Path, overwrite: bool = False) -> None:
         self.folder = Path(folder).absolute()
         if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir()) and not overwrite):
-            raise RecordingError(f"{self.folder} is there already; name a new folder, or say that it may be replaced")
+            raise RecordingError(f"{self.folder} is there already: name another folder, or say --overwrite")
         foreign = sorted(place.name for place in _inside(self.folder) if not _belongs(place))
         if foreign:
             raise RecordingError(f"{self.folder} holds {foreign[0]}, which belongs to no recording: it is not replaced")

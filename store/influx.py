@@ -39,6 +39,14 @@ class Influx:
         self._asked = -_FRESH_S
         self._checked = self._stamped = False
 
+    def begin(self) -> None:
+        """Begin the database where the server has none of that name; a server that does not answer is left alone."""
+        try:
+            self._look()
+        except StoreError as error:
+            if "database not found" in str(error):
+                self.server.begin()
+
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep these batches; what a server that fails halfway has taken is taken again when it is written again."""
         lines = lines_of(batches)

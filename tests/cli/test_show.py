@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cli.explanation import folded
 from cli.main import app
 from cli.verdicts import complete, told
 from detector.alert import Book
@@ -149,6 +150,9 @@ def test_a_narrow_terminal(place: Path) -> None:
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert "its peers  effect" in said
     assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert folded("nccl.host_blocked_seconds_total", 18) == ["nccl.host_blocked_", "seconds_total"]
+    assert folded("gpu.sm_clock_hertz", 9) == ["gpu.sm_", "clock_", "hertz"]
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
