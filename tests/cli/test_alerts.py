@@ -19,6 +19,7 @@ from cli.main import app
 from detector.ledger import read_ledger
 from store.contract import Store
 from store.embedded import Embedded
+from store.signed import Signed
 from tests.cli.conftest import ROOT, SECOND, host, run, verdict
 from tests.wires import Scripted
 
