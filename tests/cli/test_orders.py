@@ -13,11 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import times
-from cli.config import KEY
+from cli.config import Settings, signing_key
 from cli.main import app
 from cli.names import machines
 from cli.watch import Runner
 from detector.config import Config
+from store.contract import StoreError
 from store.embedded import Embedded
 from store.sample import Batch, Sample
 from store.signed import Signed, key_of
@@ -80,9 +81,9 @@ def test_an_order_needs_the_key(place: Path) -> None:
     with closing(Embedded(place)) as store:
         assert Signed(store, key_of(key)).read("event").num_rows == 1
         assert Signed(store, bytes(40)).read("event").num_rows == 0
-    address = "http://127.0.0.1:9/peerwatch"
-    if not Path(KEY).exists():
-        assert "peerwatch.key cannot be read" in one_line(run("clear", "m01", "--store", address), 1)
+    settings = Settings(signing_key_file=str(place.with_name("other.key")))
+    with pytest.raises(StoreError, match=r"other\.key cannot be read.*signing_key_file"):
+        signing_key("http://127.0.0.1:9/peerwatch", settings, False)
 
 
 def test_the_old_name_says_so(place: Path) -> None:
