@@ -12,19 +12,18 @@ import mmap
 import os
 import re
 import resource
-import stat
 import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from agent.files import identity, open_first
 from agent.layouts import OPTIONAL, STRUCTURES, Kept, Layout, is_plausible, is_whole, shipped, wanted_of
+from agent.opened import Opened, open_library
 from agent.rights import give_up
 from agent.tracepoints import BASE, NOTES, NOTES_BYTES, parse_notes
 
@@ -34,14 +33,12 @@ SYMBOL = np.dtype(
 _VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
 _EXECUTABLE = 1  # PF_X
 _PAGE = 4096
-CPU_SECONDS, FIRST_SECONDS = 10, 4
-"""For each file: the child gets no more time than that for one, and for its functions alone."""
-BATCH_SECONDS, BATCH_FILES = 2.0, 512
-"""After that it begins with no other file: whoever asks may have more urgent ones by now."""
+CPU_SECONDS, FIRST_SECONDS = 10, 4  # for each file, and for its functions alone
+BATCH_SECONDS, LONGEST_SECONDS, BATCH_FILES = 2.0, 8.0, 512
+"""Processor time, time and files after which it begins with no other file: there may be more urgent ones by now."""
 MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
-DATA_BYTES = 384 << 20
-"""Of memory: what the debug information of a library may unfold to."""
+DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
 _MATCHES, _CLONES = 4096, 64
 """Of one function: how often its name is looked at, and how many forms of it are; as many trace points."""
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
@@ -206,47 +203,6 @@ def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
     return known
 
 
-class Opened(NamedTuple):
-    """A file that was opened while there was a right to."""
-
-    path: str
-    status: os.stat_result
-    identity: str
-    file: BinaryIO | None
-    """None: it is no plain file, or too small to be a library."""
-
-
-def open_library(paths: list[str]) -> Opened | OSError:
-    """The file at the first path that works, or why none does.
-
-    What lies at a path below a process's root is the process's choice, a link into the agent's own /dev included: to
-    open a device may already start what it is for, and to open a pipe may take for ever. So it is only named at first.
-    """
-    try:
-        path, named = _name_first(paths)
-    except OSError as error:
-        return error
-    try:
-        status, file = os.fstat(named), None
-        if stat.S_ISREG(status.st_mode) and status.st_size >= 64:
-            file = os.fdopen(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-        return Opened(path, status, identity(named), file)
-    except OSError as error:
-        return error
-    finally:
-        os.close(named)
-
-
-def _name_first(paths: list[str]) -> tuple[str, int]:
-    failure: OSError = FileNotFoundError("no path given")
-    for path in paths:
-        try:
-            return path, open_first([path])
-        except OSError as error:
-            failure = error
-    raise failure
-
-
 def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
     """What one file holds: identity and functions at once, then the layout where it defines `layout_for`.
 
@@ -308,10 +264,9 @@ def table(paths: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Answer one request from standard input, one JSON line an answer, file by file, within bounds.
+    """Answer one request from standard input, one JSON line an answer; with libraries as arguments print their layouts.
 
     The files are opened first, then all rights are given up: what a file holds is read without them.
-    With libraries as arguments: print the table of their layouts instead.
     """
     if sys.argv[1:]:
         print(json.dumps(table(sys.argv[1:]), indent=1))
@@ -322,9 +277,9 @@ def main() -> None:
     request = json.load(sys.stdin)
     opened = _open_all(request["files"])
     give_up()
-    begin = time.process_time()
+    begin, deadline = time.process_time(), time.monotonic() + LONGEST_SECONDS
     for one in opened:
-        if time.process_time() - begin > BATCH_SECONDS:
+        if time.process_time() - begin > BATCH_SECONDS or time.monotonic() > deadline:
             return
         _limit(FIRST_SECONDS)
         told = time.process_time()

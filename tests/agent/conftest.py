@@ -65,14 +65,21 @@ class Watch:
 class Caller:
     """A process that has loaded libraries and calls them when told to."""
 
-    def __init__(self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = (), gpu: bool = True
+    ) -> None:
+        # As the driver would, also for NVIDIA's own libraries, which need a driver to open it.
+        node = [os.open(f"{os.environ['EMULATED_DEVICES']}/nvidia0", os.O_RDONLY)] if gpu else []
         options = [f"--library={library}" for library in libraries]
         self.process = subprocess.Popen(
             [*prefix, *command("caller", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            pass_fds=node,
         )
+        for descriptor in node:
+            os.close(descriptor)
         self.pid: int = self._line()["ready"]
 
     def call(self) -> dict[str, int]:
@@ -162,9 +169,13 @@ def caller() -> Iterator[Callable[..., Caller]]:
     started: list[Caller] = []
 
     def start(
-        *libraries: Path | str, calls: int = 11, mix: str = "ncclAllReduce", prefix: Sequence[str] = ()
+        *libraries: Path | str,
+        calls: int = 11,
+        mix: str = "ncclAllReduce",
+        prefix: Sequence[str] = (),
+        gpu: bool = True,
     ) -> Caller:
-        started.append(Caller(libraries, calls, mix, prefix))
+        started.append(Caller(libraries, calls, mix, prefix, gpu))
         return started[-1]
 
     yield start

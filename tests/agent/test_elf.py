@@ -17,9 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.elf import answers, examine, open_library
+from agent.elf import answers, examine
 from agent.layouts import OPTIONAL, STRUCTURES
 from agent.libraries import Libraries
+from agent.opened import open_library
 from emulator.build import Libraries as Built
 
 TIOCSPTLCK, TIOCGPTN = 0x40045431, 0x80045430  # asm-generic/ioctls.h: unlock a pseudoterminal, and its number

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from agent.collectors import Collectors
 from agent.config import AgentConfig
-from agent.elf import answers, find_trace_points, open_library
+from agent.elf import answers, find_trace_points
 from agent.heap import count_collections, find_statistics
 from agent.interpreter import STRIPPED, WANTED, plan
 from agent.memory import Memory
+from agent.opened import open_library
 from agent.returns import Returns, is_filtered, kernel_is_safe
 from agent.tracepoints import parse_notes
 from bpf.uprobe import Point
