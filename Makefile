@@ -1,6 +1,6 @@
 # Everything a person does with Peerwatch begins here; `make` alone lists it.
 #
-#   ARGS="--fault slow_link"   options for `make demo`
+#   ARGS="--fault slow_link"   options for `make demo`, or for pytest
 #   PREFIX, UNITS, CONFIG      where `make install` puts the program, its units and its configuration
 #   STATE, CACHE               the folders that the units keep; `make uninstall` removes CACHE alone
 #   EXTRAS="nats cluster"      what `make install` adds; what the configuration there names is added by itself
@@ -23,6 +23,8 @@ STATE := /var/lib/peerwatch
 CACHE := /var/cache/peerwatch
 # The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
 SYSTEM_UNITS := /etc/systemd/system
+# Tests run on every core; one more process waits for whole demos. 0: one test after another, with -s to see what it prints.
+WORKERS := $(shell echo $$(($$(nproc) + 1)))
 C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 # A virtual environment of somebody's shell, or his own Python paths, must not leak into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
@@ -97,7 +99,7 @@ test: servers ## every check: style, types, floors, C format, tests
 	mypy
 	lint-imports
 	clang-format --dry-run -Werror $(C_FILES)
-	python -m pytest -rs $(ARGS)
+	python -m pytest -rs --durations=10 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: servers ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)

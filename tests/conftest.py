@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from agent.kept import Kept
 from bpf.loader import BpfError, load
+from emulator.build import Libraries, build
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,8 +24,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+PROBES = Kept("probes_of_tests", 1 << 20, 8)
+"""Compiled probes of tests that load them without an agent."""
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
 PLATFORM = "manylinux_2_18_x86_64"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole demos begin first: they take longest, and mostly wait."""
+    items.sort(key=lambda item: "demos" not in getattr(item, "fixturenames", ()))
 
 
 def running(word: str) -> list[int]:
@@ -39,9 +50,16 @@ def running(word: str) -> list[int]:
 def probes_allowed() -> None:
     """Skips where this process may not load BPF programs, and says why."""
     try:
-        load(("nccl", "cuda")).close()
+        load(("nccl", "cuda"), PROBES).close()
     except BpfError as error:
         pytest.skip(f"no probes: {error}")
+
+
+def copied_libraries(folder: Path) -> Libraries:
+    """The emulated libraries, compiled once for all tests, as files that no other test's processes map."""
+    built = build().folder
+    shutil.copytree(built, folder / built.name)
+    return build(folder)
 
 
 def wheel_file(wheel: str, member: str, platform: str = PLATFORM) -> Path:
