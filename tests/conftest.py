@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+ALONE = {"probes_allowed", "emulated", "libraries", "rooted"}
+"""Fixtures of tests that would see the processes of a demo, or be late beside one."""
 PROBES = Kept("probes_of_tests", 1 << 20, 8)
 """Compiled probes of tests that load them without an agent."""
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
@@ -32,8 +35,11 @@ PLATFORM = "manylinux_2_18_x86_64"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole demos begin first: they take longest, and mostly wait."""
-    items.sort(key=lambda item: "demos" not in getattr(item, "fixturenames", ()))
+    """Whole demos begin first, for they take longest; what probes or times processes comes when they are over."""
+    needed = defaultdict[Path, set[str]](set)
+    for item in items:
+        needed[item.path].update(getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: 0 if "demos" in needed[item.path] else 2 if needed[item.path] & ALONE else 1)
 
 
 def running(word: str) -> list[int]:
