@@ -17,8 +17,9 @@ from agent.config import AgentConfig
 from agent.pace import Pace, Paces
 from agent.processes import Process
 from agent.training import Trainee
-from emulator.build import Libraries, build
+from emulator.build import Libraries
 from emulator.machine import command
+from tests.conftest import copied_libraries
 
 
 class Watch:
@@ -135,7 +136,7 @@ def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     """The emulated libraries."""
-    return build(tmp_path_factory.mktemp("emulated"))
+    return copied_libraries(tmp_path_factory.mktemp("emulated"))
 
 
 def watches() -> Iterator[Callable[..., Watch]]:
