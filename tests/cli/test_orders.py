@@ -39,11 +39,16 @@ def orders(place: Path) -> list[tuple[str, str, str | None, str | None]]:
     return [(row["machine"], row["code"], row["device"], row["message"]) for row in rows]
 
 
+def signed(place: Path) -> Signed:
+    """The store as the detector opens it."""
+    return Signed(Embedded(place), key_of(place.with_suffix(".key"), True))
+
+
 @pytest.fixture
 def faulty(place: Path) -> Path:
     """The same, where something is open on m02 since 80 s, and was on m01."""
     now = time.time_ns()
-    with closing(Embedded(place)) as store:
+    with closing(signed(place)) as store:
         store.write([verdict("m01", now - 90 * SECOND, "warn"), verdict("m01", now - 85 * SECOND, "ok")])
         store.write([verdict("m02", now - 80 * SECOND, "crit")])
     return place
@@ -103,7 +108,7 @@ def test_an_acknowledgement_is_seen(faulty: Path) -> None:
     assert "the operator: acknowledged: waits for a card" in run("show", "m02", "--store", faulty).stdout
     found = json.loads(said("status", "--json", "--store", faulty).stdout)["verdicts"]
     assert [one["acknowledged"]["reason"] for one in found] == ["waits for a card"]
-    with closing(Embedded(faulty)) as store:
+    with closing(signed(faulty)) as store:
         store.write([verdict("m02", time.time_ns(), "crit")])
     found = json.loads(said("status", "--json", "--store", faulty).stdout)["verdicts"]
     assert [one["acknowledged"] for one in found] == [None]
@@ -111,7 +116,7 @@ def test_an_acknowledgement_is_seen(faulty: Path) -> None:
 
 def test_the_reason_of_an_end_is_seen(faulty: Path) -> None:
     """In which words a verdict was closed stands at the end of its time line."""
-    with closing(Embedded(faulty)) as store:
+    with closing(signed(faulty)) as store:
         row = verdict("m02", time.time_ns() - 20 * SECOND, "ok").samples[0]
         closed = {**row.values, "message": "m02 was cleared by the operator: card swapped"}
         store.write([Batch("m02", time.time_ns() - 20 * SECOND, (Sample("verdict", closed),))])
