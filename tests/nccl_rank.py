@@ -21,9 +21,9 @@ class Rank:
 
     def __init__(self, rank: int, ranks: int, folder: Path, libraries: Path, real: bool) -> None:
         os.environ |= {"PEERWATCH_FABRIC": str(folder / "fabric"), "PEERWATCH_RANK": str(rank)}
-        from emulator.calls import Calls
-        from emulator.fabric import Fabric
         from emulator.libraries.nvidia import prepare, take_over
+        from emulator.shared.fabric import Fabric
+        from emulator.training.ctypes_api import Calls
 
         self.rank, self.ranks, self.fabric = rank, ranks, Fabric(folder / "fabric")
         if real:
@@ -38,7 +38,7 @@ class Rank:
 
     def init(self) -> None:
         """Make the world."""
-        from emulator.calls import UniqueId
+        from emulator.training.ctypes_api import UniqueId
 
         if self.rank == 0:
             fresh = UniqueId()

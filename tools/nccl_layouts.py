@@ -1,4 +1,4 @@
-"""Makes agent/layouts.json anew: fetches NVIDIA's wheels one by one and reads the layouts from their debug information.
+"""Makes agent/binaries/layouts.json again: reads NVIDIA's wheels, fetched one by one.
 
 `python tools/nccl_layouts.py` (about 7 GB to fetch, 10 minutes); wheels are not kept. A build more is a line more here.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from agent.elf import table  # noqa: E402 - found by the path above
-from agent.layouts import TABLE  # noqa: E402
+from agent.binaries.elf_worker import table  # noqa: E402 - found by the path above
+from agent.binaries.struct_layouts import TABLE  # noqa: E402
 from emulator.libraries.wheel import fetch  # noqa: E402
 
 BUILDS = {

@@ -11,9 +11,9 @@ import queue
 import threading
 import time
 
-from emulator.calls import BFLOAT16, FLOAT32, SUM
-from emulator.rank import BYTES_OF, LAYERS, TENSOR_BYTES, Rank
-from emulator.task import Group
+from emulator.training.ctypes_api import BFLOAT16, FLOAT32, SUM
+from emulator.training.rank import BYTES_OF, LAYERS, TENSOR_BYTES, Rank
+from emulator.training.task import Group
 
 PREFETCHED = 2
 LOSS_BYTES = 4

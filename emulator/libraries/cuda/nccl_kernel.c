@@ -7,8 +7,8 @@
 #include "nccl_device.h"
 #include "private.h"
 
-#include "../../fabric.h"
-#include "../../stream.h"
+#include "fabric.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>

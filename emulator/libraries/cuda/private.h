@@ -8,7 +8,7 @@
 #ifndef PEERWATCH_PRIVATE_H
 #define PEERWATCH_PRIVATE_H
 
-#include "../../cudart.h"
+#include "cudart.h"
 
 #include <stdbool.h>
 #include <stddef.h>

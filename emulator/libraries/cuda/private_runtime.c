@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "private.h"
 
-#include "../../stream.h"
+#include "stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>

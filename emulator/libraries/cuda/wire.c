@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include "private.h"
 
-#include "../../fabric.h"
+#include "fabric.h"
 
 #include <errno.h>
 #include <pthread.h>
