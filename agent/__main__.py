@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from agent import loop
 from agent.config import AgentConfig
-from agent.ending import end_by_signals
-from store.contract import StoreError
-from store.embedded import Embedded
-from store.influx_config import InfluxConfig
-from store.nats_config import NatsConfig, is_stream
-from store.orders import open_orders
-from store.places import open_sink
+from agent.sampling import loop
+from agent.system.shutdown import end_by_signals
+from store.influx.config import InfluxConfig
+from store.nats.config import NatsConfig, is_stream
+from store.open import open_sink
+from store.schema.contract import StoreError
+from store.sqlite.embedded import Embedded
+from store.zoom_requests import open_orders
 
 log = logging.getLogger("agent")
 

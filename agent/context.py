@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from agent.attachments import Attachments
 from agent.config import AgentConfig
-from agent.gpu_use import GpuUse
-from agent.left_out import LeftOut
-from agent.pool import Pool
-from agent.processes import Processes
-from agent.shares import Shares
-from agent.training import Training
+from agent.probes.attachments import Attachments
+from agent.probes.shares import Shares
+from agent.probes.slot_pool import Pool
+from agent.probes.training_processes import Training
+from agent.process.gpu_use import GpuUse
+from agent.process.procfs import Processes
+from agent.system.left_out import LeftOut
 from bpf.loader import Kernel
-from store.sample import Sample
+from store.schema.sample import Sample
 
 
 class Source(Protocol):

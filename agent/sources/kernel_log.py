@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent.bus import Bus
 from agent.context import Context, NothingThereError
-from agent.events import Event, Repeats, samples
-from agent.kernel_lines import Fact, read
-from agent.kmsg import Log, Record
-from agent.training import Trainee, Training
-from agent.xid import Xids
-from store.sample import Sample
+from agent.kernel_log.kmsg import Log, Record
+from agent.kernel_log.patterns import Fact, read
+from agent.kernel_log.xid import Xids
+from agent.probes.training_processes import Trainee, Training
+from agent.system.events import Event, Repeats, samples
+from agent.system.pci import Bus
+from store.schema.sample import Sample
 
 LIMIT = 300
 FLAP_NS = 300_000_000_000

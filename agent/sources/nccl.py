@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from agent.baseline import MEMORY, Baseline, Continuation
-from agent.communicator_row import of_process, of_transfers, operation_of
-from agent.communicators import Communicator, Communicators
 from agent.context import Context
-from agent.continued import continued
-from agent.hot_path import Calls, HotPath
-from agent.inspector import Inspector
-from agent.pool import Pool
-from agent.processes import Process
-from agent.rhythm import Rhythm
-from agent.training import Trainee
+from agent.nccl.communicators import Communicator, Communicators
+from agent.nccl.count_continuation import continued
+from agent.nccl.inspector import Inspector
+from agent.nccl.iteration import Rhythm
+from agent.nccl.operation_count import MEMORY, Baseline, Continuation
+from agent.nccl.probe_throttle import Calls, HotPath
+from agent.nccl.row import of_process, of_transfers, operation_of
+from agent.probes.slot_pool import Pool
+from agent.probes.training_processes import Trainee
+from agent.process.procfs import Process
 from bpf.loader import Kernel
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _TRIES = 5
 LISTEN_EVERY = 2

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Mapping
 
-from agent.collectors import Collector, Collectors
 from agent.context import Context
-from agent.returns import Returns
-from agent.training import Trainee
-from store.sample import Sample, Value
+from agent.probes.training_processes import Trainee
+from agent.probes.uretprobe_policy import Returns
+from agent.python_gc.gc_probes import Collector, Collectors
+from store.schema.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 """A state that does not change is told once a minute, so that a reader need not go back far."""

@@ -11,10 +11,10 @@ from dataclasses import astuple
 from typing import Any
 
 from agent.context import Context
-from agent.errand import Errand
-from agent.pace import Paces
-from agent.processes import Processes
-from store.sample import Sample
+from agent.nccl.stall import Paces
+from agent.process.procfs import Processes
+from agent.system.child_process import Errand
+from store.schema.sample import Sample
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Where launchers say which rank of the task a process is."""
@@ -27,7 +27,7 @@ class Ras:
 
     def __init__(self, paces: Paces, processes: Processes, least_s: float) -> None:
         self._paces, self._processes, self._least_s = paces, processes, least_s
-        self._errand = Errand("agent.ras_child", 30.0)
+        self._errand = Errand("agent.nccl.ras_worker", 30.0)
         self._rested, self._told = float("-inf"), False
 
     def read(self, now: int) -> list[Sample]:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.context import Context, NothingThereError
-from agent.crew import Crew
-from agent.sockets import Sockets
-from agent.training import Training
+from agent.probes.training_processes import Training
+from agent.probes.watched_processes import Crew
+from agent.process.tcp_sockets import Sockets
 from bpf.loader import Kernel
 from bpf.tracepoint import PREFIX, attach
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 _U64 = (1 << 64) - 1

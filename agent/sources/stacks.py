@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from agent.context import Context
-from agent.errand import Errand
-from agent.pace import Pace, Paces
-from agent.spy import spy_path
-from agent.training import Trainee
-from store.sample import Sample
+from agent.nccl.stall import Pace, Paces
+from agent.probes.training_processes import Trainee
+from agent.stacks.py_spy import spy_path
+from agent.system.child_process import Errand
+from store.schema.sample import Sample
 
 _AT_ONCE = 64
 
@@ -24,7 +24,7 @@ class Stacks:
     def __init__(self, paces: Paces, least_s: float) -> None:
         self._paces, self._least_s = paces, least_s
         self._asked: dict[int, tuple[Trainee, float]] = {}
-        self._errand = Errand("agent.stack_child")
+        self._errand = Errand("agent.stacks.worker")
         self.nothing = "" if os.access(spy_path(), os.X_OK) else "without py-spy, only what the kernel tells of threads"
 
     def read(self, now: int) -> list[Sample]:

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from agent.attachments import Attachments
 from agent.context import Context
-from agent.processes import Process
-from agent.training import Trainee
+from agent.probes.attachments import Attachments
+from agent.probes.training_processes import Trainee
+from agent.process.procfs import Process
 from bpf.maps import Map
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 _HEAVY = 1e6
@@ -41,7 +41,7 @@ _MARKS = {
     "communicator_made_seconds": "born_ns",
     "first_operation_seconds": "operation_ns",
 }
-"""Column: the field of the kernel's entry (bpf/thread.bpf.h, struct process)."""
+"""Column: the field of the kernel's entry (bpf/programs/common.bpf.h, struct process)."""
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from agent import loop
 from agent.config import AgentConfig
-from agent.pace import Pace, Paces
-from agent.processes import Process
-from agent.training import Trainee
-from emulator.build import Libraries
-from emulator.machine import command
+from agent.nccl.stall import Pace, Paces
+from agent.probes.training_processes import Trainee
+from agent.process.procfs import Process
+from agent.sampling import loop
+from emulator.cluster.machine import command
+from emulator.libraries.build import Libraries
 from tests.conftest import copied_libraries
 
 
@@ -73,7 +73,7 @@ class Caller:
         node = [os.open(f"{os.environ['EMULATED_DEVICES']}/nvidia0", os.O_RDONLY)] if gpu else []
         options = [f"--library={library}" for library in libraries]
         self.process = subprocess.Popen(
-            [*prefix, *command("caller", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
+            [*prefix, *command("training.call_generator", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
