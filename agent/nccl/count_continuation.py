@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.nccl.operation_count import ATTACH, MEMORY, Continuation
+from agent.nccl.operation_count import ATTACH, MEMORY, CountTracker
 from store.schema.sample import Value
 
 _PAIRED = ("Send", "Recv")
@@ -18,7 +18,7 @@ _ONLY_PROBES = (
 )
 
 
-def continued(values: Mapping[str, Value], own: int | None, count: Continuation, clock: int) -> dict[str, Value]:
+def continued(values: Mapping[str, Value], own: int | None, count: CountTracker, clock: int) -> dict[str, Value]:
     """A row as memory alone tells it. Of the row, the library's own count (None: unreadable) and the time (ns).
 
     Of pairs the ranks' counts differ by nature: there the last operation seen stays, which tells that they are pairs.

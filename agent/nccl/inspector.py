@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.binaries.struct_layouts import Layout
-from agent.nccl.proxy_sampler import Looks, Shares
+from agent.nccl.proxy_sampler import ProxySampler, ProxyShares
 from agent.probes.attachments import Attachments
 from agent.process.memory import Identity, Memory
 from agent.process.procfs import Process
@@ -19,7 +19,7 @@ class Inspector:
 
     def __init__(self, attachments: Attachments, hertz: float) -> None:
         self._attachments = attachments
-        self._looks = Looks(hertz) if hertz else None
+        self._looks = ProxySampler(hertz) if hertz else None
         self._memories: dict[int, Memory | None] = {}
         self._opened: dict[int, Process] = {}
         self._found: dict[Key, tuple[Identity, Layout]] = {}
@@ -53,7 +53,7 @@ class Inspector:
         found, memory = self._found.get((pid, comm)), self._memory(pid)
         return memory.operations(comm, found[1]) if found and memory else None
 
-    def shares(self, pid: int, comm: int) -> Shares | None:
+    def shares(self, pid: int, comm: int) -> ProxyShares | None:
         """What the looks at a communicator since the last call found."""
         return self._looks.take((pid, comm)) if self._looks else None
 

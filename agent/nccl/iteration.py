@@ -36,7 +36,7 @@ _FINE_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class PeriodAnchor:
     """The operation by which iterations are told apart."""
 
     signature: int
@@ -48,25 +48,25 @@ class Anchor:
     """Operations of an iteration."""
 
 
-class Rhythm:
+class IterationDetector:
     """The operations of one process, as its log in the kernel has them."""
 
     def __init__(self) -> None:
         self._held: deque[tuple[Ints, Ints]] = deque()  # signatures and times (ticks), as they were read
         self._length = 0
         self._read: int | None = None
-        self._anchor: Anchor | None = None
+        self._anchor: PeriodAnchor | None = None
         self._marks = np.empty(0, np.int64)  # times of the anchor's last occurrences
         self._since_mark = self._since_look = 0
         self._look_at = _FIRST_LOOK
-        self.hurried = False
+        self.log_nearly_full = False
         """A good part of the log was new at the last feed: the next one has to come soon."""
         self._last: tuple[int, float] | None = None  # end of the last iteration (ticks), seconds it took
 
     def feed(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
         """Take in a log: entries asked for in all, the last of them in a ring, and the time (monotonic ns)."""
         fresh = count - self._read if self._read is not None else min(count, len(entries))
-        self._read, self.hurried = count, _HURRY * fresh > len(entries)
+        self._read, self.log_nearly_full = count, _HURRY * fresh > len(entries)
         if fresh <= 0:
             return
         if fresh > len(entries):  # some are lost: what follows has no place behind what was
@@ -136,7 +136,7 @@ class _Candidate:
     """Of the time from one to the next, as a share of it."""
 
 
-def find_anchor(signatures: Ints, times: Ints, shift: int) -> Anchor | None:
+def find_anchor(signatures: Ints, times: Ints, shift: int) -> PeriodAnchor | None:
     """The operation by which iterations are told apart; None where none does it. Of signatures and times of operations.
 
     Of stretches that are about as alike the shortest count, and of their operations the one that comes most evenly.
@@ -161,7 +161,7 @@ def find_anchor(signatures: Ints, times: Ints, shift: int) -> Anchor | None:
     shortest = min(one.length for one in good)
     good = [one for one in good if one.length <= _ABOUT * shortest]
     chosen = max(good, key=lambda one: (round(one.like, 1), -one.spread))
-    return Anchor(int(words[chosen.code]), shift, chosen.times, chosen.length)
+    return PeriodAnchor(int(words[chosen.code]), shift, chosen.times, chosen.length)
 
 
 def _candidates(counts: Any) -> Iterator[tuple[int, int]]:

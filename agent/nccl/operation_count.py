@@ -10,7 +10,7 @@ _TRIES = 10
 
 
 @dataclass(slots=True)
-class Baseline:
+class CountOrigin:
     """What to add to the count of one communicator so that it begins with its birth.
 
     A communicator whose birth was seen needs nothing. For another one the library's own count
@@ -40,7 +40,7 @@ class Baseline:
 
 
 @dataclass(slots=True)
-class Continuation:
+class CountTracker:
     """Carries the count of one communicator on by the library's own, once that was seen to move in step with ours."""
 
     in_step: bool = False

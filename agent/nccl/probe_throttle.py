@@ -45,7 +45,7 @@ class _Look:
     soon: float = 0.0
 
 
-class HotPath:
+class ProbeThrottle:
     """Decides for each library whether its calls are worth a probe; Attachments does it. Modes: config.NCCL_PROBES."""
 
     def __init__(self, attachments: Attachments, mode: str, most: float) -> None:
@@ -89,7 +89,7 @@ class HotPath:
         look.unseen = unseen
         if clock - look.since >= (min(look.soon, AGAIN_S) if unseen else AGAIN_S):
             look.soon = max(SOON_S, 2 * look.soon)
-            library.wanted_quiet = ""
+            library.suspend_reason = ""
 
     def _watch(self, library: Library, look: _Look, clock: float, told: tuple[float, Iterable[Calls]]) -> None:
         """Let go where a look has lasted, or calls come too often; only where memory tells as much."""
@@ -107,7 +107,7 @@ class HotPath:
             return
         followed = [one.followed for one in calls]
         if followed and all(followed):
-            library.wanted_quiet = f"probes on its calls let go: {why}, and progress is read from memory"
+            library.suspend_reason = f"probes on its calls let go: {why}, and progress is read from memory"
         elif self._mode == "auto" or followed:
             look.let_go = False
             library.reason = f"probes on its calls stay, though {why}: not all communicators can be read from memory"

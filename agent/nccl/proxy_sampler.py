@@ -55,7 +55,7 @@ class _Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class ProxyShares:
     """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited; and the last look.
 
     What several communicators share is nobody's own: then ranks and steps are None.
@@ -66,13 +66,13 @@ class Shares:
     receiving: float
     send_to: int | None
     receive_from: int | None
-    unoffered: bool
+    awaiting_gpu: bool
     still: float
     """Seconds for which nothing at work has moved."""
     steps: Steps | None
 
 
-class Looks:
+class ProxySampler:
     """A thread that looks at every known communicator's proxy `hertz` times a second, at random times."""
 
     def __init__(self, hertz: float) -> None:
@@ -104,7 +104,7 @@ class Looks:
             wanted = {target.place for target in self._targets.values()}
             self._places = {place: known for place, known in self._places.items() if place in wanted}
 
-    def take(self, key: Key) -> Shares | None:
+    def take(self, key: Key) -> ProxyShares | None:
         """What the looks since the last call found; None: no look worked."""
         with self._lock:
             target = self._targets.get(key)
@@ -117,13 +117,13 @@ class Looks:
             target.before = now = copy(place.counts)
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
             known = alone and target.told
-            return Shares(
+            return ProxyShares(
                 (now.active - before.active) / looks,
                 (now.sending - before.sending) / looks,
                 (now.receiving - before.receiving) / looks,
                 place.last.send_to if known else None,
                 place.last.receive_from if known else None,
-                place.last.unoffered,
+                place.last.awaiting_gpu,
                 place.looked - place.moved,
                 copy(place.proxy.steps) if alone else None,
             )

@@ -46,7 +46,7 @@ class Transfers:
     """To which rank; of several the least advanced."""
     receive_from: int = NOBODY
     """From which rank; of several the least advanced."""
-    unoffered: bool = False
+    awaiting_gpu: bool = False
     """A transfer is not at its end, and the network has nothing to do for it: the GPU has to offer more."""
 
 
@@ -155,7 +155,7 @@ class Proxy:
     def _judge(self, data: bytes) -> Transfers:
         """What the nodes hold; `_path` tells where in the data they lie."""
         (address,) = _WORD.unpack_from(data)
-        at, sends, receipts, unoffered = _WORD.size, list[tuple[int, int]](), list[tuple[int, int]](), False
+        at, sends, receipts, awaiting_gpu = _WORD.size, list[tuple[int, int]](), list[tuple[int, int]](), False
         active = bool(address)
         for _, count in self._path:
             if not address:
@@ -165,7 +165,7 @@ class Proxy:
             for start in range(at, at + count * self._stride, self._stride) if state == _PROGRESS else ():
                 sub = self._sub.read(data, start + self._sub.begin)
                 on_its_way, waits = self._count(sub)
-                unoffered |= waits
+                awaiting_gpu |= waits
                 if on_its_way and self._sides[sub[0]]:
                     sends.append((sub[-1], sub[2]))
                 elif on_its_way:
@@ -174,7 +174,7 @@ class Proxy:
         send_to = min(sends)[1] if sends else NOBODY
         receive_from = min(receipts)[1] if receipts else NOBODY
         idle = not sends and not receipts
-        return Transfers(active, bool(sends), bool(receipts), send_to, receive_from, unoffered and idle)
+        return Transfers(active, bool(sends), bool(receipts), send_to, receive_from, awaiting_gpu and idle)
 
     def _count(self, sub: tuple[int, ...]) -> tuple[bool, bool]:
         """Add up what a connection has moved; whether the network has work for it, and whether the GPU has."""

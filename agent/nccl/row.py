@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.nccl.proxy_sampler import Shares
+from agent.nccl.proxy_sampler import ProxyShares
 from store.schema.sample import Value
 
 OPERATIONS = (
@@ -32,7 +32,7 @@ def of_process(process: Any) -> dict[str, Value]:
     return {"groups_total": starts, "groups_open": float(starts - int(process["group_ends"])), "lost_total": lost}
 
 
-def of_transfers(shares: Shares | None, ranks: int | None) -> dict[str, Value]:
+def of_transfers(shares: ProxyShares | None, ranks: int | None) -> dict[str, Value]:
     """What looks at the proxy found; a rank that is none of the communicator's `ranks` is left out."""
     if shares is None:
         return {}
@@ -40,7 +40,7 @@ def of_transfers(shares: Shares | None, ranks: int | None) -> dict[str, Value]:
         "active_ratio": shares.active,
         "send_pending_ratio": shares.sending,
         "receive_pending_ratio": shares.receiving,
-        "waits_for_gpu": float(shares.unoffered),
+        "waits_for_gpu": float(shares.awaiting_gpu),
         "still_seconds": shares.still,
     }
     for name, rank in (("waits_to_send_to", shares.send_to), ("waits_to_receive_from", shares.receive_from)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agent.probes.training_processes import Trainee, Training
+from agent.probes.training_processes import TrainingProcess, TrainingProcesses
 from agent.process.procfs import Process
 from bpf.maps import Map
 
@@ -18,7 +18,7 @@ _FIRST_MOVES = 3  # pauses between them are set-up
 
 
 @dataclass(slots=True)
-class Pace:
+class StallDetector:
     """How one process goes from operation to operation. Times in monotonic seconds."""
 
     count: int
@@ -46,12 +46,12 @@ class Pace:
         return self.count > 0 and now - self.moved >= max(least_s, _GAPS * self.gap)
 
 
-class Paces:
+class StallDetectors:
     """The paces of all training processes, from the kernel's logs of their operations."""
 
-    def __init__(self, training: Training, processes: Map, logs: Map) -> None:
+    def __init__(self, training: TrainingProcesses, processes: Map, logs: Map) -> None:
         self._training, self._processes, self._logs = training, processes, logs
-        self._known: dict[Process, Pace] = {}
+        self._known: dict[Process, StallDetector] = {}
 
     def look(self, now: int, clock: float) -> None:
         """Take in where they are at that time (Unix ns, and monotonic seconds)."""
@@ -63,9 +63,9 @@ class Paces:
             trainee = self._training.last_known(pid)
             if trainee is not None and trainee.process in living:
                 count += beside.get(pid, 0)
-                self._known.setdefault(trainee.process, Pace(count, clock)).see(count, clock)
+                self._known.setdefault(trainee.process, StallDetector(count, clock)).see(count, clock)
 
-    def standing(self, clock: float, least_s: float) -> Iterable[tuple[Trainee, Pace]]:
+    def standing(self, clock: float, least_s: float) -> Iterable[tuple[TrainingProcess, StallDetector]]:
         """Those that stand still, and of whom that was not taken up."""
         for process, pace in self._known.items():
             trainee = self._training.last_known(process.pid)

@@ -8,7 +8,7 @@ AGAIN_NS = 3_600_000_000_000
 """What goes on is said again so often: who came later has to hear of it too."""
 
 
-class GpuFacts:
+class GpuConditions:
     """Facts that hold from one reading to the next; each is said when it begins, now and then, and when it ends."""
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ class Attachments:
                 continue
             if library.owner[1] not in {process.pid for process in library.users}:
                 library.owner = self._owner(next(iter(library.users)))
-            if bool(library.wanted_quiet) != library.quiet and library.state == "on":
+            if bool(library.suspend_reason) != library.quiet and library.state == "on":
                 self._turn(library)
         self._look_again()
         self.looks += 1
@@ -250,7 +250,7 @@ class Attachments:
 
     def _turn(self, library: Library) -> None:
         """Take the probes off the functions that are called over and over, or put them on again."""
-        library.quiet, library.reason = bool(library.wanted_quiet), library.wanted_quiet
+        library.quiet, library.reason = bool(library.suspend_reason), library.suspend_reason
         if library.quiet:
             detach([library.probes.pop(offset) for offset in library.hot])
         else:

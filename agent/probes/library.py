@@ -41,7 +41,7 @@ class Library:
     """NCCL's functions that a task calls over and over, by file offset."""
     quiet: bool = False
     """Those carry no probes now."""
-    wanted_quiet: str = ""
+    suspend_reason: str = ""
     """Why they shall carry none; empty: they shall."""
     file: int = -1
     """Descriptor by which probes are put on."""

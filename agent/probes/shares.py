@@ -39,7 +39,7 @@ class Tally:
             self._map.update(place.to_bytes(4, "little"), bytes(8))
 
 
-class Shares:
+class ProxyShares:
     """One for the whole agent, beside the programs that it belongs to."""
 
     def __init__(self, maps: Mapping[str, Map]) -> None:

@@ -14,14 +14,14 @@ _REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Trainee:
+class TrainingProcess:
     """One training process and the index of its GPU on the machine."""
 
     process: Process
     gpu: str
 
 
-class Training:
+class TrainingProcesses:
     """Training processes by number, learned at their first call; each entry of the kernel's array belongs to one.
 
     The GPU is what the launcher says until the driver tells (`place`); a process without a launcher's word gets the
@@ -31,14 +31,14 @@ class Training:
     def __init__(self, processes: Processes, pool: Pool | None = None, use: GpuUse | None = None) -> None:
         self._processes, self._pool, self._use = processes, pool, use
         self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
-        self._known: dict[int, Trainee] = {}
-        self._living: Mapping[int, Trainee] = {}
+        self._known: dict[int, TrainingProcess] = {}
+        self._living: Mapping[int, TrainingProcess] = {}
         self._surveyed: int | None = None
         self.uncounted: Mapping[int, int] = {}
         """By process whose calls carry no probes just now, how many operations its memory tells of."""
         self._lock = threading.Lock()  # sources read on threads of their own
 
-    def living(self, now: int) -> Mapping[int, Trainee]:
+    def living(self, now: int) -> Mapping[int, TrainingProcess]:
         """The training processes alive at the reading of that time, looked at once for all sources.
 
         One that has ended, or runs another program by now, gives its entry in the kernel back.
@@ -62,13 +62,13 @@ class Training:
             for pid, gpu in gpus.items():
                 known = self._known.get(pid)
                 if known is not None and known.gpu != gpu:
-                    self._known[pid] = Trainee(known.process, gpu)
+                    self._known[pid] = TrainingProcess(known.process, gpu)
 
-    def last_known(self, pid: int) -> Trainee | None:
+    def last_known(self, pid: int) -> TrainingProcess | None:
         """What was known of a process, be it alive or not."""
         return self._known.get(pid)
 
-    def _survey(self) -> dict[int, Trainee]:
+    def _survey(self) -> dict[int, TrainingProcess]:
         if self._pool is None:
             return {}
         callers: list[Process] = []
@@ -83,21 +83,21 @@ class Training:
                 self._pool.give_back(index, pid.to_bytes(8, "little"))
         counted = set(callers) if self._use is None else self._use.users(callers)
         for process in callers:
-            if process not in counted and self._known.get(process.pid, Trainee(process, "")).process != process:
+            if process not in counted and self._known.get(process.pid, TrainingProcess(process, "")).process != process:
                 del self._known[process.pid]  # the number was another's
         return {process.pid: self._learn(process) for process in callers if process in counted}
 
-    def _learn(self, process: Process) -> Trainee:
+    def _learn(self, process: Process) -> TrainingProcess:
         known = self._known.get(process.pid)
         if known is not None and known.process == process:
             return known
         gpu = gpu_of(self._processes.environment(process.pid))
         if len(self._known) >= _REMEMBERED:
             self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
-        self._known[process.pid] = Trainee(process, self._spare() if gpu is None else gpu)
+        self._known[process.pid] = TrainingProcess(process, self._spare() if gpu is None else gpu)
         return self._known[process.pid]
 
-    def _lives(self, trainee: Trainee) -> bool:
+    def _lives(self, trainee: TrainingProcess) -> bool:
         return self._processes.alive(trainee.process)
 
     def _spare(self) -> str:

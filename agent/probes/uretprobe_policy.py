@@ -34,7 +34,7 @@ def is_filtered(status: bytes) -> bool:
     return found is None or found[1] != b"0"
 
 
-class Returns:
+class UretprobePolicy:
     """The answer for each process, by the policy of `agent.return_probes`; the kernel is asked once, at need."""
 
     def __init__(self, policy: str, release: str, proc: Path = Path("/proc")) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.probes.training_processes import Trainee
+from agent.probes.training_processes import TrainingProcess
 from bpf.maps import Map
 
 _CHILDREN_NS = 5_000_000_000
@@ -33,25 +33,25 @@ def children(proc: Path, pid: int) -> list[int]:
 
 def sieve_of(pids: list[int], words: int) -> NDArray[np.uint64]:
     """One bit for each remainder of a process number."""
-    sieve = np.zeros(words, np.uint64)
+    pid_filter = np.zeros(words, np.uint64)
     rest = np.array(pids, np.int64) % (64 * words)
-    np.bitwise_or.at(sieve, rest // 64, np.uint64(1) << (rest % 64).astype(np.uint64))
-    return sieve
+    np.bitwise_or.at(pid_filter, rest // 64, np.uint64(1) << (rest % 64).astype(np.uint64))
+    return pid_filter
 
 
-class Crew:
+class WatchedProcesses:
     """Tells the kernel whom to watch, and into which GPU's entry they count."""
 
-    def __init__(self, watched: Map, sieve: Map, places: int, proc: Path) -> None:
-        self._watched, self._sieve, self._proc = watched, sieve, proc
+    def __init__(self, watched: Map, pid_filter: Map, places: int, proc: Path) -> None:
+        self._watched, self._sieve, self._proc = watched, pid_filter, proc
         self._places = places
-        self._bits = np.zeros(sieve.capacity, np.uint64)
+        self._bits = np.zeros(pid_filter.capacity, np.uint64)
         self._helpers: dict[int, str] = {}
         self._looked = 0
         self.gpu_of: dict[int, str] = {}
         """The GPU of each process that is watched."""
 
-    def update(self, now: int, living: Mapping[int, Trainee]) -> None:
+    def update(self, now: int, living: Mapping[int, TrainingProcess]) -> None:
         """Watch these training processes and those that they started, nobody else."""
         if not 0 <= now - self._looked < _CHILDREN_NS:  # a clock that was set back is no reason to wait
             self._looked = now

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agent.binaries.symbol_lookup import Answer, Libraries
-from agent.probes.uretprobe_policy import Returns
+from agent.probes.uretprobe_policy import UretprobePolicy
 from agent.process.memory import Memory
 from agent.process.procfs import MappedFile, Process, Processes
 from agent.python_gc.cpython import RUNTIME, WANTED, Plan, plan
@@ -32,7 +32,7 @@ FileKey = tuple[str, int]
 
 
 @dataclass
-class Collector:
+class GcProbe:
     """One training process, and how it stands with its interpreter."""
 
     process: Process
@@ -58,16 +58,16 @@ class Collector:
     """Hits that could not be told apart, when the word that would tell them was last fetched."""
 
 
-class Collectors:
+class GcProbes:
     """Follows the training processes: finds their interpreters, attaches, takes off what costs too much."""
 
-    def __init__(self, kernel: Kernel, processes: Processes, returns: Returns) -> None:
+    def __init__(self, kernel: Kernel, processes: Processes, returns: UretprobePolicy) -> None:
         self._kernel, self._processes, self._returns = kernel, processes, returns
         self._array, self._index_of = kernel.maps["collectors"], kernel.maps["collector_of"]
         self._free = list(range(self._array.capacity))
         self._finder = Libraries(list(WANTED), layout_for="")
         self._answers: dict[FileKey, Answer | None] = {}  # None: asked, not yet answered
-        self.collectors: dict[Process, Collector] = {}
+        self.collectors: dict[Process, GcProbe] = {}
 
     def update(self, now: int, living: Iterable[Process]) -> None:
         """One look at the training processes alive at this time (Unix ns)."""
@@ -86,7 +86,7 @@ class Collectors:
             elif collector.state == "resting" and not 0 <= now - collector.judged < _REST_NS:
                 self._attach(collector, now)
 
-    def pauses(self, collector: Collector) -> int | None:
+    def pauses(self, collector: GcProbe) -> int | None:
         """How many collections a process has had since it was attached to, or by its own count; None: not known."""
         if collector.state == "on":
             return int(self.entry(collector)["pauses"])
@@ -94,7 +94,7 @@ class Collectors:
             return count_collections(collector.memory, collector.statistics)
         return None
 
-    def entry(self, collector: Collector) -> Any:
+    def entry(self, collector: GcProbe) -> Any:
         """What the kernel has counted for a process that was attached to."""
         return self._array.rows()[collector.index]
 
@@ -116,7 +116,7 @@ class Collectors:
         # libpython first: an interpreter that maps it is a shell around it.
         ours = [file for file in files if _is_python(file) or file.inode == program]
         ours.sort(key=lambda file: "libpython" not in os.path.basename(file.path))
-        self.collectors[process] = Collector(process, ours[:_CANDIDATES])
+        self.collectors[process] = GcProbe(process, ours[:_CANDIDATES])
         if len(self._answers) > _ANSWERS:
             self._answers = {key: answer for key, answer in self._answers.items() if answer is None}
         for file in ours[:_CANDIDATES]:
@@ -128,7 +128,7 @@ class Collectors:
             self._answers[key] = None
             self._finder.ask(key, self._processes.paths(file))
 
-    def _decide(self, collector: Collector, now: int) -> None:
+    def _decide(self, collector: GcProbe, now: int) -> None:
         """Once all files of a process are known: watch the first that is an interpreter."""
         for file in collector.candidates:
             self._ask(file)  # again, where the answers were cleared in between
@@ -149,7 +149,7 @@ class Collectors:
         if collector.file is not None:
             self._attach(collector, now)
 
-    def _ask_again(self, collector: Collector, answers: list[tuple[MappedFile, Answer | None]]) -> bool:
+    def _ask_again(self, collector: GcProbe, answers: list[tuple[MappedFile, Answer | None]]) -> bool:
         """Whether there is more to come: what could not be opened through one process is asked for through this one."""
         gone = [(file.device, file.inode) for file, answer in answers if answer is not None and answer.gone]
         for key in gone:
@@ -157,7 +157,7 @@ class Collectors:
         collector.tries += 1
         return bool(gone) and collector.tries < _TRIES
 
-    def _attach(self, collector: Collector, now: int) -> None:
+    def _attach(self, collector: GcProbe, now: int) -> None:
         collector.state, collector.reason = "blocked", collector.plan.reason
         if not collector.plan.points:
             self._open_memory(collector)
@@ -179,7 +179,7 @@ class Collectors:
         else:
             collector.state, collector.judged, collector.counted = "on", now, self.entry(collector).copy()
 
-    def _open_memory(self, collector: Collector) -> None:
+    def _open_memory(self, collector: GcProbe) -> None:
         """Find the interpreter's own count of its collections."""
         assert collector.file is not None
         place, size = collector.answer.variables.get(RUNTIME, (0, 0))
@@ -196,7 +196,7 @@ class Collectors:
         collector.memory, collector.statistics, collector.state = memory, found, "read"
         collector.reason += ": collections are counted in its memory, not timed"
 
-    def _put_on(self, collector: Collector) -> None:
+    def _put_on(self, collector: GcProbe) -> None:
         """Through a descriptor, and only after a second look: its process may have put another file at that path."""
         assert collector.file is not None
         descriptor = open_first(self._processes.paths(collector.file))
@@ -209,7 +209,7 @@ class Collectors:
         finally:
             os.close(descriptor)
 
-    def _admit(self, collector: Collector) -> bool:
+    def _admit(self, collector: GcProbe) -> bool:
         """Give a process an entry in the kernel, by which its hits are told from those of strangers."""
         if not self._free:
             collector.reason = f"more than {self._array.capacity} processes are watched already"
@@ -220,7 +220,7 @@ class Collectors:
         self._index_of.update(collector.process.pid.to_bytes(8, "little"), index)
         return True
 
-    def _fetch(self, collector: Collector) -> None:
+    def _fetch(self, collector: GcProbe) -> None:
         """Have the process's memory hold the word that a probe could not read: a probe cannot wait for the disk."""
         entry = self.entry(collector)
         if entry["lost"] == collector.fetched:
@@ -233,7 +233,7 @@ class Collectors:
         memory.read(int(entry["unread"]), 4)
         memory.close()
 
-    def _judge(self, collector: Collector, now: int) -> None:
+    def _judge(self, collector: GcProbe, now: int) -> None:
         """Take the probes off for a while where they are hit too often, and for good where they tell nothing."""
         elapsed = now - collector.judged
         if 0 <= elapsed < _JUDGED_NS:
@@ -250,18 +250,18 @@ class Collectors:
             self._take_off(collector)
             collector.state, collector.reason = "blocked", "beginning and end of a collection look the same"
 
-    def _take_off(self, collector: Collector) -> None:
+    def _take_off(self, collector: GcProbe) -> None:
         detach(collector.probes)
         collector.probes = []
         entry = self.entry(collector).copy()
         entry["since"] = 0  # a collection that is under way will end unseen
         self._write(collector, entry)
 
-    def _write(self, collector: Collector, entry: Any) -> None:
+    def _write(self, collector: GcProbe, entry: Any) -> None:
         entry["tgid"] = collector.process.pid
         self._array.update(collector.index.to_bytes(4, "little"), entry.tobytes())
 
-    def _drop(self, gone: list[Collector]) -> None:
+    def _drop(self, gone: list[GcProbe]) -> None:
         """Let go of processes, of all of them together: taking probes off is a wait."""
         detach([probe for collector in gone for probe in collector.probes])
         for collector in gone:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agent.config import AgentConfig
-from agent.context import Context, NothingThereError, Source
+from agent.context import Context, Source, SourceUnavailableError
 from agent.probes.attachments import Attachments
 from agent.process.procfs import Processes
 from agent.sampling.reader import Reader, Worker
@@ -76,7 +76,7 @@ class Outbox:
         self.waiting.clear()
 
 
-class Absent:
+class UnavailableSource:
     """Stands for a source that could not be opened, until it can be."""
 
     def __init__(self, begin: Callable[[], Source], why: Exception) -> None:
@@ -90,7 +90,7 @@ class Absent:
             self._tried = time.monotonic()
             try:
                 self._source = self._begin()
-            except (NothingThereError, OSError, ValueError) as error:
+            except (SourceUnavailableError, OSError, ValueError) as error:
                 self._why = error
         if self._source is None:
             raise self._why.with_traceback(None)  # or each raising would add to it
@@ -137,8 +137,8 @@ def open_reader(context: Context) -> Reader:
 def _worker(context: Context, name: str) -> Worker:
     try:
         return open_worker(context, name)
-    except (NothingThereError, OSError, ValueError) as error:
-        return Worker(name, Absent(lambda: open_worker(context, name).source, error))
+    except (SourceUnavailableError, OSError, ValueError) as error:
+        return Worker(name, UnavailableSource(lambda: open_worker(context, name).source, error))
 
 
 def read_once(reader: Reader, now: int, machine: str, limit_s: float) -> Batch:

@@ -16,12 +16,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from queue import SimpleQueue
 
-from agent.context import NothingThereError, Source
+from agent.context import Source, SourceUnavailableError
 from store.schema.sample import Sample, Value
 
 log = logging.getLogger(__name__)
 
-Lane = SimpleQueue[Callable[[], None] | None]
+WorkerQueue = SimpleQueue[Callable[[], None] | None]
 """What one thread is to do; None ends it."""
 PATIENCE = 0.25
 """Share of the time limit after which the others wait no longer behind a source."""
@@ -35,7 +35,7 @@ class Worker:
         self.running: Future[list[Sample]] | None = None
         self.started = self.took = 0.0
         """When the last reading began (monotonic seconds), and how long the last one that ended took."""
-        self.lane: Lane | None = None
+        self.lane: WorkerQueue | None = None
         """A thread of its own, for when it is slow."""
         self.failures = 0
         self.error = ""
@@ -67,7 +67,7 @@ class Worker:
             if reading.done():  # the time-out was the source's own
                 self.error, self.running = f"{type(error).__name__}: {error}", None
         except Exception as error:  # a source may fail in any way it likes: it is named, counted, and the rest go on
-            self.error = str(error) if isinstance(error, NothingThereError) else f"{type(error).__name__}: {error}"
+            self.error = str(error) if isinstance(error, SourceUnavailableError) else f"{type(error).__name__}: {error}"
             self.running = None
         self.failures += bool(self.error)
         if self.error and self.error.split(" after")[0] != before.split(" after")[0]:
@@ -87,7 +87,7 @@ class Worker:
             self.source.close()
 
 
-class _Round:
+class _ReadCycle:
     """One reading of several sources, which threads take one by one."""
 
     def __init__(self, now: int, workers: Sequence[Worker]) -> None:
@@ -107,7 +107,7 @@ class _Round:
         while (worker := self._next(turn)) is not None:
             self.read(worker)
 
-    def relieve(self) -> Worker | None:
+    def detach_slow(self) -> Worker | None:
         """Whose the thread that works now becomes, where others wait behind that source: it takes no more of them."""
         with self._lock:
             if not self.waiting or self.at is None:
@@ -143,7 +143,7 @@ class Reader:
         """What all sources brought within the limit, and a row on how each went."""
         deadline, patience = time.monotonic() + limit_s, PATIENCE * limit_s
         idle = [worker for worker in self.workers if worker.running is None]
-        current = _Round(now, idle)
+        current = _ReadCycle(now, idle)
         for worker in idle:
             if worker.took < patience:
                 current.waiting.append(worker)
@@ -154,7 +154,7 @@ class Reader:
         while idle and not current.over.wait(min(patience, max(deadline - time.monotonic(), 0.0))):
             if time.monotonic() >= deadline:
                 break
-            if (slow := current.relieve()) is not None:  # another thread goes on, this one is that source's own
+            if (slow := current.detach_slow()) is not None:  # another thread goes on, this one is that source's own
                 slow.lane, self._shared = self._shared, slow.lane or _begin()
                 self._shared.put(current.work)
         return [sample for worker in self.workers for sample in worker.collect(deadline)]
@@ -171,12 +171,12 @@ class Reader:
                 lane.put(None)
 
 
-def _begin() -> Lane:
-    lane: Lane = SimpleQueue()
+def _begin() -> WorkerQueue:
+    lane: WorkerQueue = SimpleQueue()
     threading.Thread(target=_serve, args=(lane,), name="sources", daemon=True).start()
     return lane
 
 
-def _serve(lane: Lane) -> None:
+def _serve(lane: WorkerQueue) -> None:
     while (work := lane.get()) is not None:
         work()

@@ -15,7 +15,7 @@ ANSWER_BYTES = 4 << 20
 _LEFT_BEHIND, _DEATH_S = 2, 1.0
 
 
-class Errand:
+class ChildTask:
     """One child of one module at a time; it is given `patience_s` seconds over one request."""
 
     def __init__(self, module: str, patience_s: float = 60.0) -> None:

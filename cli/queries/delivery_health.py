@@ -62,7 +62,7 @@ def sinks(settings: Settings, place: str) -> Iterator[Finding]:
 
     Where no detector has run, it is nobody's fault that one cannot be opened: the fleet may share its configuration.
     """
-    from detector.alerts.delivery_log import read_ledger
+    from detector.alerts.delivery_log import read_delivery_log
     from detector.alerts.open import open_sink
     from detector.alerts.registry import folder_of
 
@@ -72,7 +72,7 @@ def sinks(settings: Settings, place: str) -> Iterator[Finding]:
         mend = f"peerwatch alerts test {name}"
         try:
             open_sink(name, settings.alerts, place, settings.influxdb)
-            ledger = read_ledger(folder / f"{name}.json")
+            ledger = read_delivery_log(folder / f"{name}.json")
         except (OSError, ValueError) as error:
             yield Finding(f"sink {name}", wrong, str(error), mend)
             continue

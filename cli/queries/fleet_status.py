@@ -14,7 +14,7 @@ from store.schema.time import LATEST
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from detector.topology.maintenance import Clear, Maintenance, Orders
+    from detector.topology.maintenance import Acknowledgement, Maintenance, OperatorState
 
 LOOK_NS = 5 * 60 * 10**9
 """Machines that were read within this time are shown, or longer ago where a longer silence is no silence."""
@@ -60,7 +60,7 @@ class Standing:
     maintenance: Mapping[str, Maintenance] = field(default_factory=dict)
     alone: Mapping[str, str] = field(default_factory=dict)
     """Machines that are compared with nobody, and by what."""
-    acks: Mapping[int, Clear] = field(default_factory=dict)
+    acks: Mapping[int, Acknowledgement] = field(default_factory=dict)
     """Acknowledgements of open verdicts, by their place among them."""
 
 
@@ -89,7 +89,7 @@ def standing(store: Store, now: int, silent_ns: int) -> Standing:
     return Standing(now, level, machines, verdicts, newest, idle, shown, acks)
 
 
-def _acknowledged(orders: Orders, row: Mapping[str, Any]) -> Clear | None:
+def _acknowledged(orders: OperatorState, row: Mapping[str, Any]) -> Acknowledgement | None:
     return orders.acknowledged(row["machine"], row.get("device"), row["time"])
 
 
@@ -108,15 +108,15 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
     return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
 
 
-def said_of(store: Store, now: int) -> tuple[Orders, dict[str, str]]:
+def said_of(store: Store, now: int) -> tuple[OperatorState, dict[str, str]]:
     """The operator's orders as of `now` (Unix ns), and the machines that the detector compares with nobody."""
     from detector.methods.peers.coverage import told
     from detector.timeseries.rows import rows_of
-    from detector.topology.maintenance import Orders, orders_in  # numpy, which the agent's process must not load
+    from detector.topology.maintenance import OperatorState, orders_in  # numpy, which the agent's process must not load
 
     events = store.read("event", 0, now, ("device", "message", "begin", "until", "every", "times"))
     rows = rows_of("event", events)
-    return (orders_in(rows, now), told(rows)) if events.num_rows else (Orders(), {})
+    return (orders_in(rows, now), told(rows)) if events.num_rows else (OperatorState(), {})
 
 
 def in_words(period: Maintenance) -> str:

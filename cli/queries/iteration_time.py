@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cli import time_format
 
 if TYPE_CHECKING:
-    from detector.explain.iteration_time import Irregular
+    from detector.explain.iteration_time import IterationAnomaly
     from detector.topology.parallelism import Task
     from store.schema.contract import Store
 
@@ -24,14 +24,14 @@ def read_tasks(source: Store, now: int) -> tuple[Task, ...]:
     return find_tasks(rows_of("nccl", source.read("nccl", now - LOOK_NS, now, COLUMNS)))
 
 
-def read_paces(source: Store, found: tuple[Task, ...], now: int) -> list[tuple[Irregular, ...]]:
+def read_paces(source: Store, found: tuple[Task, ...], now: int) -> list[tuple[IterationAnomaly, ...]]:
     """What was irregular in each of these tasks in the hour before `now` (Unix ns)."""
     from detector.explain.iteration_time import LOOK_NS, read_irregular
 
     return read_irregular(source, found, now - LOOK_NS, now)
 
 
-def pace_of(source: Store, machine: str, since: int) -> tuple[Irregular, ...]:
+def pace_of(source: Store, machine: str, since: int) -> tuple[IterationAnomaly, ...]:
     """What was irregular in the task of a machine within half an hour of `since` (Unix ns)."""
     from detector.explain.iteration_time import read_irregular
 
@@ -39,13 +39,13 @@ def pace_of(source: Store, machine: str, since: int) -> tuple[Irregular, ...]:
     return next(iter(read_irregular(source, found, since - _AROUND_NS, since + _AROUND_NS)), ())
 
 
-def pace_json(one: Irregular) -> dict[str, Any]:
+def pace_json(one: IterationAnomaly) -> dict[str, Any]:
     """As JSON has it: times in Unix ns, seconds of an iteration; `until` is null while it lasts."""
     seconds = {"before_seconds": round(one.before, 4), "seconds": round(one.after, 4)}
     return {"kind": one.kind, "since": one.since, "until": one.until, **seconds, "times": one.times}
 
 
-def pace_words(one: Irregular) -> str:
+def pace_words(one: IterationAnomaly) -> str:
     """One line on it, times in UTC."""
     begun, over = time_format.shown(one.since)[-8:], time_format.shown(one.until)[-8:] if one.until else ""
     if one.kind == "spike":

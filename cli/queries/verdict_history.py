@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cli import time_format
 from cli.config import located, open_place
 from cli.terminal import safe, say
-from detector.alerts.alert import Book, ends_first
+from detector.alerts.alert import IncidentTracker, ends_first
 from detector.model.verdict import RANK
 from detector.service.verdict_rows import verdict_of
 from store.schema.contract import Store, StoreError
@@ -123,7 +123,7 @@ def pick(found: list[Told], word: str, place: str) -> Told:
 
 def of_incident(found: list[Told], key: str) -> list[Told]:
     """What belongs to the incident of which alerts carry this key; several where it was over for a short while."""
-    book, incidents = Book(), dict[tuple[str, str, int], str]()
+    book, incidents = IncidentTracker(), dict[tuple[str, str, int], str]()
     ends = (replace(one.verdict, time=one.over, level="ok") for one in found if one.over is not None)
     for verdict in ends_first([*(verdict for one in found for verdict in one.said), *ends]):
         if alert := book.enter(verdict):

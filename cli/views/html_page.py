@@ -13,7 +13,7 @@ from cli.views.zoom import closer_lines, closer_title
 
 if TYPE_CHECKING:
     from cli.queries.verdict_history import Told
-    from detector.explain.difference import Moved
+    from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
 
 _STYLE = """
@@ -109,7 +109,7 @@ def _curves(one: Told, explained: Explanation) -> str:
     return f'<section><h2>What moved, in order of onset</h2>{legend}<div class="curves">{figures}</div></section>'
 
 
-def _figure(moved: Moved, one: Told, explained: Explanation) -> str:
+def _figure(moved: MetricShift, one: Told, explained: Explanation) -> str:
     from store.schema.catalogue import METRICS
 
     metric, since = METRICS.get(moved.key), explained.verdict.since

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cli.views.verdict_text import after, figure
 
 if TYPE_CHECKING:
-    from detector.explain.difference import Moved
+    from detector.explain.difference import MetricShift
 
 WIDTH, HEIGHT = 400, 180
 LEFT, RIGHT, TOP, BOTTOM = 62, 394, 22, 156
@@ -43,7 +43,7 @@ class Frame:
         return BOTTOM - (BOTTOM - TOP) * (np.asarray(value, np.float64) - self.low) / span
 
 
-def curve(moved: Moved, since: int, said: int, span: tuple[int, int]) -> str:
+def curve(moved: MetricShift, since: int, said: int, span: tuple[int, int]) -> str:
     """One picture: band, median, machine, and the times of onset and verdict (Unix ns)."""
     frame = _frame(moved, span)
     low, mid, high = moved.band
@@ -65,7 +65,7 @@ def curve(moved: Moved, since: int, said: int, span: tuple[int, int]) -> str:
     return "".join(parts)
 
 
-def _frame(moved: Moved, span: tuple[int, int]) -> Frame:
+def _frame(moved: MetricShift, span: tuple[int, int]) -> Frame:
     shown = np.concatenate([moved.machine, moved.band[0], moved.band[2]])
     low, high = (float(end(shown)) for end in (np.nanmin, np.nanmax))
     # What never moves is drawn in the middle; what is near zero stands on it.

@@ -76,7 +76,7 @@ class Alert:
         }
 
 
-class LaterError(OSError):
+class RetryLaterError(OSError):
     """A sink could not pass an alert on now; it is tried again, not before `rest_s` seconds where that is known."""
 
     def __init__(self, reason: str, rest_s: float = 0.0) -> None:
@@ -114,7 +114,7 @@ class Sink(ABC):
 
 
 @dataclass(slots=True)
-class Book:
+class IncidentTracker:
     """Open incidents by (task, machine)."""
 
     open: dict[tuple[str, str], Alert] = field(default_factory=dict)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from detector.explain.difference import Moved
+    from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
     from store.schema.contract import Store
 
@@ -183,7 +183,7 @@ def _plain(key: str) -> int:
     return _PLAIN.index(METRICS[key].unit) if key in METRICS and METRICS[key].unit in _PLAIN else len(_PLAIN)
 
 
-def _number(moved: Moved, device: str | None) -> Number:
+def _number(moved: MetricShift, device: str | None) -> Number:
     metric = METRICS.get(moved.key)
     what = metric.help.split(":")[0].split(" (")[0] if metric else moved.key
     where = f"{moved.device} " if moved.device and moved.device != device else ""

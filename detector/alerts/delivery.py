@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from detector.alerts.alert import Alert, LaterError, RefusedError, Sink
-from detector.alerts.delivery_log import Ledger, read_ledger, write_ledger
+from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
+from detector.alerts.delivery_log import DeliveryLog, read_delivery_log, write_delivery_log
 from detector.model.verdict import RANK
 from store.schema.time import SECOND
 
@@ -24,15 +24,15 @@ FAREWELL_S = 3.0
 """How long the end of the detector may wait for each sink; what is left is told by the next one."""
 
 
-class Worker:
+class SinkQueue:
     """One sink at work: of each incident only the newest alert waits; what fails is tried again."""
 
     def __init__(self, name: str, sink: Sink, file: Path, enrich: Callable[[Alert], Alert] = lambda one: one) -> None:
         self.name, self.sink, self.file, self.enrich = name, sink, file, enrich
-        found = read_ledger(file)
+        found = read_delivery_log(file)
         self.known = found is not None
         """Whether this sink was at work before."""
-        self.ledger = found or Ledger()
+        self.ledger = found or DeliveryLog()
         self._waiting: dict[str, Alert] = {}
         self._busy: Alert | None = None
         self._well: frozenset[str] | None = None
@@ -144,7 +144,7 @@ class Worker:
                 self.sink.beat(well)
         except Exception as error:
             self._fail(self._busy, error)
-            return error.rest_s if isinstance(error, LaterError) else 0.0
+            return error.rest_s if isinstance(error, RetryLaterError) else 0.0
         finally:
             self._on = False
         if self._loud:
@@ -193,7 +193,7 @@ class Worker:
             with self._changed:
                 words = self.ledger.packed()
             try:
-                write_ledger(self.file, words)
+                write_delivery_log(self.file, words)
             except OSError as error:
                 if self._written:
                     log.error("%s cannot be written, so that alerts may come twice: %s", self.file, error.strerror)

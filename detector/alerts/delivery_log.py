@@ -12,7 +12,7 @@ from detector.model.verdict import Level
 log = logging.getLogger(__name__)
 
 
-class Ledger(msgspec.Struct):
+class DeliveryLog(msgspec.Struct):
     """Counts over the life of the file, and of the open incidents what the sink knows."""
 
     delivered: int = 0
@@ -38,10 +38,10 @@ class Ledger(msgspec.Struct):
         return msgspec.json.encode(self)
 
 
-def read_ledger(file: Path) -> Ledger | None:
+def read_delivery_log(file: Path) -> DeliveryLog | None:
     """The ledger in this file; None where there is none that can be read."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Ledger)
+        return msgspec.json.decode(file.read_bytes(), type=DeliveryLog)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
@@ -49,7 +49,7 @@ def read_ledger(file: Path) -> Ledger | None:
         return None
 
 
-def write_ledger(file: Path, words: bytes) -> None:
+def write_delivery_log(file: Path, words: bytes) -> None:
     """Replace the file as a whole by a packed ledger. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     new = file.with_suffix(".new")

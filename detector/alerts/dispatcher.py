@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from detector.alerts.alert import BLIND, Alert, Book, Sink, ends_first
+from detector.alerts.alert import BLIND, Alert, IncidentTracker, Sink, ends_first
 from detector.alerts.blindness import Blindness, View, brief_of
 from detector.alerts.briefing import Briefing
-from detector.alerts.delivery import Worker
+from detector.alerts.delivery import SinkQueue
 from detector.model.text import subject
 from detector.model.verdict import Verdict
 from store.schema.time import SECOND
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Desk:
+class AlertDispatcher:
     """All sinks; a sink that fails or hangs keeps nothing from the others, nor from the detector."""
 
     sinks: Mapping[str, Sink]
@@ -27,8 +27,8 @@ class Desk:
     blind_s: float = 60.0
     """After so long without readings everybody hears that Peerwatch is blind."""
     briefing: Briefing = field(default_factory=Briefing)
-    book: Book = field(default_factory=Book)
-    workers: list[Worker] = field(default_factory=list)
+    book: IncidentTracker = field(default_factory=IncidentTracker)
+    workers: list[SinkQueue] = field(default_factory=list)
     quiet: Callable[[Verdict], bool] = lambda verdict: False
     """Whether somebody has acknowledged this: then it is not repeated."""
     _history: dict[str, Alert] = field(default_factory=dict)
@@ -99,7 +99,8 @@ class Desk:
     def _start(self, fleet: int) -> None:
         history = {name: replace(alert, fleet=fleet) for name, alert in self._history.items()}
         enrich = self.briefing.enrich
-        self.workers = [Worker(name, sink, self.folder / f"{name}.json", enrich) for name, sink in self.sinks.items()]
+        files = {name: self.folder / f"{name}.json" for name in self.sinks}
+        self.workers = [SinkQueue(name, sink, files[name], enrich) for name, sink in self.sinks.items()]
         self._history = {}
         for alert in history.values():
             if alert.end is None and alert.verdict.kind != BLIND:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from detector.alerts.alert import LaterError
+from detector.alerts.alert import RetryLaterError
 
 _BODY_BYTES = 300
 
@@ -49,7 +49,7 @@ class Address:
                 return Answer(error.code, self._hidden(said), _seconds(error.headers.get("Retry-After")))
         except (OSError, http.client.HTTPException) as error:
             why = self._hidden(" ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__)
-            raise LaterError(f"{self.place} cannot be reached: {why}") from None  # its traceback holds the address
+            raise RetryLaterError(f"{self.place} cannot be reached: {why}") from None  # its traceback holds the address
 
     def _opener(self) -> Any:
         import ssl

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from detector.alerts.alert import Alert, LaterError, Sink
+from detector.alerts.alert import Alert, RetryLaterError, Sink
 from detector.alerts.briefing import Briefing
-from detector.alerts.dispatcher import Desk
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.registry import SINKS, AlertsConfig, Room, folder_of
 from store.influx.check_statuses import open_statuses
 from store.influx.config import InfluxConfig
@@ -24,10 +24,10 @@ class Shut(Sink):
 
     def send(self, alert: Alert) -> str:
         """Raises LaterError with the reason."""
-        raise LaterError(self.reason)
+        raise RetryLaterError(self.reason)
 
 
-def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "") -> Desk:
+def open_dispatcher(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "") -> AlertDispatcher:
     """The desk with all sinks switched on `but` one, for the store at `place`; what cannot be opened stops nothing."""
     sinks: dict[str, Sink] = {}
     for name in config.sinks:
@@ -38,7 +38,7 @@ def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "
                 log.error("sink %s cannot be opened, mend it and start again: %s", name, error)
                 sinks[name] = Shut(str(error))
     briefing = Briefing(lambda: open_store(place, False, told))
-    return Desk(sinks, folder_of(config, place), config.blind_seconds, briefing)
+    return AlertDispatcher(sinks, folder_of(config, place), config.blind_seconds, briefing)
 
 
 def open_sink(name: str, config: AlertsConfig, place: str, told: InfluxConfig) -> Sink:

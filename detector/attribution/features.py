@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detector.stats.arrays import Bools, Floats, Ints
 
 FEATURES = ("sigmas", "ratio", "fences", "of_excess", "relative", "size", "paired", "group")
-DELTA = 1.04
+IRREGULAR_RATIO = 1.04
 """Iterations so many times as long as usual are irregular; below, none can be told from the rest (Holmes)."""
 ABNORMAL = 0.5
 """From this probability on."""
@@ -24,7 +24,7 @@ _CAME_LATE = 0.5  # of the others' wait: whoever waited for this much before was
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class OperatorBaseline:
     """What operators take when iterations are regular; arrays of one shape, seconds."""
 
     mean: Floats
@@ -38,7 +38,7 @@ class Usual:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class OperatorInfo:
     """What else is known of operators, in shapes that fit theirs."""
 
     size: Floats
@@ -49,7 +49,7 @@ class About:
     """By how much its communicator's ranks are longer in it on average, seconds."""
 
 
-def features(elapsed: Floats, usual: Usual, longer: Any, about: About) -> Floats:
+def features(elapsed: Floats, usual: OperatorBaseline, longer: Any, about: OperatorInfo) -> Floats:
     """[sample, feature] in the order of FEATURES; `longer`: by how many seconds the iteration is longer than usual."""
     excess = elapsed - usual.mean
     columns = (

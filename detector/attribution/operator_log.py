@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.attribution.features import ABNORMAL, DELTA, About, Usual, blame, features
+from detector.attribution.features import ABNORMAL, IRREGULAR_RATIO, OperatorBaseline, OperatorInfo, blame, features
 from detector.attribution.forest import Forest
 from detector.stats.arrays import Floats, Ints
 from detector.stats.grouped import mean_of
@@ -49,27 +49,27 @@ class Suspect:
     score: float
 
 
-def irregular(seconds: Floats, delta: float = DELTA) -> NDArray[np.bool_]:
+def irregular(seconds: Floats, delta: float = IRREGULAR_RATIO) -> NDArray[np.bool_]:
     """[iteration]: whether it took more than `delta` times as long as the usual ones, which are the shorter half."""
     usual = float(np.median(np.sort(seconds)[: max(1, len(seconds) // 2)]))
     found: NDArray[np.bool_] = seconds > delta * usual
     return found
 
 
-def usual_of(log: Log, calm: NDArray[np.bool_]) -> Usual:
+def usual_of(log: Log, calm: NDArray[np.bool_]) -> OperatorBaseline:
     """What is usual, from the calm iterations."""
     some = np.sort(log.elapsed[calm], 0).astype(np.float64)
     low, high = (some[int(share * (len(some) - 1))] for share in (0.25, 0.75))
-    return Usual(some.mean(0), some.std(0), high, high - low, log.iteration_seconds[calm].mean())
+    return OperatorBaseline(some.mean(0), some.std(0), high, high - low, log.iteration_seconds[calm].mean())
 
 
-def features_of(log: Log, iteration: int, usual: Usual) -> Floats:
+def features_of(log: Log, iteration: int, usual: OperatorBaseline) -> Floats:
     """[operator and rank, feature] of one iteration, in the order of FEATURES."""
     elapsed = log.elapsed[iteration].astype(np.float64)
     excess = elapsed - usual.mean
     longer = max(float(log.iteration_seconds[iteration]) - float(usual.iteration), 0.01 * float(usual.iteration))
     shared = np.stack([mean_of(group, excess[place]) for place, group in enumerate(log.group)])
-    return features(elapsed, usual, longer, About(log.size[:, None], log.paired[:, None], shared))
+    return features(elapsed, usual, longer, OperatorInfo(log.size[:, None], log.paired[:, None], shared))
 
 
 def analyse(log: Log, forest: Forest) -> list[Suspect]:
@@ -97,7 +97,7 @@ def analyse(log: Log, forest: Forest) -> list[Suspect]:
     return [Suspect(at, kind, score) for score, at, kind in sorted(scores, reverse=True)[:TOP] if score > 0]
 
 
-def _tuned(forest: Forest, log: Log, usual: Usual, calm: NDArray[np.bool_]) -> Forest:
+def _tuned(forest: Forest, log: Log, usual: OperatorBaseline, calm: NDArray[np.bool_]) -> Forest:
     last = int(np.flatnonzero(calm)[-1])
     low, middle, high = np.percentile(features_of(log, last, usual), [25, 50, 75], axis=0)
     return forest.tuned(middle, high - low)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from detector.model.text import subject
 from detector.model.verdict import RANK, Finding, Verdict
-from detector.topology.maintenance import Orders
+from detector.topology.maintenance import OperatorState
 from store.schema.time import SECOND
 
 _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
@@ -40,9 +40,9 @@ class Incidents:
             key = verdict.task, verdict.machine
             self.open[key], self.kept[key] = Finding(verdict, verdict.kind != "peer", 1.0), until
 
-    def update(self, now: int, findings: Iterable[Finding], orders: Orders | None = None) -> list[Verdict]:
+    def update(self, now: int, findings: Iterable[Finding], orders: OperatorState | None = None) -> list[Verdict]:
         """The verdicts to say now: new, worse, or cleared."""
-        closed = self._close(now, orders or Orders())
+        closed = self._close(now, orders or OperatorState())
         current: dict[tuple[str, str], Finding] = {}
         for finding in sorted(findings, key=_order):
             current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
@@ -63,7 +63,7 @@ class Incidents:
         """Whether nothing is left that would clear by itself: what is open for long stands until somebody mends it."""
         return not self.open or self.still > _SETTLED_NS
 
-    def _close(self, now: int, orders: Orders) -> list[Verdict]:
+    def _close(self, now: int, orders: OperatorState) -> list[Verdict]:
         """Say what the operator has put an end to."""
         over = [(key, why) for key, found in self.open.items() if (why := orders.ends(found.verdict))]
         for key, _ in over:

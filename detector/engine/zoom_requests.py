@@ -25,7 +25,7 @@ _REST_S, _AGAIN_S = 300.0, 60.0
 
 
 @dataclass(slots=True)
-class Fixation:
+class ZoomPlanner:
     """Which machines were looked at closer, and until when they are no reason for another look (Unix ns)."""
 
     config: Config

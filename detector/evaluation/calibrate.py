@@ -22,7 +22,7 @@ PROGRESS = "progress"
 
 
 @dataclass(slots=True)
-class Excursions:
+class ExcursionPeaks:
     """Of one table or method: peaks in multiples of what usually convicts, and the machine-hours they come from."""
 
     hours: float = 0.0
@@ -48,14 +48,14 @@ class Excursions:
         return np.concatenate([*self.peaks, self.high[self.high > 0]])
 
 
-def follow(store: Store, config: Config, name: str, tell: Callable[[int], None]) -> dict[str, Excursions]:
+def follow(store: Store, config: Config, name: str, tell: Callable[[int], None]) -> dict[str, ExcursionPeaks]:
     """The excursions of a healthy recording by table or method; `tell` hears how far it has come (Unix ns).
 
     Raises CalibrationError where somebody is convicted all the same: then it was not healthy.
     """
     # What already convicted would count for less the next time: so the bar is out of the way.
     detector = Detector(replace(config, calibration="", caution={"*": MOST}))
-    found: dict[str, Excursions] = {}
+    found: dict[str, ExcursionPeaks] = {}
     before, step = 0, 0
     for now, rows in walk(store):
         for verdict in detector.step(now, rows):
@@ -67,14 +67,14 @@ def follow(store: Store, config: Config, name: str, tell: Callable[[int], None])
         for method in detector.state.methods:
             if isinstance(method, Peers):
                 for table, panel in method.panels.items():
-                    _note(found.setdefault(table, Excursions()), panel, seconds)
+                    _note(found.setdefault(table, ExcursionPeaks()), panel, seconds)
             elif isinstance(method, Progress):
-                _note_progress(found.setdefault(PROGRESS, Excursions()), method, seconds)
+                _note_progress(found.setdefault(PROGRESS, ExcursionPeaks()), method, seconds)
         tell(now)
     return {what: one for what, one in found.items() if one.hours > 0}
 
 
-def _note(mine: Excursions, panel: Panel, seconds: float) -> None:
+def _note(mine: ExcursionPeaks, panel: Panel, seconds: float) -> None:
     machines = int(panel.machine.max(initial=-1)) + 1
     count = min(len(panel.machine), panel.norm.bound.shape[1])
     judged = ~np.isnan(panel.norm.bound[:, :count]).all(0) & (panel.group[:count] >= 0)
@@ -83,7 +83,7 @@ def _note(mine: Excursions, panel: Panel, seconds: float) -> None:
     mine.note(panel.machine[entity], MOST * np.append(panel.weight, panel.fusion.weight), machines)
 
 
-def _note_progress(mine: Excursions, method: Progress, seconds: float) -> None:
+def _note_progress(mine: ExcursionPeaks, method: Progress, seconds: float) -> None:
     weight, machine = method.lateness.weights(), method.series.machine
     count = min(len(weight), len(machine))
     if not count or not (seated := machine[:count] >= 0).any():
@@ -93,7 +93,7 @@ def _note_progress(mine: Excursions, method: Progress, seconds: float) -> None:
     mine.note(machine[:count][seated], weight[:count][seated], machines)
 
 
-def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: None) -> dict[str, Excursions]:
+def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: None) -> dict[str, ExcursionPeaks]:
     """The excursions of one recording. Raises CalibrationError (it is not healthy) and StoreError (files)."""
     from store.recording import Recording
 
@@ -110,7 +110,7 @@ def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: 
     return found
 
 
-def calibrate(studied: Iterable[dict[str, Excursions]], budget: Budget, config: Config) -> Calibration:
+def calibrate(studied: Iterable[dict[str, ExcursionPeaks]], budget: Budget, config: Config) -> Calibration:
     """What all recordings together say. Raises CalibrationError where they are too short for the budget."""
     all_ = list(studied)
     names = sorted({name for one in all_ for name in one})

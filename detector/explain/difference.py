@@ -28,7 +28,7 @@ _COVERED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MetricShift:
     """A metric by which a machine changed unlike its peers; arrays are [bin], rates a second where it is a counter."""
 
     key: str
@@ -84,7 +84,7 @@ class Times:
         return history.edges[1:] <= self.since - guard, after & (middle <= self.said), after
 
 
-class Compared:
+class DifferenceInDifferences:
     """One table: each entity's change since the onset against the peers' change; arrays are [metric, entity]."""
 
     def __init__(self, history: History, times: Times, verdict: Verdict, team: set[str], config: Config) -> None:
@@ -135,7 +135,7 @@ class Compared:
         least = np.where(off * by_share > 0, np.sign(off) * np.fmin(np.abs(off), np.abs(by_share)), 0.0)
         return np.where(known, least, off)
 
-    def moved(self) -> Iterator[Moved]:
+    def moved(self) -> Iterator[MetricShift]:
         """Each metric by which a device of the machine, the one that moved farthest or is named, moved at all."""
         if not self.mine.any() or self.peer.sum() < 2:
             return
@@ -156,14 +156,14 @@ class Compared:
             return named[0]
         return int(np.abs(effect).argmax())
 
-    def _moved(self, place: int, key: str, which: tuple[Ints, int]) -> Moved:
+    def _moved(self, place: int, key: str, which: tuple[Ints, int]) -> MetricShift:
         mine, at = which
         entity, history = int(mine[at]), self.history
         effect = self.effect[place, mine]
         alike = int((np.sign(effect[at]) * np.nan_to_num(effect) >= 1).sum())
         curve, peers = history.values[place, entity], history.values[place, self.peer]
         band = _percentiles(peers)
-        return Moved(
+        return MetricShift(
             key,
             history.entities[entity][1],
             float(effect[at]),

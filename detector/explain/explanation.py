@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.explain.difference import GUARD_S, Compared, Moved, RunnerUp, Times
+from detector.explain.difference import GUARD_S, DifferenceInDifferences, MetricShift, RunnerUp, Times
 from detector.explain.hang_report import Standstill, standstill_of
 from detector.explain.root_causes import Likely, likely
 from detector.explain.zoom_view import Closeup, closeups
@@ -31,7 +31,7 @@ MOST_MOVED = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class EventRow:
     """An event of the machine, or a word of NCCL's on its task."""
 
     time: int
@@ -51,12 +51,12 @@ class Explanation:
     """The time that was looked at, Unix ns."""
     peers: int
     """Other machines of the task."""
-    moved: tuple[Moved, ...]
+    moved: tuple[MetricShift, ...]
     """In order of onset."""
     runners_up: tuple[RunnerUp, ...]
     """By the metric that convicts, the strongest first."""
     likely: Likely
-    happenings: tuple[Happening, ...]
+    happenings: tuple[EventRow, ...]
     gone: tuple[tuple[str, str | None, int], ...]
     """Tables whose readings ended while those of the peers went on: table, device, time of the last reading."""
     standstill: Standstill = field(default_factory=Standstill)
@@ -64,7 +64,7 @@ class Explanation:
     """The machine many times a second, where an agent was asked to look closer."""
 
     @property
-    def convicting(self) -> Moved | None:
+    def convicting(self) -> MetricShift | None:
         """The curve of the metric that convicts; None where it is no reading, or did not move by this measure."""
         mine = [moved for moved in self.moved if moved.key == self.verdict.metric]
         return next((moved for moved in mine if moved.device == self.verdict.device), mine[0] if mine else None)
@@ -79,9 +79,9 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
     times = _times(store, verdict, over)
     team = _team(store, verdict)
     standstill = standstill_of(store, verdict, team, (times.since, times.end))
-    witness = (Happening(time, "ras", "", "info", words) for time, words in standstill.testimony)
+    witness = (EventRow(time, "ras", "", "info", words) for time, words in standstill.ras_findings)
     happenings = (*_happenings(store, verdict, times), *witness)
-    moved: list[Moved] = []
+    moved: list[MetricShift] = []
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()
     for table in store.tables():
@@ -90,7 +90,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
         history = read_history(store, table, times.begin, times.end)
         if history is None:
             continue
-        compared = Compared(history, times, verdict, team, config)
+        compared = DifferenceInDifferences(history, times, verdict, team, config)
         moved += compared.moved()
         gone += compared.gone()
         runners = runners or compared.runners_up()
@@ -136,7 +136,7 @@ def _team(store: Readable, verdict: Verdict) -> set[str]:
     return {machine for machine in tasks.seen if tasks.task_of(machine) == verdict.task} or set(tasks.seen)
 
 
-def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[Happening, ...]:
+def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[EventRow, ...]:
     if "event" not in store.tables():
         return ()
     rows = rows_of("event", store.read("event", times.begin, times.end))
@@ -145,14 +145,17 @@ def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[Happen
     source, code = (rows.who(1 + rows.keys.index(key)) if key in rows.keys else rows.text(key) for key in _EVENT_KEYS)
     device, severity, message = (rows.text(name) for name in ("device", "severity", "message"))
     mine = np.flatnonzero((rows.who(0) == verdict.machine) & (source != OPERATOR) & (code != CODE))
-    return tuple(Happening(int(rows.time[at]), *(w[at] for w in (code, device, severity, message))) for at in mine)
+    return tuple(EventRow(int(rows.time[at]), *(w[at] for w in (code, device, severity, message))) for at in mine)
 
 
 _EVENT_KEYS = ("source", "code")
 
 
 def _signs(
-    verdict: Verdict, moved: list[Moved], happenings: tuple[Happening, ...], gone: list[tuple[str, str | None, int]]
+    verdict: Verdict,
+    moved: list[MetricShift],
+    happenings: tuple[EventRow, ...],
+    gone: list[tuple[str, str | None, int]],
 ) -> dict[str, float]:
     """All that speaks, as the table of kinds writes it, with its effect."""
     signs = {f"gone.{table}": 1.0 for table, _, _ in gone}

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from detector.explain.rank_snapshot import Members, Standing
-from detector.explain.ras_findings import testimony
+from detector.explain.ras_findings import ras_findings
 from detector.explain.stack_groups import StackGroup, stack_groups
 from detector.model.verdict import Verdict
 from detector.timeseries.binned import Readable
@@ -29,7 +29,7 @@ class Standstill:
     """Where the ranks of the task were in their programs."""
     odd_share: str = ""
     """A communicator smaller than the task's that joins all whose stacks are odd, where they are several."""
-    testimony: tuple[tuple[int, str], ...] = ()
+    ras_findings: tuple[tuple[int, str], ...] = ()
     """Time (Unix ns) and words of NCCL's own status."""
 
 
@@ -47,5 +47,5 @@ def standstill_of(store: Readable, verdict: Verdict, team: Collection[str], span
     odd = {(one.machine, one.gpu, one.pid) for group in stacks if group.odd for one in group.places}
     said: tuple[tuple[int, str], ...] = ()
     if "ras" in there:
-        said = tuple(testimony(rows_of("ras", store.read("ras", *span)), team, standing.comms()))
+        said = tuple(ras_findings(rows_of("ras", store.read("ras", *span)), team, standing.comms()))
     return Standstill(members, stacks, standing.shared(odd), said)

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.attribution.features import DELTA
+from detector.attribution.features import IRREGULAR_RATIO
 from detector.stats.arrays import Floats, Ints
 from detector.timeseries.rows import ArrowTable, Rows, rows_of
 from detector.topology.parallelism import Task
@@ -44,7 +44,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Irregular:
+class IterationAnomaly:
     """One irregularity; times in Unix ns, seconds of an iteration. `until` is None where it lasts."""
 
     kind: Kind
@@ -74,12 +74,12 @@ def iterations(rows: Rows, task: Task, width_ns: int) -> tuple[Ints, Floats]:
     return (place + 1) * width_ns, middle
 
 
-def irregular(time: Ints, seconds: Floats) -> tuple[Irregular, ...]:
+def irregular(time: Ints, seconds: Floats) -> tuple[IterationAnomaly, ...]:
     """What is irregular in readings of how long iterations take, [reading] in order of time: what lasts comes first."""
     if len(time) < 2 * _LEAST:
         return ()
     smooth = _without_spikes(time, seconds)
-    edges = [0, *sorted(_splits(_Series(time, smooth, _noise(seconds)), 0, len(time))), len(time)]
+    edges = [0, *sorted(_binary_segmentation(_Series(time, smooth, _noise(seconds)), 0, len(time))), len(time)]
     level = np.array([float(np.median(smooth[a:b])) for a, b in pairwise(edges)])
     usual = np.repeat(level, np.diff(edges))
     ratio = seconds / usual
@@ -117,7 +117,7 @@ class _Series:
     noise: float
 
 
-def _splits(series: _Series, begin: int, end: int) -> Iterator[int]:
+def _binary_segmentation(series: _Series, begin: int, end: int) -> Iterator[int]:
     """Places where the level changes, by halving at the split of least squares while the sides differ for certain."""
     mine = series.seconds[begin:end]
     count = len(mine)
@@ -129,8 +129,8 @@ def _splits(series: _Series, begin: int, end: int) -> Iterator[int]:
     at = begin + 1 + int(np.argmax(apart**2 * left * (count - left)))
     if _is_sure(series, begin, at, end):
         yield at
-        yield from _splits(series, begin, at)
-        yield from _splits(series, at, end)
+        yield from _binary_segmentation(series, begin, at)
+        yield from _binary_segmentation(series, at, end)
 
 
 def _is_sure(series: _Series, begin: int, at: int, end: int) -> bool:
@@ -142,7 +142,7 @@ def _is_sure(series: _Series, begin: int, at: int, end: int) -> bool:
         middles = [float(np.median(side)) for side in sides]
         held = [len(side) * min(1.0, step / middle) for side, middle in zip(sides, middles, strict=True)]
         error = max(series.noise, *map(_spread, sides)) * (1 / held[0] + 1 / held[1]) ** 0.5
-        apart = abs(middles[1] - middles[0]) > _SURE * error and max(middles) > DELTA * min(middles)
+        apart = abs(middles[1] - middles[0]) > _SURE * error and max(middles) > IRREGULAR_RATIO * min(middles)
         if apart and min(held) >= 0.8 * _LEAST:
             return True
         if reach >= most:
@@ -150,11 +150,11 @@ def _is_sure(series: _Series, begin: int, at: int, end: int) -> bool:
         reach *= 2
 
 
-def _lasting(time: Ints, edges: list[int], level: Floats) -> Iterator[Irregular]:
+def _lasting(time: Ints, edges: list[int], level: Floats) -> Iterator[IterationAnomaly]:
     """Levels above the one that they are measured against: since the first that no later one comes down from."""
     at = 0
     while at < len(level) - 1:
-        above = level[at + 1 :] > DELTA * level[at]
+        above = level[at + 1 :] > IRREGULAR_RATIO * level[at]
         down = len(above) if above.all() else int(np.argmin(above))
         if down:
             first, last = edges[at + 1], edges[at + 1 + down]
@@ -163,16 +163,16 @@ def _lasting(time: Ints, edges: list[int], level: Floats) -> Iterator[Irregular]
             since, lasts = int(time[first] - level[at + 1] * SECOND), last == len(time)
             now = float(level[-1]) if lasts else slow
             until = None if lasts else int(time[last - 1])
-            yield Irregular("slow" if lasts else "was slow", since, until, float(level[at]), now, 1)
+            yield IterationAnomaly("slow" if lasts else "was slow", since, until, float(level[at]), now, 1)
         at += max(down, 1)
 
 
-def _passing(time: Ints, seconds: Floats, usual: Floats, high: NDArray[np.bool_]) -> Iterator[Irregular]:
+def _passing(time: Ints, seconds: Floats, usual: Floats, high: NDArray[np.bool_]) -> Iterator[IterationAnomaly]:
     """Spikes, or one fluctuation where there are several."""
     begins = np.flatnonzero(high & ~np.append(False, high[:-1]))
     ends = np.flatnonzero(high & ~np.append(high[1:], False))
     spikes = [
-        Irregular("spike", int(time[a] - longest * SECOND), int(time[b]), float(usual[a]), longest, 1)
+        IterationAnomaly("spike", int(time[a] - longest * SECOND), int(time[b]), float(usual[a]), longest, 1)
         for a, b in zip(begins.tolist(), ends.tolist(), strict=True)
         if (longest := float(seconds[a : b + 1].max()))
     ]
@@ -181,10 +181,10 @@ def _passing(time: Ints, seconds: Floats, usual: Floats, high: NDArray[np.bool_]
         return
     worst, gap = max(spikes, key=lambda one: one.after), (time[ends[-1]] - time[begins[0]]) / (len(spikes) - 1)
     until = None if time[-1] - time[ends[-1]] < 2 * gap else int(time[ends[-1]])
-    yield Irregular("fluctuation", spikes[0].since, until, worst.before, worst.after, len(spikes))
+    yield IterationAnomaly("fluctuation", spikes[0].since, until, worst.before, worst.after, len(spikes))
 
 
-def read_irregular(source: Readable, tasks: Sequence[Task], begin: int, end: int) -> list[tuple[Irregular, ...]]:
+def read_irregular(source: Readable, tasks: Sequence[Task], begin: int, end: int) -> list[tuple[IterationAnomaly, ...]]:
     """What is irregular in each task with begin < time <= end (Unix ns); of large fleets only glances are read."""
     width = max(SECOND, (end - begin) // _BINS)
     found: list[list[tuple[Ints, Floats]]] = [[] for _ in tasks]

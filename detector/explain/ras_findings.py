@@ -9,7 +9,7 @@ import numpy as np
 from detector.timeseries.rows import Rows
 
 
-def testimony(rows: Rows, team: Collection[str], comms: Collection[str]) -> Iterator[tuple[int, str]]:
+def ras_findings(rows: Rows, team: Collection[str], comms: Collection[str]) -> Iterator[tuple[int, str]]:
     """Time (Unix ns) and words, from rows of `ras` of a task's machines and communicators.
 
     One port may be shared by several tasks, so an answer may be about another one's communicators: these are left out.

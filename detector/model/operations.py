@@ -14,7 +14,7 @@ def named(operation: str) -> str:
     return f"{kind} ({rest.replace(':', ' × ')})" if rest else kind or "an operation"
 
 
-def is_paired(operations: NDArray[Any]) -> NDArray[np.bool_]:
+def is_point_to_point(operations: NDArray[Any]) -> NDArray[np.bool_]:
     """Which operations, as the store writes them, go from rank to rank: they differ between ranks by nature."""
     kinds = np.char.lower(operations.astype(str))
     found: NDArray[np.bool_] = np.char.startswith(kinds, "send") | np.char.startswith(kinds, "recv")

@@ -15,7 +15,7 @@ from typing import Any
 
 import distributed
 
-from detector.alerts.dispatcher import Desk
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.model.verdict import RANK, Verdict
 from detector.service.runner import Runner
@@ -97,7 +97,7 @@ def judge(order: Order) -> Report:
     return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named, silent)
 
 
-class Foreman:
+class Coordinator:
     """Divides the fleet by tasks, hands the parts to workers, and keeps what they say."""
 
     def __init__(self, client: Any, store: Store, order: Order) -> None:
@@ -158,13 +158,13 @@ class Foreman:
         return {task: frozenset(machines) for task, machines in sorted(parts.items())}
 
 
-def run(address: str, store: Store, order: Order, desk: Desk, stop: threading.Event) -> None:
+def run(address: str, store: Store, order: Order, desk: AlertDispatcher, stop: threading.Event) -> None:
     """Judge until told to stop, by the workers of the scheduler at this address. Raises OSError: there is none."""
     lag = round(order.config.lag_s * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         desk.begin(history)
-        foreman = Foreman(client, store, replace(order, blind_s=desk.blind_s))
+        foreman = Coordinator(client, store, replace(order, blind_s=desk.blind_s))
         while not stop.is_set():
             now = time.time_ns() - lag
             try:

@@ -7,14 +7,14 @@ import threading
 import time
 from pathlib import Path
 
-from detector.alerts.dispatcher import Desk
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.engine.pipeline import Detector, State, read_rows, tick_of
 from detector.engine.readings import Readings, blind_spots, hold
-from detector.engine.zoom_requests import Fixation
+from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, told
 from detector.model.verdict import RANK, Verdict
-from detector.service.snapshot import KeptError, load, save
+from detector.service.snapshot import SnapshotError, load, save
 from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from store.schema.contract import Store, StoreError
@@ -38,7 +38,7 @@ LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
 
-def run(store: Store, config: Config, desk: Desk, stop: threading.Event, kept: Path | None = None) -> None:
+def run(store: Store, config: Config, desk: AlertDispatcher, stop: threading.Event, kept: Path | None = None) -> None:
     """Judge until told to stop; a store that cannot be read or written for a while is waited for.
 
     What is remembered is kept in the file `kept`, every few minutes and at the end, and taken up from there.
@@ -69,7 +69,7 @@ def _remembered(kept: Path | None, config: Config, now: int) -> tuple[State, int
         return None
     try:
         state, at = load(kept, config)
-    except KeptError as error:
+    except SnapshotError as error:
         log.warning("%s", error)
         return None
     if not 0 <= now - at < STALE_NS:
@@ -96,7 +96,7 @@ class Runner:
         state, self.at = kept or (None, now - round(config.history_s * SECOND))
         self.readings = Readings(self.at)
         self.detector = Detector(config, state)
-        self.fixation = Fixation(config)
+        self.fixation = ZoomPlanner(config)
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
         # A verdict of the future, by a wrong clock or a forger, must not silence those until then.

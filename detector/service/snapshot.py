@@ -30,11 +30,11 @@ MOST_BYTES = 1 << 30
 _TESTS = {rule.test.__name__: rule.test for rules in RULES.values() for rule in rules}
 
 
-class KeptError(ValueError):
+class SnapshotError(ValueError):
     """A kept memory cannot be used; one line with the cause."""
 
 
-class DamagedError(KeptError):
+class DamagedError(SnapshotError):
     """The file is not what was written."""
 
 
@@ -93,9 +93,9 @@ def restore(data: bytes, config: Config) -> tuple[State, int]:
             if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
                 raise DamagedError(f"it is damaged: unpacked it is larger than {MOST_BYTES >> 20} MB")
             if "form" not in archive or archive["form"].item() != _FORM:
-                raise KeptError("it was kept by another version of the detector")
+                raise SnapshotError("it was kept by another version of the detector")
             kept = _decoded(archive)
-    except KeptError:
+    except SnapshotError:
         raise
     except Exception as error:  # zipfile, numpy and msgspec raise a dozen kinds on bytes that none of them wrote
         raise DamagedError("it is damaged") from error
@@ -135,8 +135,8 @@ def load(place: Path, config: Config) -> tuple[State, int]:
         aside = place.with_name(f"{place.name}.damaged")
         with suppress(OSError):  # a folder that takes no file is named when the next state is kept
             os.replace(place, aside)
-        raise KeptError(f"{place}: {error}; it is moved to {aside} and the detector learns again") from error
-    except KeptError as error:
-        raise KeptError(f"{place}: {error}; the detector learns again") from error
+        raise SnapshotError(f"{place}: {error}; it is moved to {aside} and the detector learns again") from error
+    except SnapshotError as error:
+        raise SnapshotError(f"{place}: {error}; the detector learns again") from error
     except OSError as error:
-        raise KeptError(f"{place}: {error.strerror}; the detector learns again") from error
+        raise SnapshotError(f"{place}: {error.strerror}; the detector learns again") from error

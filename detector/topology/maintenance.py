@@ -15,7 +15,7 @@ ACK, CLEAR, MAINTENANCE, END = "ack", "clear", "maintenance", "maintenance_end"
 
 
 @dataclass(frozen=True, slots=True)
-class Clear:
+class Acknowledgement:
     """Acknowledge, or forget, what is held against a machine, or against one of its devices; `time` is Unix ns."""
 
     time: int
@@ -57,24 +57,24 @@ class Maintenance:
 
 
 @dataclass(slots=True)
-class Orders:
+class OperatorState:
     """What the operator has ordered; an order that is read twice, or late, counts once."""
 
     periods: dict[str, Maintenance] = field(default_factory=dict)
     """Machine -> its newest maintenance, be it over or still to come."""
     cleared: dict[tuple[str, str | None], int] = field(default_factory=dict)
     """(machine, device) -> time of the newest order to forget."""
-    acks: dict[tuple[str, str | None], Clear] = field(default_factory=dict)
+    acks: dict[tuple[str, str | None], Acknowledgement] = field(default_factory=dict)
     """(machine, device) -> the newest acknowledgement."""
     idle: frozenset[str] = frozenset()
     """Machines in maintenance now."""
     back: dict[str, int] = field(default_factory=dict)
     """Machines whose maintenance is over since the last step, and since when."""
-    fresh: tuple[Clear, ...] = ()
+    fresh: tuple[Acknowledgement, ...] = ()
     """Orders to forget that came since the last step."""
     gone: frozenset[str] = frozenset()
     """Machines that are forgotten since this step."""
-    _new: list[Clear] = field(default_factory=list)
+    _new: list[Acknowledgement] = field(default_factory=list)
     _idents: tuple[tuple[str, ...], ...] = ()
     _mine: bool = False
     _at: int = NEVER
@@ -90,15 +90,15 @@ class Orders:
             machine, _, code, device, message = (column[at] for column in columns)
             time = int(rows.time[at])
             if code == CLEAR:
-                self._clear(Clear(time, machine, device or None, message))
+                self._clear(Acknowledgement(time, machine, device or None, message))
             elif code == ACK:
-                self.acks[machine, device or None] = Clear(time, machine, device or None, message)
+                self.acks[machine, device or None] = Acknowledgement(time, machine, device or None, message)
             elif code == MAINTENANCE:
                 self._maintain(machine, _maintenance(rows, int(at), message))
             elif code == END:
                 self._maintain(machine, Maintenance(time, time, message, given=time))
 
-    def _clear(self, order: Clear) -> None:
+    def _clear(self, order: Acknowledgement) -> None:
         if order.time > self.cleared.get((order.machine, order.device), NEVER):
             self.cleared[order.machine, order.device] = order.time
             self._new.append(order)
@@ -108,7 +108,7 @@ class Orders:
         if before is None or order.given >= before.given:
             self.periods[machine] = order
 
-    def acknowledged(self, machine: str, device: str | None, said: int) -> Clear | None:
+    def acknowledged(self, machine: str, device: str | None, said: int) -> Acknowledgement | None:
         """The acknowledgement of what was `said` (Unix ns) of a device; none of what is worse, or back, since."""
         mine = (self.acks.get((machine, one)) for one in {None, device})
         return max((ack for ack in mine if ack and ack.time >= said), key=lambda ack: ack.time, default=None)
@@ -148,20 +148,20 @@ class Orders:
         return f"was cleared by the operator{_because(covered[-1].reason)}" if covered else ""
 
 
-def orders_in(events: Rows, now: int) -> Orders:
+def orders_in(events: Rows, now: int) -> OperatorState:
     """The orders that hold at `now` (Unix ns), as the rows of the table `event` say."""
-    orders = Orders()
+    orders = OperatorState()
     orders.feed(events)
     orders.turn(now)
     return orders
 
 
-def in_maintenance(orders: Orders) -> dict[str, Maintenance]:
+def in_maintenance(orders: OperatorState) -> dict[str, Maintenance]:
     """Machines in maintenance now."""
     return {name: orders.periods[name] for name in sorted(orders.idle)}
 
 
-def planned(orders: Orders, now: int) -> dict[str, Maintenance]:
+def planned(orders: OperatorState, now: int) -> dict[str, Maintenance]:
     """Machines not in maintenance at `now` (Unix ns) for which one is still to come."""
     later = {name: period for name, period in orders.periods.items() if period.ends() > now}
     return {name: later[name] for name in sorted(later.keys() - orders.idle)}

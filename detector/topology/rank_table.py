@@ -49,7 +49,7 @@ class Left:
 
 
 @dataclass(slots=True)
-class Ranks:
+class RankTable:
     """The newest reading of each (machine, gpu, slot); arrays over series."""
 
     number: dict[tuple[str, ...], int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.stats.arrays import Ints
-from detector.topology.rank_table import Left, Ranks
+from detector.topology.rank_table import Left, RankTable
 from store.schema.time import NEVER, SECOND
 
 UNKNOWN = -1
@@ -61,7 +61,7 @@ class Roles:
         self.alike = {name: role for name, role in (self.alike | groups).items() if role != UNKNOWN}
         return before != self.alike
 
-    def look(self, now: int, ranks: Ranks) -> bool:
+    def look(self, now: int, ranks: RankTable) -> bool:
         """Learn from how the ranks stand at `now` (Unix ns), now and then; whether somebody's role is another."""
         if now - self.looked_at < _LOOK_NS:
             return False
@@ -86,7 +86,7 @@ class Roles:
         self.process = {who: role for who, role in self.process.items() if who[0] in machines}
         self.machine = {name: role for name, role in self.machine.items() if name in machines}
 
-    def _learn(self, there: Ints, ranks: Ranks) -> bool:
+    def _learn(self, there: Ints, ranks: RankTable) -> bool:
         people, person = np.unique(ranks.process[there], return_inverse=True)
         comms, comm = np.unique(ranks.code[there], return_inverse=True)
         piped = np.isin(comms, self.pipes)[comm]
@@ -101,7 +101,7 @@ class Roles:
         part[np.bincount(person[small], minlength=len(people)) == 0] = UNKNOWN
         return self._note(people, np.where(np.isin(task, task[stage >= 0]), stage, part), ranks)
 
-    def _note(self, people: Ints, role: Ints, ranks: Ranks) -> bool:
+    def _note(self, people: Ints, role: Ints, ranks: RankTable) -> bool:
         """Write down the roles of processes, and of their machines; whether any is another."""
         idents, machines = list(ranks.processes), list(ranks.machines)
         process = {idents[at]: one for at, one in zip(people.tolist(), role.tolist(), strict=True)}
@@ -115,7 +115,7 @@ class Roles:
         return bool(changed)
 
 
-def _there(now: int, ranks: Ranks) -> Ints:
+def _there(now: int, ranks: RankTable) -> Ints:
     """Series of processes that were read not long ago, but for communicators that their process has no more."""
     seen = ranks.times["seen"][: len(ranks.number)]
     process = ranks.process[: len(seen)]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.timeseries.rows import Rows
-from detector.topology.maintenance import Orders
-from detector.topology.rank_table import Ranks
+from detector.topology.maintenance import OperatorState
+from detector.topology.rank_table import RankTable
 from detector.topology.roles import Roles
 from store.schema.time import NEVER
 
@@ -30,7 +30,7 @@ class Tasks:
     comm_seen: dict[str, int] = field(default_factory=dict)
     """When each communicator was last read, Unix ns."""
     seen: set[str] = field(default_factory=set)
-    orders: Orders = field(default_factory=Orders)
+    orders: OperatorState = field(default_factory=OperatorState)
     """A machine in maintenance works for no task."""
     roles: Roles = field(default_factory=Roles)
     version: int = 0
@@ -75,7 +75,7 @@ class Tasks:
         """Begin the step at `now` (Unix ns), all rows of which are fed."""
         self.version += self.orders.turn(now)
 
-    def learn_roles(self, now: int, ranks: Ranks) -> None:
+    def learn_roles(self, now: int, ranks: RankTable) -> None:
         """Learn what each rank does in its task from how the ranks stand at `now` (Unix ns)."""
         self.version += self.roles.look(now, ranks)
 

@@ -15,7 +15,7 @@ from cli.terminal import console, progress, say, say_json
 if TYPE_CHECKING:
     from detector.calibration import Calibration
     from detector.config import Config
-    from detector.evaluation.calibrate import Excursions
+    from detector.evaluation.calibrate import ExcursionPeaks
 
 
 def calibrate(
@@ -55,7 +55,7 @@ def _recordings(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[dict[str, Excursions]]:
+def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[dict[str, ExcursionPeaks]]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 

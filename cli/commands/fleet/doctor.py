@@ -73,7 +73,7 @@ def doctor(
 def _sources(settings: Settings) -> Iterator[Finding]:
     """Open each source as the agent does, read it once, and put probes on what runs now, for a moment."""
     from agent.config import SOURCES
-    from agent.context import NothingThereError
+    from agent.context import SourceUnavailableError
     from agent.sampling import loop
     from agent.sampling.reader import Reader
 
@@ -86,7 +86,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
                 continue
             try:
                 reader.workers.append(loop.open_worker(context, name))
-            except (NothingThereError, OSError, ValueError) as error:
+            except (SourceUnavailableError, OSError, ValueError) as error:
                 yield _blocked(f"source {name}", str(error))
         batch = loop.read_once(reader, time.time_ns(), settings.agent.name, LOOK_S)
         nothing = {worker.name: getattr(worker.source, "nothing", "") for worker in reader.workers}

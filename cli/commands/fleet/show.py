@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from detector.explain.difference import Moved
+    from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
-    from detector.explain.iteration_time import Irregular
+    from detector.explain.iteration_time import IterationAnomaly
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
 _WIDTH, _LEAST, _BESIDE, _FIGURES = 32, 12, 96, 57
@@ -120,7 +120,7 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
     }
 
 
-def _moved_json(moved: Moved) -> dict[str, Any]:
+def _moved_json(moved: MetricShift) -> dict[str, Any]:
     low, mid, high = ([rounded(value) for value in row] for row in moved.band.tolist())
     return {
         "metric": moved.key,
@@ -141,7 +141,7 @@ def _moved_json(moved: Moved) -> dict[str, Any]:
     }
 
 
-def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: str) -> None:
+def draw(one: Told, explained: Explanation, pace: tuple[IterationAnomaly, ...], place: str) -> None:
     """Print it for people."""
     from rich.text import Text
 
@@ -222,7 +222,7 @@ def folded(name: str, width: int) -> list[str]:
     return lines
 
 
-def sparks(moved: Moved, most: int = _WIDTH) -> Text:
+def sparks(moved: MetricShift, most: int = _WIDTH) -> Text:
     """Two lines of `most` blocks: the machine, marked where it leaves its peers' band, above the peers' median."""
     from rich.text import Text
 

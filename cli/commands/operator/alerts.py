@@ -16,7 +16,7 @@ from detector.alerts.alert import sample
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
-    from detector.alerts.delivery_log import Ledger
+    from detector.alerts.delivery_log import DeliveryLog
 
 app = typer.Typer(help="Say where alerts go and whether they get there.", no_args_is_help=True)
 
@@ -60,12 +60,12 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
 ) -> None:
     """Show what became of the alerts, sink by sink, as the detector on this machine has counted it."""
-    from detector.alerts.delivery_log import read_ledger
+    from detector.alerts.delivery_log import read_delivery_log
     from detector.alerts.registry import folder_of
 
     settings = read_settings(config)
     folder = folder_of(settings.alerts, store or settings.store)
-    ledgers = {name: read_ledger(folder / f"{name}.json") for name in settings.alerts.sinks}
+    ledgers = {name: read_delivery_log(folder / f"{name}.json") for name in settings.alerts.sinks}
     if json:
         typer.echo(
             text.dumps({name: text.loads(ledger.packed()) if ledger else None for name, ledger in ledgers.items()})
@@ -75,7 +75,7 @@ def show(
         typer.echo(f"{name}: {_words(ledger) if ledger else f'nothing yet in {folder}'}")
 
 
-def _words(ledger: Ledger) -> str:
+def _words(ledger: DeliveryLog) -> str:
     counts = ("delivered", "failed", "refused", "dropped", "hung")
     said = ", ".join(f"{getattr(ledger, name)} {name}" for name in counts)
     return f"{said}, {len(ledger.told)} open" + (f"; the last failure: {ledger.error}" if ledger.error else "")

@@ -23,7 +23,7 @@ from store.schema.contract import Store, StoreError
 from store.schema.sample import Batch, Sample, Value
 
 if TYPE_CHECKING:
-    from detector.topology.maintenance import Maintenance, Orders
+    from detector.topology.maintenance import Maintenance, OperatorState
 
 _INCIDENT = re.compile(r"#?\d+|\d[^/]*/.+|[0-9a-f]{16}", re.DOTALL)
 """A number, TIME/MACHINE, or the key of an alert."""
@@ -169,7 +169,7 @@ def _ending(store: Store, names: list[str]) -> list[str]:
     return found
 
 
-def _orders(store: Store) -> Orders:
+def _orders(store: Store) -> OperatorState:
     return said_of(store, time.time_ns())[0]
 
 

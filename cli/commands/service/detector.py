@@ -31,7 +31,7 @@ def detector(
     ] = None,
 ) -> None:
     """Compare the machines and keep verdicts in the store until told to stop (SIGTERM or Ctrl-C)."""
-    from detector.alerts.open import open_desk
+    from detector.alerts.open import open_dispatcher
     from detector.service import runner  # numpy and the detector, which the agent's process must not load
     from detector.service.single_instance import alone
 
@@ -44,7 +44,7 @@ def detector(
     with (
         closing(open_signed(where, True, settings)) as place,
         alone(settings.alerts, where),
-        closing(open_desk(settings.alerts, where, told)) as desk,
+        closing(open_dispatcher(settings.alerts, where, told)) as desk,
     ):
         log.info("judging what comes into %s", where)
         if cluster is None:

@@ -27,7 +27,7 @@ def up(
     """Run agent, detector and store on this machine until Ctrl-C, and show what they see."""
     from cli.queries.fleet_status import standing
     from cli.views.live_table import picture
-    from detector.alerts.open import open_desk
+    from detector.alerts.open import open_dispatcher
     from detector.service.runner import Runner
     from detector.service.single_instance import alone
     from store.schema.time import SECOND
@@ -42,7 +42,7 @@ def up(
     with (
         closing(open_signed(place, True, settings)) as kept,
         alone(settings.alerts, place),
-        closing(open_desk(settings.alerts, place, settings.influxdb, but="log")) as desk,
+        closing(open_dispatcher(settings.alerts, place, settings.influxdb, but="log")) as desk,
         picture() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from detector.alerts.alert import BLIND, Alert, LaterError, RefusedError, Sink
+from detector.alerts.alert import BLIND, Alert, RefusedError, RetryLaterError, Sink
 from detector.model.verdict import Level
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class Command(Sink):
                 )
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
-                raise LaterError(f"{words[0]} cannot be run: {why}") from error
+                raise RetryLaterError(f"{words[0]} cannot be run: {why}") from error
             code = self._wait(process)
             said.seek(0)
             output = " ".join(said.read(_OUTPUT_BYTES).decode(errors="replace").split())
@@ -177,7 +177,7 @@ class Command(Sink):
         )
         if code != 0:
             how = f"took longer than {self.config.timeout_seconds:g} s" if code is None else f"ended with code {code}"
-            raise LaterError(f"{words[0]} {how} for {alert.verdict.machine}: {output[:200] or 'it said nothing'}")
+            raise RetryLaterError(f"{words[0]} {how} for {alert.verdict.machine}: {output[:200] or 'it said nothing'}")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
         """The exit code; None where it had to be killed."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from detector.alerts.alert import Alert, LaterError, Sink
+from detector.alerts.alert import Alert, RetryLaterError, Sink
 from detector.alerts.http_post import Address, address_of, checked
 from store.config_checks import refuse_outside
 
@@ -65,4 +65,4 @@ class Heartbeat(Sink):
         if self.to is not None:
             answer = self.to.get()
             if not answer.good:
-                raise LaterError(f"{self.to.place} answers {answer.status}", answer.rest_s)
+                raise RetryLaterError(f"{self.to.place} answers {answer.status}", answer.rest_s)

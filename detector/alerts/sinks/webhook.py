@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from detector.alerts.alert import Alert, LaterError, RefusedError, Sink
+from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
 from detector.alerts.forms import FORMS
 from detector.alerts.http_post import Address, address_of, checked
 from detector.model.verdict import Level
@@ -85,4 +85,4 @@ class Webhook(Sink):
             raise RefusedError(reason)
         if answer.status in (301, 302, 307, 308, 401, 403, 404):
             reason += "; are alerts.webhook.url and token_file right?"
-        raise LaterError(reason, answer.rest_s)
+        raise RetryLaterError(reason, answer.rest_s)

@@ -12,7 +12,7 @@ from detector.config import Config
 from detector.model.text import subject
 from detector.model.verdict import Verdict
 from detector.timeseries.rows import Rows
-from detector.topology.maintenance import OPERATOR, Orders
+from detector.topology.maintenance import OPERATOR, OperatorState
 from detector.topology.tasks import Tasks
 from store.schema.time import SECOND
 
@@ -38,7 +38,7 @@ class Fact:
 
 
 @dataclass(slots=True)
-class Facts:
+class EventState:
     """What is held against whom."""
 
     held: dict[Key, Fact] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Facts:
     _idents: tuple[tuple[str, ...], ...] = ()
     _special: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
-    def feed(self, rows: Rows, orders: Orders) -> None:
+    def feed(self, rows: Rows, orders: OperatorState) -> None:
         """Learn from rows of the table `event`; what the operator has forgiven counts no more."""
         for (machine, device, code), time, (severity, message) in self._telling(rows):
             if time <= orders.forgiven(machine, device or None):
@@ -102,7 +102,7 @@ class Facts:
             if len(together) == 1 and time - min(t for _, t in leavers) <= grace:
                 self._hold((machine, device, EXIT), time, message)
 
-    def fade(self, now: int, orders: Orders, config: Config) -> None:
+    def fade(self, now: int, orders: OperatorState, config: Config) -> None:
         """Let go of what happened long ago, unless its cause lasts, and of what the operator has forgiven."""
         oldest = now - int(config.forget_s * SECOND)
         self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}

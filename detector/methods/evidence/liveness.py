@@ -23,7 +23,7 @@ NOT_LIFE = ("event", "verdict", "task")
 
 
 @dataclass(slots=True)
-class Life:
+class Liveness:
     """When each machine was last heard of; arrays over machines and devices."""
 
     number: dict[Entity, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Life:
         self.seen[mine] = np.maximum(self.seen[mine], until)
 
 
-def silent(life: Life, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
+def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
     """A verdict on each machine or device without a row for long, while its peers in the task go on."""
     count = len(life.number)
     known = life.period[:count][life.period[:count] > 0]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from detector.config import Config
-from detector.methods.evidence.events import DOWN, READABLE, Facts
-from detector.methods.evidence.liveness import NOT_LIFE, Life, silent
+from detector.methods.evidence.events import DOWN, READABLE, EventState
+from detector.methods.evidence.liveness import NOT_LIFE, Liveness, silent
 from detector.methods.evidence.rules import RULES, Rule, boards, in_words, resting
-from detector.methods.evidence.state_table import NO_TASK, Board
+from detector.methods.evidence.state_table import NO_TASK, StateTable
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools, Ints, grown
 from detector.timeseries.rows import Rows
@@ -29,7 +29,7 @@ _BOOT = "context_switches_total"
 class Watch:
     """The rules of one table and how far each has come; arrays [rule, entity]."""
 
-    board: Board
+    board: StateTable
     rules: tuple[Rule, ...]
     since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """When its condition began; NEVER while it is not met."""
@@ -131,12 +131,12 @@ class Evidence:
     """The method and its memory."""
 
     config: Config
-    life: Life = field(default_factory=Life)
-    facts: Facts = field(default_factory=Facts)
+    life: Liveness = field(default_factory=Liveness)
+    facts: EventState = field(default_factory=EventState)
     watches: dict[str, Watch] = field(
         default_factory=lambda: {table: Watch(board, RULES[table]) for table, board in boards().items()}
     )
-    boot: Board = field(default_factory=lambda: Board("host", (_BOOT,), (_BOOT,), _BOOT))
+    boot: StateTable = field(default_factory=lambda: StateTable("host", (_BOOT,), (_BOOT,), _BOOT))
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new; every hard fact that stands and every silence is a finding."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.methods.evidence.state_table import NO_TASK, Board
+from detector.methods.evidence.state_table import NO_TASK, StateTable
 from detector.model.text import quantity, subject
 from detector.model.verdict import Level
 from detector.stats.arrays import Bools, Floats, Ints
@@ -28,7 +28,7 @@ QUIET_S = 30.0
 BUSY = 0.2
 _THERMAL, _BRAKE = 0x40, 0x80  # NVML clock event reasons that hardware gives
 
-Test = Callable[[Board, str, int], Bools]
+Test = Callable[[StateTable, str, int], Bools]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Rule:
     """Whether it speaks against a machine only while few show it: many at once are the network or the task."""
 
 
-def marked(board: Board, column: str, now: int) -> Bools:
+def marked(board: StateTable, column: str, now: int) -> Bools:
     """It reads more than what is forgiven; what was last read counts until something else is read."""
     at = board.row(column)
     found: Bools = board.value[at] > board.base[at]
     return found
 
 
-def repeats(board: Board, column: str, now: int) -> Bools:
+def repeats(board: StateTable, column: str, now: int) -> Bools:
     """It happened twice within some minutes, the last time not long ago."""
     at = board.row(column)
     near = now - board.last[at] <= QUIET_S * SECOND
@@ -64,19 +64,19 @@ def repeats(board: Board, column: str, now: int) -> Bools:
     return found
 
 
-def down(board: Board, column: str, now: int) -> Bools:
+def down(board: StateTable, column: str, now: int) -> Bools:
     """It reads zero, and was not always so or is not so on its peers."""
     value = board.now(column, now)
     found: Bools = (value == 0) & ((board.peak[board.row(column)] > 0) | less_by_name(board, value))
     return found
 
 
-def less(board: Board, column: str, now: int) -> Bools:
+def less(board: StateTable, column: str, now: int) -> Bools:
     """It reads less than its peers of the same task agree upon."""
     return lacks(board.now(column, now), board.task)
 
 
-def less_under_load(board: Board, column: str, now: int) -> Bools:
+def less_under_load(board: StateTable, column: str, now: int) -> Bools:
     """The same of a GPU at work: at rest its links slow down to save power."""
     duty, power = board.now("duty_cycle_ratio", now), board.now("power_watts", now)
     known = power[~np.isnan(power)]
@@ -85,13 +85,13 @@ def less_under_load(board: Board, column: str, now: int) -> Bools:
     return lacks(np.where(busy, board.now(column, now), np.nan), board.task)
 
 
-def slower_port(board: Board, column: str, now: int) -> Bools:
+def slower_port(board: StateTable, column: str, now: int) -> Bools:
     """A port that is up has a lower rate than the ports of its name on the peers."""
     up = board.now("link_up", now) != 0  # unknown is taken for up
     return less_by_name(board, np.where(up, board.now(column, now), np.nan))
 
 
-def quiet(board: Board, column: str, now: int) -> Bools:
+def quiet(board: StateTable, column: str, now: int) -> Bools:
     """Nothing flows in either direction any more, while it does through the ports of its name on the peers."""
     at = [board.row(name) for name in ("transmit_bytes_total", "receive_bytes_total")]
     last = board.last[at].max(0)
@@ -101,21 +101,21 @@ def quiet(board: Board, column: str, now: int) -> Bools:
     return found
 
 
-def failing(board: Board, column: str, now: int) -> Bools:
+def failing(board: StateTable, column: str, now: int) -> Bools:
     """It reads zero where its peers do not."""
     value = board.now(column, now)
     found: Bools = (value == 0) & lacks(value, board.name)
     return found
 
 
-def slowed(board: Board, column: str, now: int) -> Bools:
+def slowed(board: StateTable, column: str, now: int) -> Bools:
     """The GPU's own protection holds its clocks down: not the power limit, which is usual under load."""
     bits = np.nan_to_num(board.now(column, now), posinf=0.0).astype(np.int64)
     found: Bools = bits & (_THERMAL | _BRAKE) != 0
     return found
 
 
-def resting(gpus: Board, now: int) -> frozenset[str]:
+def resting(gpus: StateTable, now: int) -> frozenset[str]:
     """Machines all of whose GPUs are known to be at rest: spare ones, or done with their task."""
     duty = gpus.now("duty_cycle_ratio", now)[: len(gpus.entities)]
     most = np.full(int(gpus.machine.max(initial=0)) + 1, np.nan)
@@ -123,7 +123,7 @@ def resting(gpus: Board, now: int) -> frozenset[str]:
     return frozenset(gpus.entities[at][0] for at in np.flatnonzero(most[gpus.machine[: len(duty)]] < BUSY))
 
 
-def less_by_name(board: Board, value: Floats) -> Bools:
+def less_by_name(board: StateTable, value: Floats) -> Bools:
     """Less than the ports of the same name; but names may be dealt out differently, so the machine must lack it too."""
     mine = board.task != NO_TASK
     size = int(board.machine.max(initial=0)) + 1
@@ -222,17 +222,17 @@ _ONLY = {"source": ("gpu", "rdma")}
 _ACTIONS = ("none", "reset the GPU", "reboot the machine", "drain peer-to-peer traffic", "drain, then reset the GPU")
 
 
-def boards() -> dict[str, Board]:
+def boards() -> dict[str, StateTable]:
     """By table, a board for each that has rules. The driver counts energy since it was loaded or the GPU was reset."""
     found = {}
     for table, rules in RULES.items():
         columns = tuple(dict.fromkeys([*(rule.column for rule in rules), *_BESIDE.get(table, ())]))
         begins = _ENERGY if _ENERGY in columns else ""
-        found[table] = Board(table, columns, ("link_up", _ENERGY), begins, _ONLY.get(table))
+        found[table] = StateTable(table, columns, ("link_up", _ENERGY), begins, _ONLY.get(table))
     return found
 
 
-def in_words(rule: Rule, board: Board, entity: int, now: int) -> str:
+def in_words(rule: Rule, board: StateTable, entity: int, now: int) -> str:
     """What a rule says of an entity, with the readings of both sides."""
     at = board.row(rule.column)
     value, base = board.value[at, entity], board.base[at, entity]

@@ -25,7 +25,7 @@ _FILLS = {"value": np.nan, "base": np.nan, "peak": np.nan, "since": NEVER, "last
 
 
 @dataclass(slots=True)
-class Board:
+class StateTable:
     """Arrays [column, entity]; an entity is a row's identity: a machine, a GPU, a port, a source."""
 
     table: str

@@ -28,7 +28,7 @@ from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.grouped import middle
 from detector.timeseries.live_window import Window
 from detector.timeseries.rows import Rows
-from detector.topology.maintenance import Clear
+from detector.topology.maintenance import Acknowledgement
 from detector.topology.tasks import Tasks
 from store.schema.catalogue import TABLES
 from store.schema.time import SECOND
@@ -65,7 +65,7 @@ class Peers:
             findings += [finding for finding in self._fused(panel, now) if finding.verdict.machine not in known]
         return _by_machine(findings)
 
-    def _forget(self, order: Clear) -> None:
+    def _forget(self, order: Acknowledgement) -> None:
         for panel in self.panels.values():
             for streaks in (panel.streaks, panel.fusion.streaks):
                 count = streaks.evidence.shape[-1]

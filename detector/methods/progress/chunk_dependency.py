@@ -22,7 +22,7 @@ _MANY = 0.25  # links at once, as a share of the processes: then it is the netwo
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class RootCause:
     """Where a standstill comes from; places in the arrays that were given."""
 
     at: int
@@ -36,7 +36,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class ChunkWaitGraph:
     """What the ranks of communicators that stand still wait for; arrays over (communicator, rank)."""
 
     comm: Ints
@@ -50,12 +50,12 @@ class Chunks:
     unoffered: NDArray[np.bool_]
     """Whether the GPU has offered nothing more to send."""
 
-    def root(self) -> Root | None:
+    def root(self) -> RootCause | None:
         """Who holds up the rest; None where the states do not tell."""
         sending = np.flatnonzero((self.sends_to >= 0) | (self.sends_to == SOMEBODY))
         return self._link(sending) if len(sending) else self._gpu()
 
-    def _link(self, sending: Ints) -> Root | None:
+    def _link(self, sending: Ints) -> RootCause | None:
         """The end that most of the links that are held up have in common; of two alike, the sender."""
         peer = self._places(sending, self.sends_to[sending])
         ends = self.process[sending], np.where(peer == NOBODY, NOBODY, self.process[peer])
@@ -71,11 +71,11 @@ class Chunks:
             return None
         mine = np.flatnonzero(ends[0] == worst)
         if len(mine):
-            return Root(int(sending[mine[0]]), int(peer[mine[0]]), "link", False, count)
+            return RootCause(int(sending[mine[0]]), int(peer[mine[0]]), "link", False, count)
         other = int(np.flatnonzero(ends[1] == worst)[0])
-        return Root(int(peer[other]), int(sending[other]), "link", True, count)
+        return RootCause(int(peer[other]), int(sending[other]), "link", True, count)
 
-    def _gpu(self) -> Root | None:
+    def _gpu(self) -> RootCause | None:
         """The one process that is waited for, or owes data, and in none of its communicators waits for data itself."""
         waiting = np.flatnonzero(self.receives_from >= 0)
         wanted = self._places(waiting, self.receives_from[waiting])
@@ -85,7 +85,7 @@ class Chunks:
         roots = wanted[free[self.process[wanted]] & self.pending[wanted]]
         if len(np.unique(self.process[roots])) != 1:
             return None
-        return Root(int(roots[0]), NOBODY, "gpu", False, 0)
+        return RootCause(int(roots[0]), NOBODY, "gpu", False, 0)
 
     def _places(self, asking: Ints, wanted: Floats) -> Ints:
         """The places of the ranks that those at `asking` wait for, each in its own communicator."""

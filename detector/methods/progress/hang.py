@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.methods.progress.chunk_dependency import NOBODY, Chunks, Root
+from detector.methods.progress.chunk_dependency import NOBODY, ChunkWaitGraph, RootCause
 from detector.methods.progress.rank_progress import Standing
-from detector.model.operations import is_paired, named
+from detector.model.operations import is_point_to_point, named
 from detector.model.text import subject
 from detector.model.verdict import Level, Verdict
 from detector.stats.arrays import Ints
-from detector.topology.rank_table import Ranks, told
+from detector.topology.rank_table import RankTable, told
 from store.schema.time import SECOND
 
 
@@ -28,19 +28,19 @@ class Hang:
     """What can be said of the ranks as they stand at `now` (Unix ns); verdicts name no task yet."""
 
     now: int
-    ranks: Ranks
+    ranks: RankTable
     standing: Standing
     idents: list[tuple[str, ...]]
     sure_s: float
     """Seconds after which a rank that all others wait for is critical."""
 
-    def never_entered(self) -> list[Verdict]:
+    def missing_ranks(self) -> list[Verdict]:
         """Ranks that are behind the others of their communicator and wait for nobody."""
         standing = self.standing
         front = np.full(standing.comm.max() + 1, -np.inf)
         np.maximum.at(front, standing.comm, np.nan_to_num(standing.lead, nan=-np.inf))
         lag = front[standing.comm] - standing.lead
-        paired = np.isin(standing.comm, standing.comm[is_paired(self._names())])
+        paired = np.isin(standing.comm, standing.comm[is_point_to_point(self._names())])
         root = standing.stuck & ~paired & (lag >= 1) & ~standing.waits
         out = []
         for comm in np.unique(standing.comm[root]):
@@ -60,10 +60,10 @@ class Hang:
             if not len(mine):
                 continue
             mine = mine[standing.lead[mine] == np.nanmax(standing.lead[mine])]
-            if len(set(names[mine])) < 2 or is_paired(names[mine]).any() or "" in names[mine]:
+            if len(set(names[mine])) < 2 or is_point_to_point(names[mine]).any() or "" in names[mine]:
                 continue
             # Two ranks alone cannot outvote each other: communicators of the same size vote with them.
-            alike = (ranks == ranks[mine[0]]) & ~is_paired(names) & (names != "")
+            alike = (ranks == ranks[mine[0]]) & ~is_point_to_point(names) & (names != "")
             voters = mine if len(mine) > 2 or np.isnan(ranks[mine[0]]) else np.flatnonzero(alike)
             (usual, most), *others = Counter(names[voters].tolist()).most_common()
             odd = [int(at) for at in mine if names[at] != usual]
@@ -71,7 +71,7 @@ class Hang:
                 out += [self._differing(at, usual) for at in odd]
         return out
 
-    def held_up(self, team: Ints) -> list[Verdict]:
+    def blocked_transfers(self, team: Ints) -> list[Verdict]:
         """Of each team in which all have entered and nothing moves: where the states of the chunks point.
 
         `team` is each series' team, -1: none to be judged.
@@ -81,7 +81,7 @@ class Hang:
         for one in np.unique(team[standing.stuck & (team >= 0)]):
             mine = np.flatnonzero((team == one) & standing.stuck)
             place = standing.place[mine]
-            chunks = Chunks(
+            chunks = ChunkWaitGraph(
                 standing.comm[mine],
                 standing.process[mine],
                 floats["rank"][place],
@@ -136,7 +136,7 @@ class Hang:
         )
         return self._verdict(at, "operation", 1.0, "crit", message)
 
-    def _blocked(self, at: int, other: int | None, root: Root) -> Verdict:
+    def _blocked(self, at: int, other: int | None, root: RootCause) -> Verdict:
         standing = self.standing
         if root.side == "gpu":
             column, what = "waits_for_gpu", "has all the data it needs, but its GPU offers nothing to send on"

@@ -11,7 +11,7 @@ from detector.stats.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class LiveRanks:
     """The live series; arrays over them, and over their processes."""
 
     live: Ints

@@ -14,15 +14,15 @@ import numpy as np
 
 from detector.config import Config
 from detector.methods.progress.hang import Hang, who
-from detector.methods.progress.live_ranks import Crowd
-from detector.methods.progress.rank_progress import Standing, standing_of
-from detector.methods.progress.slowdown import SURE, Culprits, Suspect, sentences
-from detector.methods.progress.straggler import LATE, Late, Lateness
+from detector.methods.progress.live_ranks import LiveRanks
+from detector.methods.progress.rank_progress import Standing, rank_progress
+from detector.methods.progress.slowdown import SURE, SlowdownAttribution, Suspect, sentences
+from detector.methods.progress.straggler import LATE, Straggler, StragglerDetector
 from detector.model.text import subject
 from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.arrays import Ints
 from detector.timeseries.rows import Rows
-from detector.topology.rank_table import Left, Ranks
+from detector.topology.rank_table import Left, RankTable
 from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
@@ -35,9 +35,9 @@ class Progress:
     """The method and its memory."""
 
     config: Config
-    series: Ranks = field(default_factory=Ranks)
-    lateness: Lateness = field(default_factory=Lateness)
-    culprits: Culprits = field(default_factory=Culprits)
+    series: RankTable = field(default_factory=RankTable)
+    lateness: StragglerDetector = field(default_factory=StragglerDetector)
+    culprits: SlowdownAttribution = field(default_factory=SlowdownAttribution)
     teams: list[str] = field(default_factory=list)
     team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Of each machine of `series`, its task, a place in `teams`; -1: none."""
@@ -52,7 +52,7 @@ class Progress:
             self.series.note_losses(sources)
         if new is not None and len(new.time) and "comm" in new.texts and "operations_total" in new.metrics:
             self.series.feed(new)
-        standing = standing_of(now, self.series, self.config)
+        standing = rank_progress(now, self.series, self.config)
         if standing is None:
             return []
         idents = list(self.series.number)
@@ -60,10 +60,10 @@ class Progress:
         if not standing.stuck.any():
             return late
         hang = Hang(now, self.series, standing, idents, self.config.sure_s)
-        findings = _hard([*hang.never_entered(), *hang.wrong_collective()], tasks)
+        findings = _hard([*hang.missing_ranks(), *hang.wrong_collective()], tasks)
         known = [self.teams.index(finding.verdict.task) for finding in findings]
         team = self.team[self.series.machine[self.series.process[standing.place]]]
-        return findings + _hard(hang.held_up(np.where(np.isin(team, known), -1, team)), tasks) + late
+        return findings + _hard(hang.blocked_transfers(np.where(np.isin(team, known), -1, team)), tasks) + late
 
     def let_go(self, before: int) -> Left | None:
         """Forget ranks not read since `before` (Unix ns); what is left of them, None: all."""
@@ -84,7 +84,7 @@ class Progress:
         moved = np.full(len(self.teams) + 1, NEVER)  # the last one is of those that work for no task
         np.maximum.at(moved, team[standing.process], ranks.times["moved"][standing.place])
         running = now - moved[team] <= _MOVES_NS + _MOVES_PERIODS * ranks.period
-        crowd = Crowd(standing.place, standing.comm, standing.process, seat, machine, team, running)
+        crowd = LiveRanks(standing.place, standing.comm, standing.process, seat, machine, team, running)
         caution = self.config.caution_of("progress")
         found = self.lateness.judge(now, ranks, crowd, caution)
         suspects = self.culprits.judge(now, ranks, crowd, caution)
@@ -110,7 +110,7 @@ class Progress:
         number = {name: at for at, name in enumerate(self.teams)}
         self.team = np.array([-1 if name is None else number[name] for name in names], np.int64)
 
-    def _standing_out(self, now: int, late: Late, ident: tuple[str, ...], task: str) -> Finding:
+    def _standing_out(self, now: int, late: Straggler, ident: tuple[str, ...], task: str) -> Finding:
         machine, device = who(ident)
         share = f"worst of its task in {100 * late.share:.0f} % of the looks since then"
         if late.signal == LATE:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detector.attribution.features import DELTA
-from detector.methods.progress.live_ranks import Crowd
+from detector.attribution.features import IRREGULAR_RATIO
+from detector.methods.progress.live_ranks import LiveRanks
 from detector.stats.arrays import Bools, Floats, Ints, grown
 from detector.stats.grouped import middle_of
-from detector.topology.rank_table import Left, Ranks
+from detector.topology.rank_table import Left, RankTable
 from store.schema.time import SECOND
 
 LOOKS, HOST = 0, 1
@@ -73,7 +73,7 @@ class Durations:
             setattr(self, name, getattr(self, name)[..., series])
         self.iteration, self.known = self.iteration[people], self.known[people]
 
-    def turn(self, now: int, ranks: Ranks, crowd: Crowd) -> Window | None:
+    def turn(self, now: int, ranks: RankTable, crowd: LiveRanks) -> Window | None:
         """Take in what was read since; what a window says that ends at `now` (Unix ns), None where none does."""
         self._fit(len(ranks.number), int(crowd.seat.max()) + 1)
         self._gather(ranks, crowd)
@@ -92,7 +92,7 @@ class Durations:
             setattr(self, name, grown(getattr(self, name), (WITNESSES, series), 0.0))
         self.iteration, self.known = grown(self.iteration, (people,), 0.0), grown(self.known, (people,), 0.0)
 
-    def _gather(self, ranks: Ranks, crowd: Crowd) -> None:
+    def _gather(self, ranks: RankTable, crowd: LiveRanks) -> None:
         live = crowd.live
         anew = live[self.comm[live] != ranks.code[live]]
         self.comm[anew], self.age[:, anew], self.seen[anew] = ranks.code[anew], 0.0, 0
@@ -107,14 +107,14 @@ class Durations:
             self.span[witness, live[usable]] += seconds[usable]
         self.seen[live], self.blocked[live] = ranks.times["seen"][live], blocked
 
-    def _close(self, ranks: Ranks, crowd: Crowd, seconds: float) -> Window:
+    def _close(self, ranks: RankTable, crowd: LiveRanks, seconds: float) -> Window:
         """Compare the window with what is usual, then learn from it."""
         live, seat = crowd.live, crowd.seat
         iteration = _told(ranks.floats["iteration"][live], crowd)
         usable = crowd.running & (iteration > 0)
         usual = self.iteration[seat].copy()
         longer = middle_of(np.where(usable & (self.known[seat] >= _WARM), iteration - usual, np.nan), crowd.task)
-        irregular = longer > (DELTA - 1) * middle_of(usual, crowd.task)
+        irregular = longer > (IRREGULAR_RATIO - 1) * middle_of(usual, crowd.task)
         whole = (self.span[:, live] >= _WHOLE * seconds) & usable[crowd.process]
         per_second = self.flight[:, live] / np.where(whole, self.span[:, live], np.nan)
         elapsed = per_second * iteration[crowd.process]
@@ -142,7 +142,7 @@ def _pace(age: Floats, irregular: Bools) -> Floats:
     return np.where(irregular & (age >= _WARM), 1 / _NORM_WRONG, 1 / np.minimum(age + 1, _NORM))
 
 
-def _told(iteration: Floats, crowd: Crowd) -> Floats:
+def _told(iteration: Floats, crowd: LiveRanks) -> Floats:
     """[process]: what it says an iteration takes; all its series say the same, or nothing. NaN where none does."""
     most = np.full(len(crowd.seat), np.nan)
     np.fmax.at(most, crowd.process, iteration)

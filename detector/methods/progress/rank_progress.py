@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.stats.arrays import Ints
-from detector.topology.rank_table import Ranks
+from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
 
@@ -30,7 +30,7 @@ class Standing:
     """Whether its process waits in any communicator."""
 
 
-def standing_of(now: int, state: Ranks, config: Config) -> Standing | None:
+def rank_progress(now: int, state: RankTable, config: Config) -> Standing | None:
     """How the live ranks stand at `now` (Unix ns), after which it is remembered who was calm; None where none live."""
     live = state.live(now)
     if not len(live):

@@ -14,14 +14,14 @@ from typing import Literal
 
 import numpy as np
 
-from detector.attribution.features import ABNORMAL, FEATURES, About, Usual, blame, features
+from detector.attribution.features import ABNORMAL, FEATURES, OperatorBaseline, OperatorInfo, blame, features
 from detector.attribution.forest import Forest, load
-from detector.methods.progress.live_ranks import Crowd
+from detector.methods.progress.live_ranks import LiveRanks
 from detector.methods.progress.operation_time import WITNESSES, Durations, Window
-from detector.model.operations import is_paired
+from detector.model.operations import is_point_to_point
 from detector.stats.arrays import Bools, Floats, Ints, grown
 from detector.stats.grouped import mean_of, middle_of
-from detector.topology.rank_table import Left, Ranks
+from detector.topology.rank_table import Left, RankTable
 
 Kind = Literal["late", "slow"]
 KINDS: tuple[Kind, Kind] = ("late", "slow")
@@ -71,7 +71,7 @@ class _Judged:
 
 
 @dataclass(slots=True)
-class Culprits:
+class SlowdownAttribution:
     """What speaks against each process."""
 
     durations: Durations = field(default_factory=Durations)
@@ -87,7 +87,7 @@ class Culprits:
         people = left.processes[left.processes < len(self.since)]
         self.score, self.since, self.convicted = self.score[:, people], self.since[people], self.convicted[people]
 
-    def judge(self, now: int, ranks: Ranks, crowd: Crowd, caution: float = 1.0) -> list[Suspect]:
+    def judge(self, now: int, ranks: RankTable, crowd: LiveRanks, caution: float = 1.0) -> list[Suspect]:
         """Who makes the iterations of a task longer at `now` (Unix ns), TOP of each at most, the first one first.
 
         `caution` is how many times the usual sum convicts.
@@ -102,7 +102,7 @@ class Culprits:
                 self._add_up(begun, ranks, crowd, window)
         return self._suspects(crowd, SURE * caution)
 
-    def _add_up(self, begun: int, ranks: Ranks, crowd: Crowd, window: Window) -> None:
+    def _add_up(self, begun: int, ranks: RankTable, crowd: LiveRanks, window: Window) -> None:
         """Add this window's shares of the blame to each process's sums."""
         longer, paired = window.longer[crowd.process], _paired(ranks, crowd)
         found, spoke = np.zeros((2, len(crowd.seat))), np.zeros(len(crowd.seat))
@@ -120,7 +120,7 @@ class Culprits:
         self.since[crowd.seat[fresh]] = begun
         self.score[:, crowd.seat] += found / np.maximum(spoke, 1)
 
-    def _suspects(self, crowd: Crowd, enough: float) -> list[Suspect]:
+    def _suspects(self, crowd: LiveRanks, enough: float) -> list[Suspect]:
         score = np.where(crowd.task >= 0, self.score[:, crowd.seat], 0.0)
         most, late = score.max(0), score[LATE] >= score[SLOW]
         self.convicted[crowd.seat] &= most >= SAID
@@ -163,9 +163,9 @@ def _abnormal(witness: int, window: Window, judged: _Judged) -> tuple[Bools, Flo
     """What is abnormal in a window, and by how many seconds an iteration all of it is longer than usual."""
     mean, deviation, elapsed = (a[witness, judged.at] for a in (window.mean, window.deviation, window.elapsed))
     quartiles = mean + _QUARTILE * deviation, 2 * _QUARTILE * deviation
-    usual, excess = Usual(mean, deviation, *quartiles, window.usual[judged.process]), elapsed - mean
+    usual, excess = OperatorBaseline(mean, deviation, *quartiles, window.usual[judged.process]), elapsed - mean
     size = np.full(len(mean), 10 ** _shipped().middle[FEATURES.index("size")])  # not known: as in training
-    about = About(size, judged.paired, mean_of(judged.group, excess))
+    about = OperatorInfo(size, judged.paired, mean_of(judged.group, excess))
     samples = features(elapsed, usual, judged.longer, about)
     wrong = np.zeros(len(mean), bool)
     # What is no longer than usual, or explains nothing, is normal without asking.
@@ -218,7 +218,7 @@ def _most_of(values: Floats, task: Ints) -> Floats:
     return most[task + 1]
 
 
-def _paired(ranks: Ranks, crowd: Crowd) -> Bools:
+def _paired(ranks: RankTable, crowd: LiveRanks) -> Bools:
     """Whether a communicator is used to send and receive, rank by rank."""
-    paired: Bools = np.bincount(crowd.comm, is_paired(ranks.operation[crowd.live]))[crowd.comm] > 0
+    paired: Bools = np.bincount(crowd.comm, is_point_to_point(ranks.operation[crowd.live]))[crowd.comm] > 0
     return paired

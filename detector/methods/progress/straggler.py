@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.methods.progress.live_ranks import Crowd
+from detector.methods.progress.live_ranks import LiveRanks
 from detector.stats.arrays import Floats, Ints, grown
-from detector.topology.rank_table import Left, Ranks
+from detector.topology.rank_table import Left, RankTable
 from store.schema.time import SECOND
 
 LATE, SENDING, OTHERS, BEHIND = 0, 1, 2, 3
@@ -38,7 +38,7 @@ _NEAR, _BY_STEPS = 0.75, 0.25  # ranks of one machine so near to its worst are t
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class Straggler:
     """One process that stands out: a place among the processes of the crowd."""
 
     process: int
@@ -54,7 +54,7 @@ class Late:
 
 
 @dataclass(slots=True)
-class Lateness:
+class StragglerDetector:
     """The memory of the comparison: by series what is usual, by process what speaks against it."""
 
     comm: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -85,7 +85,7 @@ class Lateness:
         for name in _OF_PROCESSES:
             setattr(self, name, getattr(self, name)[people])
 
-    def judge(self, now: int, ranks: Ranks, crowd: Crowd, caution: float = 1.0) -> list[Late]:
+    def judge(self, now: int, ranks: RankTable, crowd: LiveRanks, caution: float = 1.0) -> list[Straggler]:
         """Who stands out at `now` (Unix ns), judged once a period of the series' rows.
 
         `caution` is how many times the usual evidence convicts.
@@ -113,14 +113,14 @@ class Lateness:
         """[process]: evidence in multiples of what usually convicts."""
         return self.evidence / _ENOUGH
 
-    def _late(self, process: int, seat: np.int64, enough: float) -> Late:
+    def _late(self, process: int, seat: np.int64, enough: float) -> Straggler:
         parts = self.total[:, seat]
         share = self.firsts[seat] / max(self.looks[seat], 1.0)
         score, weight = float(parts.sum()) / BOUND, float(self.evidence[seat]) / enough
         signal = SENDING if parts[SENDING] > _MAINLY * parts.sum() else LATE
-        return Late(process, signal, score, weight, float(share), int(self.since[seat]))
+        return Straggler(process, signal, score, weight, float(share), int(self.since[seat]))
 
-    def _excess(self, ranks: Ranks, crowd: Crowd, seconds: float, seats: Ints) -> Floats:
+    def _excess(self, ranks: RankTable, crowd: LiveRanks, seconds: float, seats: Ints) -> Floats:
         """[signal, series]: by how much each is more than usual; NaN where too few others are heard to say."""
         size = len(ranks.number)
         self.smooth, self.norm = (grown(a, (SIGNALS, size), 0.0) for a in (self.smooth, self.norm))
@@ -147,7 +147,7 @@ class Lateness:
         self._check(live, process)
         return out
 
-    def _begin(self, ranks: Ranks, live: Ints, comm: Ints) -> NDArray[np.bool_]:
+    def _begin(self, ranks: RankTable, live: Ints, comm: Ints) -> NDArray[np.bool_]:
         """[series]: whether as many ranks of its communicator are heard as usual: others are no measure.
 
         Where more are, or fewer for long, or it is another communicator, what is usual is learned anew.
@@ -167,7 +167,7 @@ class Lateness:
         late, sending = (np.abs(np.bincount(process, gap)) > BOUND for gap in gaps)
         self.age[live[made & (late | sending)[process]]] = 0.0
 
-    def _add_up(self, now: int, score: Floats, behind: Floats, crowd: Crowd, enough: float, seconds: float) -> None:
+    def _add_up(self, now: int, score: Floats, behind: Floats, crowd: LiveRanks, enough: float, seconds: float) -> None:
         seats = crowd.seat
         worst, apart = _worst(score, behind, crowd)
         told = crowd.running & ~np.isnan(score)
@@ -183,7 +183,7 @@ class Lateness:
         self.convicted[seats] = (after >= enough) | (held & (after > 0))
 
 
-def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, ...]:
+def _signals(ranks: RankTable, live: Ints, comm: Ints) -> tuple[Floats, ...]:
     """The signals of each series; 0 where there are no others, or nothing is known."""
     active, sending = ranks.floats["active"][live], ranks.floats["sending"][live]
     others = _others(active, comm)
@@ -192,7 +192,7 @@ def _signals(ranks: Ranks, live: Ints, comm: Ints) -> tuple[Floats, ...]:
     return np.nan_to_num(others - active), np.nan_to_num(slower), np.nan_to_num(others), behind
 
 
-def _steps_behind(ranks: Ranks, live: Ints, comm: Ints) -> Floats:
+def _steps_behind(ranks: RankTable, live: Ints, comm: Ints) -> Floats:
     """[series]: by how many steps, -1 to 1, the others are further on; 0 where they are not at the same operation.
 
     Others of the same machine, which are read at the same time. Ranks of a ring need each other's chunks, so none is
@@ -213,7 +213,7 @@ def _others(values: Floats, comm: Ints) -> Floats:
     return np.where(count > 0, (total - np.nan_to_num(values)) / np.maximum(count, 1), np.nan)
 
 
-def _worst(score: Floats, behind: Floats, crowd: Crowd) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _worst(score: Floats, behind: Floats, crowd: LiveRanks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[process]: whether it is the worst of its task, and whether it is so by far compared with other machines."""
     task, machine = crowd.task, crowd.machine  # the last place of what follows is of those that work for no task
     most = _most(score, task)

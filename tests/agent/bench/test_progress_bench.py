@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from agent.nccl.iteration import TICK_NS, Rhythm
-from agent.nccl.proxy_sampler import Looks
+from agent.nccl.iteration import TICK_NS, IterationDetector
+from agent.nccl.proxy_sampler import ProxySampler
 from agent.process.memory import Memory
 
 pytestmark = pytest.mark.bench
@@ -54,7 +54,7 @@ def machine() -> list[ctypes.Array[ctypes.c_char]]:
 @pytest.mark.parametrize("hertz", [10.0, 20.0])
 def test_sixty_four(hertz: float, moving: bool) -> None:
     """CPU time of looking at 64 communicators; moving ones have other counters at each look."""
-    kept, memory, looks = machine(), Memory(os.getpid()), Looks(hertz)
+    kept, memory, looks = machine(), Memory(os.getpid()), ProxySampler(hertz)
     for comm in kept[::6]:
         looks.watch((os.getpid(), ctypes.addressof(comm)), memory, LAYOUT)
     native = next(thread.native_id for thread in threading.enumerate() if thread.name == "looks")
@@ -81,7 +81,7 @@ def _cpu(thread: int | None) -> float:
 
 def test_rhythm() -> None:
     """CPU time of following the operations of 64 processes with 500 operations a second each."""
-    rhythms, log = [Rhythm() for _ in range(COMMUNICATORS)], np.zeros(512, np.uint64)
+    rhythms, log = [IterationDetector() for _ in range(COMMUNICATORS)], np.zeros(512, np.uint64)
     spent, count = [0.0, 0.0], 0
     for second in range(120):
         for _ in range(500):

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.nccl.stall import Paces
-from agent.probes.training_processes import Trainee
+from agent.nccl.stall import StallDetectors
+from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Process, Processes
 from agent.sources.stacks import Stacks
 from agent.stacks.py_spy import spy_path
-from agent.system.child_process import Errand
+from agent.system.child_process import ChildTask
 
 READINGS, TIMES = 2000, 20
 SPINNER = """
@@ -43,11 +43,11 @@ def test_stacks_at_rest() -> None:
     """The source's share of each second, while eight processes train."""
     processes = np.zeros(1024, [("tgid", "<u8"), ("rest", "<u8", 13)])
     logs = np.zeros(1024, [("tgid", "<u8"), ("count", "<u8"), ("entries", "<u8", 512)])
-    living = {pid: Trainee(Process(pid, 7), str(pid)) for pid in range(8)}
+    living = {pid: TrainingProcess(Process(pid, 7), str(pid)) for pid in range(8)}
     processes["tgid"][1:8] = logs["tgid"][1:8] = np.arange(1, 8)
     training: Any = SimpleNamespace(living=lambda now: living, last_known=living.get, uncounted={})
     maps: Any = [SimpleNamespace(rows=lambda rows=rows: rows) for rows in (processes, logs)]
-    source = Stacks(Paces(training, *maps), 8.0)
+    source = Stacks(StallDetectors(training, *maps), 8.0)
     begun = time.process_time()
     for now in range(READINGS):
         logs["count"] += 40
@@ -60,7 +60,7 @@ def spun(taking: bool) -> tuple[float, int]:
     child, taken = subprocess.Popen([sys.executable, "-c", SPINNER], stdout=subprocess.PIPE), 0
     assert child.stdout is not None
     child.stdout.readline()
-    process, asked = Processes().find(child.pid), Errand("agent.stacks.worker")
+    process, asked = Processes().find(child.pid), ChildTask("agent.stacks.worker")
     assert process is not None
     while child.poll() is None:
         if taking and asked.ready:
@@ -79,7 +79,7 @@ def test_taking_stacks() -> None:
     assert me is not None
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     for _ in range(TIMES):
-        asked = Errand("agent.stacks.worker")
+        asked = ChildTask("agent.stacks.worker")
         asked.ask(request_for(me))
         while not asked.ready:
             asked.poll()

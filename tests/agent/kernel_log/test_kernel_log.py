@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import AgentConfig
-from agent.context import Context, NothingThereError
+from agent.context import Context, SourceUnavailableError
 from agent.kernel_log import kmsg
 from agent.kernel_log.patterns import read
 from agent.sources.kernel_log import LIMIT, KernelLog, open_source
@@ -326,7 +326,7 @@ def test_the_real_log() -> None:
 
 def test_no_log(tmp_path: Path) -> None:
     """Without a kernel log the reason and the mend are one line."""
-    with pytest.raises(NothingThereError, match=r"there is no .*kmsg: in a container"):
+    with pytest.raises(SourceUnavailableError, match=r"there is no .*kmsg: in a container"):
         open_source(Context(AgentConfig(root=str(tmp_path))))
 
 
@@ -337,5 +337,5 @@ def test_no_right_to_the_log(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(kmsg.os, "open", refused)
-    with pytest.raises(NothingThereError, match="CAP_SYSLOG"):
+    with pytest.raises(SourceUnavailableError, match="CAP_SYSLOG"):
         machine.open()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from agent.nccl.iteration import TICK_NS, Rhythm
+from agent.nccl.iteration import TICK_NS, IterationDetector
 
 RING = 512
 Operation = tuple[int, int]
@@ -19,7 +19,7 @@ class Process:
     """A process that asks for operations, its log, and an agent that reads it once a second."""
 
     def __init__(self, begin: float = 4000.0) -> None:
-        self.rhythm, self.clock = Rhythm(), begin
+        self.rhythm, self.clock = IterationDetector(), begin
         self.ring, self.count, self.read_at = np.zeros(RING, np.uint64), 0, begin
         self.seen: list[float | None] = []
         self.late_ns = 0

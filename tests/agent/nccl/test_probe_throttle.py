@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from agent.nccl import probe_throttle
-from agent.nccl.operation_count import Continuation
-from agent.nccl.probe_throttle import Calls, HotPath
+from agent.nccl.operation_count import CountTracker
+from agent.nccl.probe_throttle import Calls, ProbeThrottle
 from agent.probes.library import Library
 from agent.process.procfs import Process
 from emulator.libraries.build import Libraries
@@ -48,21 +48,21 @@ time.sleep(60)
 """
 
 
-def one_library(reason: str = "") -> tuple[Library, HotPath, str]:
+def one_library(reason: str = "") -> tuple[Library, ProbeThrottle, str]:
     """A library that process 71 maps, and who decides about it in mode auto, from 100 calls a second on."""
     library = Library("8:1:2", "/x/libnccl.so.2", hot={64: "ncclAllReduce"}, users={Process(71, 7)}, reason=reason)
     attachments: Any = SimpleNamespace(libraries={"8:1:2": library})
-    return library, HotPath(attachments, "auto", 100.0), "calls it"
+    return library, ProbeThrottle(attachments, "auto", 100.0), "calls it"
 
 
-def run(decides: HotPath, library: Library, span: tuple[int, int], rate: int, **facts: Any) -> list[int]:
+def run(decides: ProbeThrottle, library: Library, span: tuple[int, int], rate: int, **facts: Any) -> list[int]:
     """Seconds of that span at which its probes were off; each second it does what is wanted."""
     off = []
     for second in range(*span):
         total = run.total = getattr(run, "total", 0) + rate
         told = {"followed": True, "unseen": 0} | facts
         decides.judge(float(second), {71: Calls(total, **told)})
-        library.quiet = bool(library.wanted_quiet)
+        library.quiet = bool(library.suspend_reason)
         if library.quiet:
             off.append(second)
     return off
@@ -74,7 +74,7 @@ def test_who_calls_often_is_let_go_and_looked_at_again() -> None:
     assert run(decides, library, (0, 9), 90) == []
     off = run(decides, library, (9, 1300), 110)
     assert off[0] == 9 + probe_throttle.FAST_S
-    assert why in library.wanted_quiet
+    assert why in library.suspend_reason
     looks = [second for second in range(off[0], 1300) if second not in set(off)]
     assert 5 < len(looks) < 15
     assert len(off) > 1200
@@ -112,12 +112,12 @@ def test_what_memory_does_not_tell_stays_probed() -> None:
 
 def test_a_count_goes_on_by_the_librarys_own() -> None:
     """Two readings that agree, with operations between, carry it on; it never falls. Another pace is not believed."""
-    count = Continuation()
+    count = CountTracker()
     for ours, own in ((7, 19), (9, 20), (9, 21), (15, 27)):
         count.compare(ours, own)
     assert count.in_step
     assert [count.carry(own) for own in (28, 27, 35)] == [16, 16, 23]
-    slow = Continuation()
+    slow = CountTracker()
     for ours in range(1, 60):
         slow.compare(3 * ours, 2 * ours)
     assert not slow.in_step

@@ -95,11 +95,11 @@ def arguments(subs: list[Sub], following: int = 0, count: int | None = None) -> 
 @pytest.mark.parametrize(
     ("subs", "seen"),
     [
-        ([(4, 0, 3, 3)], Transfers(active=True, unoffered=True)),
+        ([(4, 0, 3, 3)], Transfers(active=True, awaiting_gpu=True)),
         ([(9, 0, 9, 9)], Transfers(active=True)),
         ([(4, 0, 3, 1)], Transfers(active=True, sending=True, send_to=31)),
         ([(5, 2, 0, 0)], Transfers(active=True, receiving=True, receive_from=31)),
-        ([(5, 5, 4, 4)], Transfers(active=True, unoffered=True)),
+        ([(5, 5, 4, 4)], Transfers(active=True, awaiting_gpu=True)),
         (
             [(4, 0, 2, 2), (6, 3, 3, 1), (4, 0, 4, 3), (4, 0, 4, 1)],
             Transfers(active=True, sending=True, receiving=True, send_to=34, receive_from=32),
@@ -202,7 +202,7 @@ def test_torn_lists(memory: Memory) -> None:
     tail = arguments([(4, 0, 3, 3)])
     tail[232:240] = ctypes.addressof(tail).to_bytes(8, "little")
     head = block(next=(0, 8, ctypes.addressof(tail)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, unoffered=True)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, awaiting_gpu=True)
 
 
 def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from agent import sources
 from agent.config import SOURCES, AgentConfig
-from agent.context import Context, NothingThereError
+from agent.context import Context, SourceUnavailableError
 from emulator.libraries.build import Libraries
 from store.schema.catalogue import METRICS, TABLES
 from store.schema.sample import Sample
@@ -44,7 +44,7 @@ def test_every_file_is_listed() -> None:
 def test_without_probes_a_source_says_so(name: str) -> None:
     """A source that cannot be had gives the reason that was found at the start."""
     module = importlib.import_module(f"agent.sources.{name}")
-    with pytest.raises(NothingThereError, match="no rights today"):
+    with pytest.raises(SourceUnavailableError, match="no rights today"):
         module.open_source(Context(AgentConfig(), no_probes="no rights today"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agent.config import AgentConfig
-from agent.probes.training_processes import Trainee
+from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Process
 from agent.sources.cuda import Cuda
 
@@ -19,7 +19,7 @@ ENTRY = np.dtype([(name, "<u8") for name in ("tgid", "synchronize_calls", "synch
 def test_waits_of_two_threads_never_fall() -> None:
     """While one thread waits for long, others come and go: the total of both grows, or stands still."""
     entries = np.zeros(3, ENTRY)
-    living = {71: Trainee(Process(71, 5), "2")}
+    living = {71: TrainingProcess(Process(71, 5), "2")}
     context: Any = SimpleNamespace(
         config=AgentConfig(), training=SimpleNamespace(living=lambda _: living, uncounted=frozenset())
     )
@@ -32,6 +32,6 @@ def test_waits_of_two_threads_never_fall() -> None:
         told.append(float(sample.values["synchronize_seconds_total"] or 0.0))
     assert told == sorted(told)
     assert told[-1] == 33.0
-    entries[1], living[71] = (71, 1, second, 0), Trainee(Process(71, 900), "2")
+    entries[1], living[71] = (71, 1, second, 0), TrainingProcess(Process(71, 900), "2")
     (sample,) = source.read(99)
     assert sample.values["synchronize_seconds_total"] == 1.0

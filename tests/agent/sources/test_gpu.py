@@ -19,12 +19,12 @@ from agent.config import AgentConfig
 from agent.context import Context
 from agent.nvml import client, library_path, watchdog
 from agent.nvml.client import Child, ChildError
-from agent.nvml.conditions import AGAIN_NS, GpuFacts
+from agent.nvml.conditions import AGAIN_NS, GpuConditions
 from agent.nvml.fields import FAST, SLOW, Rule, choose, columns, places, spread
 from agent.nvml.gpu_identity import GpuNames
 from agent.nvml.library_path import NAME, find_library
 from agent.nvml.watchdog import STALL_NS, Watch
-from agent.probes.training_processes import Trainee
+from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Process
 from agent.sampling import loop
 from agent.sampling.reader import Reader as AllSources
@@ -600,7 +600,7 @@ def test_numbers_of_another_namespace_are_not_believed(gpus: Gpus, monkeypatch: 
 def test_the_driver_knows_better_than_a_launcher() -> None:
     """In a container with some of the GPUs the launcher counts from 0; who does not train is not taken in."""
     training = Context(AgentConfig()).training
-    training._known = {11: Trainee(Process(11, 101), "0"), 13: Trainee(Process(13, 103), "1")}
+    training._known = {11: TrainingProcess(Process(11, 101), "0"), 13: TrainingProcess(Process(13, 103), "1")}
     training.place({11: "5", 17: "7"})
     assert {pid: trainee.gpu for pid, trainee in training._known.items()} == {11: "5", 13: "1"}
 
@@ -731,7 +731,7 @@ def test_names_are_unique_and_kept(loads: list[tuple[str, bool]]) -> None:
 
 def test_a_fact_is_said_when_it_begins_and_ends() -> None:
     """In between only once an hour, for those who came late."""
-    facts = GpuFacts()
+    facts = GpuConditions()
     assert len(facts.begin(0, "gpu_lost", "gpu:1", "gone")) == 1
     assert facts.begin(AGAIN_NS - 1, "gpu_lost", "gpu:1", "gone") == []
     assert len(facts.begin(AGAIN_NS, "gpu_lost", "gpu:1", "gone")) == 1

@@ -22,10 +22,10 @@ from agent.binaries.elf_worker import answers, find_trace_points
 from agent.binaries.opened_file import open_library
 from agent.binaries.usdt import parse_notes
 from agent.config import AgentConfig
-from agent.probes.uretprobe_policy import Returns, is_filtered, kernel_is_safe
+from agent.probes.uretprobe_policy import UretprobePolicy, is_filtered, kernel_is_safe
 from agent.process.memory import Memory
 from agent.python_gc.cpython import STRIPPED, WANTED, plan
-from agent.python_gc.gc_probes import Collectors
+from agent.python_gc.gc_probes import GcProbes
 from agent.python_gc.gc_stats import count_collections, find_statistics
 from bpf.uprobe import Point
 from emulator.libraries.build import Libraries
@@ -180,10 +180,10 @@ def test_return_policies(tmp_path: Path) -> None:
     ):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_bytes(status)
-    assert "never" in Returns("never", "6.18.0", tmp_path).refused(31)
-    assert "6.12.3" in Returns("auto", "6.12.3", tmp_path).refused(31)
-    assert Returns("auto", "6.18.0", tmp_path).refused(37) == ""
-    daring = Returns("always", "6.12.3", tmp_path)
+    assert "never" in UretprobePolicy("never", "6.18.0", tmp_path).refused(31)
+    assert "6.12.3" in UretprobePolicy("auto", "6.12.3", tmp_path).refused(31)
+    assert UretprobePolicy("auto", "6.18.0", tmp_path).refused(37) == ""
+    daring = UretprobePolicy("always", "6.12.3", tmp_path)
     assert [bool(daring.refused(pid)) for pid in (31, 37, 41, 43)] == [False, True, True, True]
     assert is_filtered(b"Seccomp:\t1\n")
 
@@ -389,10 +389,10 @@ def trainer(emulated: Libraries) -> Iterator[Callable[..., Trainer]]:
         one.close()
 
 
-def watched(seen: Any) -> Collectors:
+def watched(seen: Any) -> GcProbes:
     """The interpreters that an agent knows."""
     (source,) = [worker.source for worker in seen.reader.workers if worker.name == "python"]
-    found: Collectors = source.watched
+    found: GcProbes = source.watched
     return found
 
 
@@ -509,7 +509,7 @@ def test_a_return_probe_kills_nobody(seen: Any, trainer: Any, emulated: Librarie
     process.do("libraries[2].run(4)")
     (row,) = pauses(seen, process)
     assert row["gc_pauses_total"] == 11
-    assert found.plan.timed is (Returns("auto", os.uname().release).refused(process.pid) == "")
+    assert found.plan.timed is (UretprobePolicy("auto", os.uname().release).refused(process.pid) == "")
     assert ("gc_seconds_total" in row) is found.plan.timed
 
 

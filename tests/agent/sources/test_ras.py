@@ -26,7 +26,7 @@ from agent.nccl.ras_status import StatusError, communicators
 from agent.nccl.ras_worker import ask, port_of
 from agent.process.procfs import Process, Processes
 from agent.sources.ras import Ras, is_first
-from agent.system.child_process import Errand
+from agent.system.child_process import ChildTask
 from store.schema.sample import Sample
 from tests.agent.conftest import Still
 
@@ -313,7 +313,7 @@ def test_in_a_network_namespace(member: Callable[..., Process], tmp_path: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        process, errand = Processes().find(child.pid), Errand("agent.nccl.ras_worker")
+        process, errand = Processes().find(child.pid), ChildTask("agent.nccl.ras_worker")
         assert process is not None
         errand.ask({"process": astuple(process)})
         rows: list[dict[str, Any]] = []

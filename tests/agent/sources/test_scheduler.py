@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.context import NothingThereError
+from agent.context import SourceUnavailableError
 from agent.sources.scheduler import Scheduler, disk_ns
 from bpf.tracepoint import PREFIX
 from emulator.libraries.build import Libraries
@@ -293,10 +293,11 @@ def test_no_tracepoint_at_all(seen: Watch) -> None:
     kernel = seen.context.kernel
     assert kernel is not None
     bare = dataclasses.replace(kernel, programs={}, refused={}, layout={}, unknown="this kernel tells nothing")
-    with pytest.raises(NothingThereError, match="mark_victim: this kernel tells nothing"):
+    with pytest.raises(SourceUnavailableError, match="mark_victim: this kernel tells nothing"):
         Scheduler(bare, seen.context.training, Path("/proc"))
     older = dataclasses.replace(kernel, programs={}, refused={}, layout={"TYPE_mark_victim": 3})
-    with pytest.raises(NothingThereError, match=r"sched_switch: this kernel has no such.*mark_victim: .*other fields"):
+    reasons = r"sched_switch: this kernel has no such.*mark_victim: .*other fields"
+    with pytest.raises(SourceUnavailableError, match=reasons):
         Scheduler(older, seen.context.training, Path("/proc"))
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.nccl.stall import Pace
+from agent.nccl.stall import StallDetector
 from agent.process.procfs import Process, Processes
 from agent.sources.stacks import Stacks
 from agent.stacks import worker
@@ -209,7 +209,7 @@ def test_threads_alike() -> None:
 
 def test_pace() -> None:
     """A process stands still once it asked for nothing for longer than its pauses, and anew after it moved."""
-    pace = Pace(0, 100.0)
+    pace = StallDetector(0, 100.0)
     assert not pace.stands(1000.0, 8.0)  # nothing was ever asked for
     for at in range(1, 6):
         pace.see(at, 1000.0 + at)

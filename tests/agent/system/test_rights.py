@@ -13,7 +13,7 @@ import pytest
 from agent.binaries.symbol_lookup import Libraries
 from agent.nvml.client import Child
 from agent.process.procfs import Processes
-from agent.system.child_process import Errand
+from agent.system.child_process import ChildTask
 from agent.system.rights import DAC_READ_SEARCH, SYS_PTRACE
 from emulator.hardware.nvml_state import Gpus
 from emulator.libraries.build import Libraries as Built
@@ -75,7 +75,7 @@ def test_py_spy(tmp_path: Path) -> None:
     spy.chmod(0o755)
     me = Processes().find(os.getpid())
     assert me is not None
-    errand = Errand("agent.stacks.worker")
+    errand = ChildTask("agent.stacks.worker")
     errand.ask({"spy": str(spy), "processes": [(me.pid, me.start, me.stack)]})
     limit = time.monotonic() + 30
     while not told.exists() and time.monotonic() < limit:

@@ -20,7 +20,7 @@ from bpf.loader import BpfError, Kernel, load
 from bpf.tracepoint import attach
 from cli.main import app
 from cli.queries.delivery_health import Finding
-from detector.alerts.delivery_log import Ledger, write_ledger
+from detector.alerts.delivery_log import DeliveryLog, write_delivery_log
 from store.open import open_store
 from store.schema.sample import Batch, Sample
 
@@ -48,15 +48,15 @@ def test_sinks_of_alerts(tmp_path: Path) -> None:
     config.write_text('[agent]\nsources = ["host"]\n[alerts]\nsinks = ["log", "webhook", "command"]\n')
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
     assert (code, found["sink webhook"]["state"]) == (0, "off")  # no detector runs here
-    for name, ledger in (("log", Ledger(delivered=7)), ("webhook", Ledger(delivered=3))):
-        write_ledger(folder / f"{name}.json", ledger.packed())
+    for name, ledger in (("log", DeliveryLog(delivered=7)), ("webhook", DeliveryLog(delivered=3))):
+        write_delivery_log(folder / f"{name}.json", ledger.packed())
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
     assert (code, found["sink log"]["state"], found["sink log"]["why"]) == (1, "on", "7 alerts delivered")
     for name, word in (("webhook", "alerts.webhook names no address"), ("command", "alerts.command names no program")):
         told = found[f"sink {name}"]
         assert (told["state"], told["mend"]) == ("blocked", f"peerwatch alerts test {name}")
         assert word in told["why"]
-    write_ledger(folder / "log.json", Ledger(delivered=9, error="no space left").packed())
+    write_delivery_log(folder / "log.json", DeliveryLog(delivered=9, error="no space left").packed())
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
     assert found["sink log"]["why"] == "the last alert failed: no space left"
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cli.commands.fleet.show import folded
 from cli.main import app
 from cli.queries.verdict_history import complete, told
-from detector.alerts.alert import Book
+from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
@@ -90,7 +90,7 @@ def test_the_key_of_an_alert(place: Path) -> None:
     store = Embedded(place)
     store.write([said("m3", 180, "crit", "its clock is low again")])  # soon after: the same incident
     store.close()
-    book = Book()
+    book = IncidentTracker()
     words: list[tuple[int, Level]] = [(20, "warn"), (40, "crit"), (120, "ok"), (180, "crit")]
     for after_s, level in words:
         at = ONSET + after_s * SECOND

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from cli.config import Settings, signing_key
 from cli.main import app
-from detector.alerts.delivery_log import read_ledger
+from detector.alerts.delivery_log import read_delivery_log
 from store.schema.contract import Store
 from store.signed import Signed
 from store.sqlite.embedded import Embedded
@@ -142,7 +142,7 @@ def test_a_sink_that_cannot_be_opened_stops_nothing(
 
 def delivered(place: Path) -> int:
     """What the webhook has passed on."""
-    ledger = read_ledger(place.parent / "s.alerts" / "webhook.json")
+    ledger = read_delivery_log(place.parent / "s.alerts" / "webhook.json")
     return ledger.delivered if ledger else 0
 
 

@@ -16,11 +16,11 @@ import pytest
 
 distributed = pytest.importorskip("distributed", reason="no Dask here: make install EXTRAS=cluster")
 
-from detector.alerts.open import open_desk  # noqa: E402
+from detector.alerts.open import open_dispatcher  # noqa: E402
 from detector.alerts.registry import AlertsConfig  # noqa: E402
 from detector.config import Config  # noqa: E402
 from detector.service import dask_cluster as cluster_module  # noqa: E402
-from detector.service.dask_cluster import Foreman, Order  # noqa: E402 - not without Dask
+from detector.service.dask_cluster import Coordinator, Order  # noqa: E402 - not without Dask
 from store.influx.config import InfluxConfig  # noqa: E402
 from store.schema.sample import Batch, Sample  # noqa: E402
 from store.schema.time import SECOND  # noqa: E402
@@ -68,7 +68,7 @@ def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
     """Both slow machines are named once, although the worker that watched one of them was killed, and only they are."""
     order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
-        foreman = Foreman(client, store, order)
+        foreman = Coordinator(client, store, order)
         assert foreman.step(START + 235 * SECOND) == []
         assert foreman.machines() == frozenset(MACHINES)
         homes = {task: report.worker for task, report in foreman.reports.items()}
@@ -82,7 +82,7 @@ def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
             (task, machine, "gpu.sm_clock_hertz") for machine, task in SLOW.items()
         }
         assert foreman.reports["blue"].worker != homes["blue"]
-        again = Foreman(client, store, order)  # a foreman that starts anew says nothing twice
+        again = Coordinator(client, store, order)  # a foreman that starts anew says nothing twice
         assert again.step(START + 355 * SECOND) == []
     kept = [(row["task"], row["machine"]) for row in store.read("verdict").to_pylist()]
     assert kept == [(one.task, one.machine) for one in named]
@@ -98,7 +98,7 @@ def test_machines_move_on(tmp_path: Path, cluster: Any) -> None:
         store.write([Batch(machine, at, _samples(task, 1.7e9)) for machine, task in tasks.items()])
     order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 80 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
-        foreman = Foreman(client, store, order)
+        foreman = Coordinator(client, store, order)
         verdicts = [foreman.step(START + second * SECOND) for second in (90, 190)]
         assert {task: len(report.machines) for task, report in foreman.reports.items()} == {"blue": 6, "green": 10}
         verdicts += [foreman.step(START + second * SECOND) for second in (210, 240)]
@@ -111,7 +111,7 @@ def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogC
     """Parts whose worker cannot open the store are judged as soon as it can."""
     order = Order(f"{store.path}.absent.db", InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
-        foreman = Foreman(client, store, order)
+        foreman = Coordinator(client, store, order)
         assert foreman.step(START + 235 * SECOND) == []
         assert "task blue is judged at the next step" in caplog.text
         assert foreman.machines() == frozenset()
@@ -123,6 +123,6 @@ def test_nobody_schedules(store: Embedded, monkeypatch: pytest.MonkeyPatch) -> N
     """Where no scheduler is, an error that the command says in one line names the address."""
     monkeypatch.setattr(cluster_module, "CONNECT_S", 0.3)
     order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START)
-    desk = open_desk(AlertsConfig(), str(store.path), InfluxConfig())
+    desk = open_dispatcher(AlertsConfig(), str(store.path), InfluxConfig())
     with closing(desk), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9"):
         cluster_module.run("tcp://127.0.0.1:9", store, order, desk, threading.Event())

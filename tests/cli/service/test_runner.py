@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from cli.queries.fleet_status import standing
-from detector.alerts.dispatcher import Desk
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.service import runner
 from detector.service.runner import AGAIN_NS, LATE_NS, Runner
@@ -230,7 +230,7 @@ class Gone(Embedded):
 def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on."""
     place, ear, stop = Gone(tmp_path / "s.db"), Ear(), threading.Event()
-    desk = Desk({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
+    desk = AlertDispatcher({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
 
     def feed(until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60

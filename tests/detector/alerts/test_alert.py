@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.alerts.alert import REOPEN_NS, Book, ends_first, sample
+from detector.alerts.alert import REOPEN_NS, IncidentTracker, ends_first, sample
 from detector.alerts.brief import Brief, Number
 from detector.model.verdict import Level, Verdict
 
@@ -22,7 +22,7 @@ def verdict(time: int, level: Level, machine: str = "m3", task: str = "t9", scor
 
 def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
     """What gets worse is the same incident; what comes long after its end is another one."""
-    book = Book()
+    book = IncidentTracker()
     late = 46 + REOPEN_NS
     words: tuple[tuple[int, Level], ...] = ((20, "warn"), (31, "crit"), (45, "ok"), (late, "crit"))
     begun, worse, over, anew = (book.enter(verdict(time, level)) for time, level in words)
@@ -39,7 +39,7 @@ def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
 
 def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
     """What comes back within minutes is the same incident, changed; it keeps its key and its beginning."""
-    book = Book()
+    book = IncidentTracker()
     begun, over, back = (
         book.enter(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
     )
@@ -52,19 +52,19 @@ def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
 
 def test_a_task_that_goes_by_another_name_opens_no_second_incident() -> None:
     """When `task of m00` becomes `task of m01`, the detector says one over and the other new: it is one incident."""
-    book = Book()
+    book = IncidentTracker()
     begun = book.enter(verdict(20, "crit", task="task of m00"))
     renamed = [verdict(31, "crit", task="task of m01"), verdict(31, "ok", task="task of m00")]
     _, again = (book.enter(word) for word in ends_first(renamed))
     assert begun
     assert again
     assert (again.incident, again.event) == (begun.incident, "changed")
-    assert Book().take_up([begun.verdict, *renamed])[begun.incident].event == "changed"
+    assert IncidentTracker().take_up([begun.verdict, *renamed])[begun.incident].event == "changed"
 
 
 def test_the_headline_says_the_likely_cause() -> None:
     """What is wrong, then why and how much; while nothing is read, since when; at the end, what it was."""
-    book = Book()
+    book = IncidentTracker()
     begun = book.enter(verdict(20, "crit"))
     assert begun
     assert begun.headline == "m3 crit"
@@ -80,12 +80,12 @@ def test_the_headline_says_the_likely_cause() -> None:
 
 def test_a_recovery_from_nothing_is_no_alert() -> None:
     """An incident that was never said has no end."""
-    assert Book().enter(verdict(20, "ok")) is None
+    assert IncidentTracker().enter(verdict(20, "ok")) is None
 
 
 def test_a_machine_stands_at_its_worst() -> None:
     """While another task's incident is open on it, a machine has not recovered."""
-    book = Book()
+    book = IncidentTracker()
     book.enter(verdict(20, "crit", task="t1"))
     second = book.enter(verdict(21, "warn", task="t2"))
     over = book.enter(verdict(33, "ok", task="t2"))
@@ -98,7 +98,7 @@ def test_a_machine_stands_at_its_worst() -> None:
 def test_a_book_begun_anew_knows_the_same(words: list[tuple[str, Level]]) -> None:
     """Whether verdicts are heard as they come or read back later, incidents and their keys are the same."""
     said = [verdict(100 + 10 * at, level, machine) for at, (machine, level) in enumerate(words)]
-    live, later = Book(), Book()
+    live, later = IncidentTracker(), IncidentTracker()
     alerts = [alert for word in said if (alert := live.enter(word))]
     assert later.take_up(said) == {alert.incident: alert for alert in alerts}
     assert later.open == live.open
@@ -106,7 +106,7 @@ def test_a_book_begun_anew_knows_the_same(words: list[tuple[str, Level]]) -> Non
 
 def test_json_says_all() -> None:
     """The object for sinks is JSON and carries key, span, levels and both messages."""
-    book = Book()
+    book = IncidentTracker()
     book.enter(verdict(20, "crit"))
     over = book.enter(verdict(45, "ok", score=0.0))
     assert over

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.alerts.dispatcher import Desk
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.sinks.command import Command, CommandConfig
 from detector.alerts.sinks.heartbeat import Heartbeat, HeartbeatConfig
 from store.schema.contract import StoreError
@@ -18,16 +18,16 @@ from store.schema.time import SECOND
 from tests.detector.alerts.test_dispatcher import FLEET, Ear, verdict
 from tests.wires import Scripted
 
-Open = Callable[..., Desk]
+Open = Callable[..., AlertDispatcher]
 
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Open]:
     """A function that starts a desk over these sinks, which was told nothing before."""
-    desks: list[Desk] = []
+    desks: list[AlertDispatcher] = []
 
-    def make(**sinks: Ear) -> Desk:
-        desks.append(Desk(sinks, tmp_path))
+    def make(**sinks: Ear) -> AlertDispatcher:
+        desks.append(AlertDispatcher(sinks, tmp_path))
         desks[-1].begin([])
         return desks[-1]
 
@@ -139,7 +139,7 @@ def test_a_detector_that_starts_anew_while_blind_says_it_once_and_ends_it(begin:
 def test_no_machine_is_taken_out_because_nothing_is_read(tmp_path: Path) -> None:
     """The program is not run for Peerwatch's own incident, at no level."""
     ear = Ear()
-    desk = Desk({"ear": ear}, tmp_path)
+    desk = AlertDispatcher({"ear": ear}, tmp_path)
     desk.begin([])
     desk.hear([], FLEET, 100 * SECOND)
     desk.fail(StoreError("gone"), FLEET, 161 * SECOND)
@@ -154,7 +154,7 @@ def test_the_heartbeat_beats_while_machines_are_judged_and_stops_when_they_are_n
     """An address is asked for and a file written each minute; neither happens while the detector sees nothing."""
     server = Scripted()
     sink = Heartbeat(HeartbeatConfig(url=f"{server.url}/ping/5eed"), tmp_path / "heartbeat")
-    desk = Desk({"heartbeat": sink}, tmp_path)
+    desk = AlertDispatcher({"heartbeat": sink}, tmp_path)
     desk.begin([])
 
     def asked(count: int) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from detector.alerts import briefing as module
-from detector.alerts.alert import Book
+from detector.alerts.alert import IncidentTracker
 from detector.alerts.briefing import Briefing, brief_of, identity
-from detector.alerts.dispatcher import Desk
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.text import details
 from detector.model.verdict import Verdict
 from store.schema.contract import StoreError
@@ -93,7 +93,7 @@ def test_only_a_gpu_has_a_card(hot: Path) -> None:
 def test_alerts_wait_for_their_brief(hot: Path, tmp_path: Path) -> None:
     """Each sink gets beginning and end with what was found out; the first line has cause and figures."""
     ear = Ear()
-    desk = Desk({"ear": ear}, tmp_path, briefing=Briefing(lambda: Embedded(hot, False)))
+    desk = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(lambda: Embedded(hot, False)))
     desk.begin([])
     desk.hear([SAID], FLEET, SAID.time)
     ear.wait(1)
@@ -124,7 +124,7 @@ def test_an_alert_goes_out_without_a_brief(
 ) -> None:
     """Whatever keeps the cause from being found out, the alert is sent, and the log says why it lacks it."""
     ear = Ear()
-    desk = Desk({"ear": ear}, tmp_path, briefing=Briefing(opened))
+    desk = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(opened))
     desk.begin([])
     with caplog.at_level(logging.WARNING):
         desk.hear([SAID], FLEET, SAID.time)
@@ -145,7 +145,8 @@ def test_a_store_that_hangs_holds_up_an_alert_for_seconds_only(tmp_path: Path, m
 
     briefing = Briefing(stuck)
     for number in range(40):
-        alert = Book().enter(Verdict(SAID.time, "t9", f"m{number}", None, "peer", "a.b", 1.5, ONSET, "crit", "odd"))
+        verdict = Verdict(SAID.time, "t9", f"m{number}", None, "peer", "a.b", 1.5, ONSET, "crit", "odd")
+        alert = IncidentTracker().enter(verdict)
         assert alert
         briefing.ask(alert)
         assert briefing.enrich(alert) == alert

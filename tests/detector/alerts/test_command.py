@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from detector.alerts.alert import Alert, Book, LaterError, RefusedError, sample
+from detector.alerts.alert import Alert, IncidentTracker, RefusedError, RetryLaterError, sample
 from detector.alerts.sinks.command import ATTEMPTS, HOUR_NS, Command, CommandConfig
 from detector.model.verdict import Level, Verdict
 from store.schema.time import SECOND
@@ -50,7 +50,7 @@ def make(tmp_path: Path) -> Callable[..., Command]:
 def alert(machine: str = "m3", level: Level = "crit", fleet: int = 8, at: int = NOW) -> Alert:
     """One alert that an incident has begun."""
     verdict = Verdict(at, "t9", machine, "gpu:1", "peer", "a.b", 2.25, at - 7, level, f"{machine}\n'differs' $(rm)")
-    found = Book().enter(verdict)
+    found = IncidentTracker().enter(verdict)
     assert found is not None
     return replace(found, fleet=fleet)
 
@@ -178,12 +178,12 @@ def test_failures(make: Callable[..., Command], tmp_path: Path) -> None:
     """A program that fails is tried again, some times; one that is not there says so."""
     command = make("print('no such node'); sys.exit(3)")
     for _ in range(ATTEMPTS):
-        with pytest.raises(LaterError, match="ended with code 3 for m3: no such node"):
+        with pytest.raises(RetryLaterError, match="ended with code 3 for m3: no such node"):
             command.send(alert())
     with pytest.raises(RefusedError, match="has failed 3 times for m3: left to people"):
         command.send(alert())
     assert len(ran(tmp_path)) == ATTEMPTS
-    with pytest.raises(LaterError, match="/no/such/program cannot be run: No such file"):
+    with pytest.raises(RetryLaterError, match="/no/such/program cannot be run: No such file"):
         make(run=("/no/such/program",)).send(alert("m4"))
 
 
@@ -192,7 +192,7 @@ def test_what_hangs_is_killed_with_all_it_began(make: Callable[..., Command], tm
     pids = tmp_path / "pid"
     # A shell, since Python might not have come so far in that time on a busy machine.
     code = f"echo $$ >> {pids}; sleep 600 & echo $! >> {pids}; wait"
-    with pytest.raises(LaterError, match=r"took longer than 0\.7 s"):
+    with pytest.raises(RetryLaterError, match=r"took longer than 0\.7 s"):
         make(run=("/bin/sh", "-c", code), timeout_seconds=0.7).send(alert())
     assert len(pids.read_text().split()) == 2
     for pid in pids.read_text().split():

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from detector.alerts import delivery as module
-from detector.alerts.alert import Alert, LaterError, RefusedError, Sink
+from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
 from detector.alerts.delivery import HANG_NS
-from detector.alerts.delivery_log import Ledger, read_ledger
-from detector.alerts.dispatcher import Desk
+from detector.alerts.delivery_log import DeliveryLog, read_delivery_log
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.model.verdict import Level, Verdict
 from store.schema.time import SECOND
 
@@ -60,13 +60,13 @@ def verdict(at: int, level: Level, machine: str = "m3") -> Verdict:
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Desk]]:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AlertDispatcher]]:
     """A function that starts a desk over these sinks, which goes on from these verdicts; failures are retried soon."""
     monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.02))
-    desks: list[Desk] = []
+    desks: list[AlertDispatcher] = []
 
-    def make(said: list[Verdict], **sinks: Sink) -> Desk:
-        desks.append(Desk(sinks, tmp_path))
+    def make(said: list[Verdict], **sinks: Sink) -> AlertDispatcher:
+        desks.append(AlertDispatcher(sinks, tmp_path))
         desks[-1].begin(said)
         desks[-1].hear([], FLEET, SECOND)
         return desks[-1]
@@ -76,14 +76,14 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         desk.close()
 
 
-def ledger(folder: Path, name: str) -> Ledger:
+def ledger(folder: Path, name: str) -> DeliveryLog:
     """A sink's ledger as its file has it."""
-    found = read_ledger(folder / f"{name}.json")
+    found = read_delivery_log(folder / f"{name}.json")
     assert found
     return found
 
 
-def test_one_alert_at_each_turn(begin: Callable[..., Desk], tmp_path: Path) -> None:
+def test_one_alert_at_each_turn(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
     """Beginning, worsening and end of an incident are told once each, with one key and the size of the fleet."""
     ear = Ear()
     desk = begin([], ear=ear)
@@ -99,7 +99,7 @@ def test_one_alert_at_each_turn(begin: Callable[..., Desk], tmp_path: Path) -> N
 
 
 def test_a_sink_that_fails_or_hangs_harms_no_other(
-    begin: Callable[..., Desk], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One sink raises what nobody expects, one never returns: the third hears all; both are counted and said."""
     door = threading.Event()
@@ -127,7 +127,7 @@ def test_a_sink_that_fails_or_hangs_harms_no_other(
 
 
 def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
-    begin: Callable[..., Desk], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A sink hangs when one call does not return, be it a heartbeat; not when it always has something to do."""
     door, ear, stuck = threading.Event(), Ear(), Ear()
@@ -143,7 +143,7 @@ def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
     assert "over the machines that are well" in caplog.text
 
 
-def test_what_fails_is_tried_again_and_folded(begin: Callable[..., Desk], tmp_path: Path) -> None:
+def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
     """While a sink cannot pass anything on, only the newest word on each incident waits for it."""
     shut, tried = threading.Event(), threading.Event()
     shut.set()
@@ -151,7 +151,7 @@ def test_what_fails_is_tried_again_and_folded(begin: Callable[..., Desk], tmp_pa
     def trouble(_: Alert) -> None:
         if shut.is_set():
             tried.set()
-            raise LaterError("the line is busy")
+            raise RetryLaterError("the line is busy")
 
     ear = Ear(trouble)
     desk = begin([], ear=ear)
@@ -166,7 +166,9 @@ def test_what_fails_is_tried_again_and_folded(begin: Callable[..., Desk], tmp_pa
     assert (found.delivered, found.failed > 0, list(found.told.values())) == (2, True, [("crit", 50 * SECOND)])
 
 
-def test_a_refusal_is_final(begin: Callable[..., Desk], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_final(
+    begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What a sink will never pass on is said and counted, and not tried again; the next alert is."""
 
     def trouble(alert: Alert) -> None:
@@ -182,7 +184,7 @@ def test_a_refusal_is_final(begin: Callable[..., Desk], tmp_path: Path, caplog: 
     assert "does not pass on the alert about m3: too many machines are out" in caplog.text
 
 
-def test_a_new_detector_repeats_nothing(begin: Callable[..., Desk]) -> None:
+def test_a_new_detector_repeats_nothing(begin: Callable[..., AlertDispatcher]) -> None:
     """One that starts anew says only what the last one did not get told: news, and ends."""
     said = [verdict(20, "crit"), verdict(21, "warn", "m4"), verdict(22, "crit", "m5")]
     first = Ear()
@@ -202,7 +204,7 @@ def test_a_new_detector_repeats_nothing(begin: Callable[..., Desk]) -> None:
     assert third.heard[0].incident == next(alert.incident for alert in first.heard if alert.verdict.machine == "m5")
 
 
-def test_a_new_sink_is_not_told_of_old_incidents(begin: Callable[..., Desk]) -> None:
+def test_a_new_sink_is_not_told_of_old_incidents(begin: Callable[..., AlertDispatcher]) -> None:
     """Without a ledger nobody knows what was told: then rather not twice; how it ends is told."""
     ear = Ear()
     desk = begin([verdict(20, "crit")], ear=ear)
@@ -210,7 +212,7 @@ def test_a_new_sink_is_not_told_of_old_incidents(begin: Callable[..., Desk]) -> 
     assert ear.wait(2) == [("over", "m3", "ok"), ("begun", "m7", "warn")]
 
 
-def test_mild_incidents_can_be_left_out(begin: Callable[..., Desk]) -> None:
+def test_mild_incidents_can_be_left_out(begin: Callable[..., AlertDispatcher]) -> None:
     """A sink for the worst alone hears of an incident when it becomes critical, and then of its end."""
     ear = Ear()
     ear.least = "crit"
@@ -222,7 +224,7 @@ def test_mild_incidents_can_be_left_out(begin: Callable[..., Desk]) -> None:
     assert ear.wait(2) == [("changed", "m3", "crit"), ("over", "m3", "ok")]
 
 
-def test_what_lasts_is_repeated_slowly_and_who_is_well_told(begin: Callable[..., Desk]) -> None:
+def test_what_lasts_is_repeated_slowly_and_who_is_well_told(begin: Callable[..., AlertDispatcher]) -> None:
     """Where a sink asks for it: an open incident again after its period, and each period the machines without one."""
     ear = Ear()
     ear.repeat_s, ear.beat_s = 60.0, 10.0
@@ -239,7 +241,9 @@ def test_what_lasts_is_repeated_slowly_and_who_is_well_told(begin: Callable[...,
     assert set(ear.beats[-1]) == FLEET - {"m3"}
 
 
-def test_what_waits_is_bounded(begin: Callable[..., Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_bounded(
+    begin: Callable[..., AlertDispatcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of more incidents than can wait the oldest are dropped, and counted."""
     monkeypatch.setattr(module, "MOST_WAITING", 20)
     door = threading.Event()
@@ -256,7 +260,7 @@ def test_what_waits_is_bounded(begin: Callable[..., Desk], tmp_path: Path, monke
 
 
 def test_a_ledger_that_cannot_be_kept_stops_nothing(
-    begin: Callable[..., Desk], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Alerts go out all the same, and the log says once that they may come twice."""
     os.mkdir(tmp_path / "ear.json")
@@ -269,7 +273,7 @@ def test_a_ledger_that_cannot_be_kept_stops_nothing(
     assert sum("alerts may come twice" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_what_is_acknowledged_is_not_repeated(begin: Callable[..., Desk]) -> None:
+def test_what_is_acknowledged_is_not_repeated(begin: Callable[..., AlertDispatcher]) -> None:
     """Of two incidents that last, the one that somebody has acknowledged is not told again; how it ends is told."""
     ear = Ear()
     ear.repeat_s = 60.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from detector.alerts.alert import Alert, Book, LaterError, RefusedError, sample
+from detector.alerts.alert import Alert, IncidentTracker, RefusedError, RetryLaterError, sample
 from detector.alerts.brief import Brief, Number
 from detector.alerts.sinks.webhook import Webhook, WebhookConfig
 from detector.model.verdict import Level, Verdict
@@ -39,7 +39,7 @@ def serve() -> Iterator[Callable[..., Scripted]]:
 
 def alerts(*levels: Level) -> list[Alert]:
     """One incident on m3 that goes through these levels, a minute apart."""
-    book, found = Book(), []
+    book, found = IncidentTracker(), []
     for at, level in enumerate(levels):
         time = NOW + 60 * at * SECOND
         said = f"m3 <gpu:1> is {level} & more"
@@ -96,7 +96,7 @@ def test_no_name_reaches_slack_as_a_mention(serve: Callable[..., Scripted]) -> N
     number = Number("gpu.x", RUDE, 1.5, 2.5, 3.5, "", RUDE)
     brief = Brief("kind", RUDE, RUDE, (RUDE,), (number, number), 7, {"uuid": RUDE})
     said = Verdict(NOW, RUDE, RUDE, RUDE, "peer", RUDE, 2.25, NOW - 7 * SECOND, "crit", RUDE)
-    alert = Book().enter(said)
+    alert = IncidentTracker().enter(said)
     assert alert
     hook(server, template="slack").send(replace(alert, brief=brief))
     text = posted(server)[0]["text"]
@@ -189,10 +189,10 @@ def test_a_test_is_harmless(serve: Callable[..., Scripted]) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "error", "rest"),
     [
-        (429, {"Retry-After": "37"}, LaterError, 37.0),
-        (503, {}, LaterError, 0.0),
-        (404, {}, LaterError, 0.0),
-        (302, {"Location": "http://127.0.0.1:9/elsewhere"}, LaterError, 0.0),
+        (429, {"Retry-After": "37"}, RetryLaterError, 37.0),
+        (503, {}, RetryLaterError, 0.0),
+        (404, {}, RetryLaterError, 0.0),
+        (302, {"Location": "http://127.0.0.1:9/elsewhere"}, RetryLaterError, 0.0),
         (400, {}, RefusedError, None),
         (413, {}, RefusedError, None),
     ],
@@ -214,7 +214,7 @@ def test_nobody_there_and_nobody_answering(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.DEBUG), socket.create_server(("127.0.0.1", 0)) as mute:
         for port, why in ((mute.getsockname()[1], "timed out"), (1, "refused")):
             webhook = Webhook(WebhookConfig(url=f"http://127.0.0.1:{port}{SECRET}", timeout_seconds=0.2), lambda: NOW)
-            with pytest.raises(LaterError, match=f"127.0.0.1 cannot be reached: .*{why}") as caught:
+            with pytest.raises(RetryLaterError, match=f"127.0.0.1 cannot be reached: .*{why}") as caught:
                 webhook.send(alerts("warn")[0])
             assert SECRET not in f"{caught.value}{caught.value.__cause__}"
     assert SECRET not in caplog.text

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from detector.alerts.alert import Book
-from detector.alerts.dispatcher import Desk
+from detector.alerts.alert import IncidentTracker
+from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.sinks.webhook import Webhook, WebhookConfig
 from detector.model.verdict import Verdict
 from store.influx.check_statuses import Status, line_of, open_statuses
@@ -33,7 +33,7 @@ def verdict(number: int) -> Verdict:
 def test_alerts_step(tmp_path: Path) -> None:
     """A step with nothing new, and one with 100 verdicts at once, while the webhook's server is gone."""
     hook = Webhook(WebhookConfig(url="http://127.0.0.1:1/hush"), time.time_ns)
-    desk = Desk({"webhook": hook}, tmp_path)
+    desk = AlertDispatcher({"webhook": hook}, tmp_path)
     desk.begin([])
     desk.hear([], FLEET, NOW)
     begun = time.perf_counter()
@@ -50,7 +50,7 @@ def test_alerts_step(tmp_path: Path) -> None:
 def test_alerts_delivery(tmp_path: Path) -> None:
     """A hundred alerts from verdict to a real HTTP server on this machine, ledger included."""
     server = Scripted()
-    desk = Desk({"webhook": Webhook(WebhookConfig(url=f"{server.url}/x"), time.time_ns)}, tmp_path)
+    desk = AlertDispatcher({"webhook": Webhook(WebhookConfig(url=f"{server.url}/x"), time.time_ns)}, tmp_path)
     desk.begin([])
     begun = time.perf_counter()
     desk.hear([verdict(n) for n in range(100)], FLEET, NOW)
@@ -87,5 +87,5 @@ def test_alerts_history() -> None:
     """Taking up 10,000 verdicts of the past."""
     said = [verdict(n) for n in range(10_000)]
     begun = time.perf_counter()
-    Book().take_up(said)
+    IncidentTracker().take_up(said)
     print(f"\nalerts, history: 10,000 verdicts in {time.perf_counter() - begun:.2f} s")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cli.commands.evaluation.train import log_of
-from detector.attribution.features import DELTA
+from detector.attribution.features import IRREGULAR_RATIO
 from detector.attribution.forest import load
 from detector.attribution.operator_log import analyse
 from detector.config import Config
@@ -34,7 +34,7 @@ def test_holmes_locates_in_six_dimensions(ranks: int) -> None:
         seed += 1
         drift = float(chance.choice([1.0, 1.0, 1.3]))
         told = operators_log(SHAPES[ranks], ITERATIONS, seed, ("gpu", "nic")[seed % 2], chance.uniform(1.1, 1.5), drift)
-        if told.longer < DELTA:  # below, irregular and regular iterations cannot be told apart
+        if told.longer < IRREGULAR_RATIO:  # below, irregular and regular iterations cannot be told apart
             continue
         begin = time.process_time()
         found = analyse(log_of(told), forest)

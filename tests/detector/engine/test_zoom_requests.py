@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from detector.config import Config
 from detector.engine.pipeline import Detector, read_rows, replay, walk
-from detector.engine.zoom_requests import Fixation
+from detector.engine.zoom_requests import ZoomPlanner
 from store.zoom_requests import Order
 
 SECOND = 10**9
@@ -20,7 +20,7 @@ Make = Callable[..., pa.Table]
 
 def ordered(store: Any, config: Config | None = None) -> list[tuple[int, str, Order]]:
     """All orders over a recording: when, to whom, and what."""
-    detector, fixation = Detector(), Fixation(config or Config())
+    detector, fixation = Detector(), ZoomPlanner(config or Config())
     found = []
     for now, rows in walk(store):
         detector.step(now, rows)

@@ -30,7 +30,7 @@ from detector.calibration import (
 )
 from detector.config import Config
 from detector.engine.pipeline import replay
-from detector.evaluation.calibrate import Excursions, calibrate, follow
+from detector.evaluation.calibrate import ExcursionPeaks, calibrate, follow
 
 Make = Callable[..., pa.Table]
 
@@ -84,7 +84,7 @@ def test_peaks_that_scatter_more_than_an_exponential() -> None:
 
 def test_an_excursion_lasts_until_nothing_is_left() -> None:
     """Its peak is the highest of all that speaks against one machine meanwhile; one that is under way counts."""
-    found = Excursions()
+    found = ExcursionPeaks()
     for machines, weights in (([0, 0, 2], [0.1, 0.3, 0.2]), ([0], [0.7]), ([0, 2], [0.4, 0.5]), ([2], [0.6])):
         found.note(np.array(machines), np.array(weights), 3)
     assert found.found().tolist() == pytest.approx([0.2, 0.7, 0.6])
@@ -130,7 +130,7 @@ def test_silence_is_no_health(memory: Any, fleet: Make) -> None:
 
 def test_machines_that_leave() -> None:
     """What the others are at then is not lost."""
-    found = Excursions()
+    found = ExcursionPeaks()
     found.note(np.array([1, 2]), np.array([0.3, 0.5]), 3)
     found.note(np.array([1]), np.array([0.2]), 2)
     assert found.found().tolist() == pytest.approx([0.3, 0.5, 0.2])

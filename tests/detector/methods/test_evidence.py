@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from detector.engine.pipeline import replay
-from detector.methods.evidence.events import Facts
+from detector.methods.evidence.events import EventState
 from detector.timeseries.rows import rows_of
-from detector.topology.maintenance import Orders
+from detector.topology.maintenance import OperatorState
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 Make = Callable[..., pa.Table]
@@ -205,8 +205,8 @@ def test_a_storm_of_one_event_is_one_fact(memory: Any, fleet: Make) -> None:
     """The same Xid many thousand times a second is one verdict, and steps stay cheap: each kind is looked at once."""
     storm = events(*((40 + n / 40_000, "m1", "xid:95", "crit") for n in range(20_000)))
     assert said(memory, host=fleet(steps=60), event=storm) == [("m1", "gpu:1", "event.xid:95", "crit")]
-    facts = Facts()
-    facts.feed(rows_of("event", storm), Orders())
+    facts = EventState()
+    facts.feed(rows_of("event", storm), OperatorState())
     assert len(facts.held) == 1
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from detector.config import Config
 from detector.engine.pipeline import Detector, read_rows
 from detector.service import snapshot
-from detector.service.snapshot import DamagedError, KeptError, dump, load, restore, save
+from detector.service.snapshot import DamagedError, SnapshotError, dump, load, restore, save
 
 SECOND = 10**9
 
@@ -52,12 +52,12 @@ def test_another_version_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch,
     """A file of other fields or rules, or of the form before this one, says so in one line and stays where it is."""
     data = dump(state, 5)
     monkeypatch.setattr(snapshot, "_FORM", "another")
-    with pytest.raises(KeptError, match="another version"):
+    with pytest.raises(SnapshotError, match="another version"):
         restore(data, Config())
     old = io.BytesIO()
     np.savez(old, text=np.arange(7, dtype=np.uint8))
     (tmp_path / "kept").write_bytes(old.getvalue())
-    with pytest.raises(KeptError, match=r"kept: it was kept by another version.*; the detector learns again"):
+    with pytest.raises(SnapshotError, match=r"kept: it was kept by another version.*; the detector learns again"):
         load(tmp_path / "kept", Config())
     assert (tmp_path / "kept").exists()
 
@@ -92,7 +92,7 @@ def test_wrong_bytes_are_refused(state: Any) -> None:
             damaged[min(at, len(data) - 1)] = chance.randrange(256)
         try:
             restore(bytes(damaged), Config())
-        except KeptError:
+        except SnapshotError:
             refused += 1
     assert refused > 100
 
@@ -112,12 +112,12 @@ def test_a_bomb_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_files_are_set_aside(state: Any, tmp_path: Path) -> None:
     """Half a file, and one that two bytes made unreadable, are moved away; of several the last is kept."""
     place = tmp_path / "kept"
-    with pytest.raises(KeptError, match=r"kept: .*learns again"):
+    with pytest.raises(SnapshotError, match=r"kept: .*learns again"):
         load(place, Config())
     data = dump(state, 5)
     for broken in (data[: len(data) // 2], data[:-20]):
         place.write_bytes(broken)
-        with pytest.raises(KeptError, match=r"kept: it is damaged; it is moved to .*kept.damaged.*learns again"):
+        with pytest.raises(SnapshotError, match=r"kept: it is damaged; it is moved to .*kept.damaged.*learns again"):
             load(place, Config())
         assert [file.name for file in tmp_path.iterdir()] == ["kept.damaged"]
         assert (tmp_path / "kept.damaged").read_bytes() == broken

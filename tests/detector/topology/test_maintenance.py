@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detector.engine.pipeline import replay
 from detector.timeseries.rows import rows_of
-from detector.topology.maintenance import Orders, in_maintenance, orders_in
+from detector.topology.maintenance import OperatorState, in_maintenance, orders_in
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 Make = Callable[..., pa.Table]
@@ -192,7 +192,7 @@ def test_orders_read_twice_count_once(codes: list[str], again: int) -> None:
     rows = [(10.0 * n, "m1", "operator", code) for n, code in enumerate(codes)]
     now = START + 1000 * SECOND
     whole, tail = rows_of("event", events(*rows)), rows_of("event", events(*rows[-1 - again :]))
-    orders = Orders()
+    orders = OperatorState()
     for part in (whole, tail):
         orders.feed(part)
         orders.turn(now)

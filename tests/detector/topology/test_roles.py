@@ -11,7 +11,7 @@ import pytest
 
 from detector.engine.pipeline import Detector, judge
 from detector.timeseries.rows import rows_of
-from detector.topology.rank_table import Ranks
+from detector.topology.rank_table import RankTable
 from detector.topology.roles import UNKNOWN, Roles
 from emulator.simulation.simulate import Plan, pieces
 
@@ -37,9 +37,9 @@ def table(comms: Iterable[Comm], steps: Iterable[int]) -> pa.Table:
     return pa.Table.from_pylist(rows).sort_by("time")
 
 
-def learned(*parts: tuple[list[Comm], Iterable[int]]) -> tuple[Roles, Ranks]:
+def learned(*parts: tuple[list[Comm], Iterable[int]]) -> tuple[Roles, RankTable]:
     """What is known after communicators were read at these seconds, one part after the other."""
-    roles, ranks = Roles(), Ranks()
+    roles, ranks = Roles(), RankTable()
     for comms, steps in parts:
         rows = rows_of("nccl", table(comms, steps))
         for at in steps:
