@@ -14,7 +14,7 @@ from bpf.maps import bpf
 from bpf.tracepoint import PREFIX
 from emulator.libraries.build import Libraries
 from tests.agent.conftest import Watch
-from tests.agent.sources.test_scheduler import SOURCES, TrainingProcess
+from tests.agent.sources.test_scheduler import SOURCES, Trainee
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
@@ -39,12 +39,12 @@ os.wait()
 
 
 @pytest.fixture
-def trainees(emulated: Libraries) -> Iterator[Callable[[int], TrainingProcess]]:
+def trainees(emulated: Libraries) -> Iterator[Callable[[int], Trainee]]:
     """Starts training processes; kills them in the end."""
-    started: list[TrainingProcess] = []
+    started: list[Trainee] = []
 
-    def start(gpu: int) -> TrainingProcess:
-        started.append(TrainingProcess(emulated, gpu))
+    def start(gpu: int) -> Trainee:
+        started.append(Trainee(emulated, gpu))
         return started[-1]
 
     yield start
@@ -59,14 +59,12 @@ def runs(program: int) -> tuple[int, int]:
     return int(found["run_time_ns"]), int(found["run_cnt"])
 
 
-def switch_ns(one: TrainingProcess, turns: int = TURNS) -> list[float]:
+def switch_ns(one: Trainee, turns: int = TURNS) -> list[float]:
     """Nanoseconds of one switch, each turn, sorted."""
     return sorted(float(one.do(PING_PONG)) / (2 * BYTES) * 1e9 for _ in range(turns))
 
 
-def test_scheduler_cost_of_a_switch(
-    watch: Any, trainees: Callable[[int], TrainingProcess], emulated: Libraries
-) -> None:
+def test_scheduler_cost_of_a_switch(watch: Any, trainees: Callable[[int], Trainee], emulated: Libraries) -> None:
     """A switch of threads without the tracepoint, of somebody else's threads with it, and of training ones."""
     one = trainees(401)
     assert one.end() == "trains"  # before there are probes: nobody knows that it trains
@@ -97,9 +95,7 @@ def test_scheduler_cost_of_a_switch(
     assert most < 2_000
 
 
-def test_scheduler_cost_of_a_reading(
-    watch: Any, trainees: Callable[[int], TrainingProcess], emulated: Libraries
-) -> None:
+def test_scheduler_cost_of_a_reading(watch: Any, trainees: Callable[[int], Trainee], emulated: Libraries) -> None:
     """A reading beside eight training processes, and what the same sum would cost from files under /proc."""
     keeper = trainees(400)
     assert keeper.end() == "trains"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.alerts.alert import Book, sample
+from detector.alerts.alert import IncidentTracker, sample
 from detector.alerts.sinks.influxdb import Influxdb, InfluxdbConfig, status_of
 from detector.model.verdict import Level, Verdict
 from store.influx.check_statuses import CHECK_ID, FIELDS, TAGS, Status, Statuses, line_of, open_statuses
@@ -48,7 +48,7 @@ def test_rows_have_the_form_that_rules_read(influx_server: ServerProcess, databa
     """Through an incident only `_level` differs within a series; time is that of writing; texts come back whole."""
     place = database()
     sink = Influxdb(InfluxdbConfig(), open_statuses(place), Clock())
-    book = Book()
+    book = IncidentTracker()
     for at, level in ((20, "warn"), (31, "crit"), (45, "ok")):
         alert = book.enter(verdict(at, level))  # type: ignore[arg-type]
         assert alert is not None
@@ -73,7 +73,7 @@ def test_tags_and_fields_are_those_that_are_named(influx_server: ServerProcess, 
     """Tags are bounded by machines and levels, whatever tasks and incidents come; all else is a field."""
     place = database()
     statuses = open_statuses(place)
-    book = Book()
+    book = IncidentTracker()
     for n in range(40):
         alert = book.enter(verdict(100 + n, "crit", f"m{n % 4}", f"task {n}"))
         assert alert is not None
@@ -98,7 +98,7 @@ def test_no_two_rows_share_a_time(influx_server: ServerProcess, database: Callab
 
 def test_a_machine_that_another_incident_holds_is_not_well() -> None:
     """The row of an end is at the level of what is still open; a test is at its own."""
-    book = Book()
+    book = IncidentTracker()
     book.enter(verdict(20, "crit", task="t1"))
     book.enter(verdict(21, "warn", task="t2"))
     over = book.enter(verdict(33, "ok", task="t2"))
