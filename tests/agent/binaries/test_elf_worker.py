@@ -74,7 +74,7 @@ def test_no_probe_on_the_cuda_runtime_inside_of_libnccl(tmp_path: Path) -> None:
     source.write_text(f"{runtime} int ncclAllReduce(int a) {{ return cudaStreamSynchronize(a) + 3; }}")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
     assert "cudaStreamSynchronize" in subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
-    (found, *_) = answers([str(library)], ["ncclAllReduce", "cudaStreamSynchronize"], "ncclCommInitRank")
+    (found, *_) = answers(open_library([str(library)]), ["ncclAllReduce", "cudaStreamSynchronize"], "ncclCommInitRank")
     assert list(found["functions"]) == ["ncclAllReduce"]
 
 
@@ -86,7 +86,7 @@ def test_a_static_cuda_runtime_of_a_program_is_found(tmp_path: Path) -> None:
         "int main(int count, char **words) { (void)words; return cudaStreamSynchronize(count); }"
     )
     subprocess.run(["gcc", "-O1", "-o", program, source], check=True)
-    (found, *_) = answers([str(program)], ["ncclAllReduce", "cudaStreamSynchronize"], "ncclCommInitRank")
+    (found, *_) = answers(open_library([str(program)]), ["ncclAllReduce", "cudaStreamSynchronize"], "ncclCommInitRank")
     assert list(found["functions"]) == ["cudaStreamSynchronize"]
 
 
