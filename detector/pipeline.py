@@ -10,6 +10,7 @@ import numpy as np
 
 from detector.apart import apart
 from detector.config import SECOND, Config
+from detector.harm.judge import Harm
 from detector.incidents import Incidents
 from detector.leaving import SWEEP_NS, let_go
 from detector.likeness import Likeness, beside_alike
@@ -58,6 +59,7 @@ class State:
     methods: list[Method] = field(default_factory=list)
     incidents: Incidents = field(default_factory=Incidents)
     likeness: Likeness = field(default_factory=Likeness)
+    harm: Harm = field(default_factory=Harm)
     swept: int = NEVER
     """When it was last looked for who went for good, Unix ns."""
 
@@ -80,7 +82,10 @@ class Detector:
         state.tasks.turn(now)
         if now - state.swept >= SWEEP_NS:
             state.swept = now
+            known = frozenset(state.tasks.seen)
             let_go(state.tasks, state.methods, self.config)
+            if gone := known - state.tasks.seen:
+                state.harm.let_go(gone)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         for method in state.methods:
             if isinstance(method, Progress):
@@ -92,6 +97,12 @@ class Detector:
         for panels in self._panels():
             findings = [at_port(finding, panels) for finding in findings]
         findings = [beside_alike(finding, state.tasks.roles) for finding in findings]
+        for panels in self._panels():
+            state.harm.note(now, panels, self.config)
+            findings += state.harm.standstill.findings()
+            opened = [(finding, state.incidents.latest(finding.verdict)) for finding in findings]
+            graded = (state.harm.graded(finding, panels, others, now) for finding, others in opened)
+            findings = [finding for finding in graded if finding is not None]
         return state.incidents.update(now, findings, state.tasks.orders)
 
     def tell_apart(self, store: Store, now: int) -> None:

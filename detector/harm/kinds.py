@@ -1,0 +1,59 @@
+"""What a deviation of each reading means for the task: lost capacity, other work than the peers', or neither by itself."""
+
+from __future__ import annotations
+
+from store.catalogue import METRICS
+
+CAPACITY = frozenset(
+    {
+        "gpu.sm_clock_hertz",
+        "gpu.memory_clock_hertz",
+        "gpu.power_limit_watts",
+        "gpu.throttle_power_seconds_total",
+        "gpu.throttle_thermal_seconds_total",
+        "gpu.pcie_width",
+        "gpu.nvlink_links_up",
+        "rdma.rate_bits_per_second",
+        "rdma.link_up",
+    }
+)
+"""A device that is held back here does less in the same time: a synchronous task waits for it by nature."""
+WORK = frozenset(
+    {
+        "gpu.duty_cycle_ratio",
+        "gpu.power_watts",
+        "gpu.graphics_active_ratio",
+        "gpu.sm_active_ratio",
+        "gpu.sm_occupancy_ratio",
+        "gpu.tensor_active_ratio",
+        "gpu.dram_active_ratio",
+        "gpu.fp64_active_ratio",
+        "gpu.fp32_active_ratio",
+        "gpu.fp16_active_ratio",
+        "gpu.pcie_transmit_bytes_total",
+        "gpu.pcie_receive_bytes_total",
+        "gpu.nvlink_transmit_bytes_total",
+        "gpu.nvlink_receive_bytes_total",
+        "rdma.transmit_bytes_total",
+        "rdma.receive_bytes_total",
+        "rdma.transmit_packets_total",
+        "rdma.receive_packets_total",
+    }
+)
+"""How a device does its share of an iteration; all of `nccl`, `cuda` and `process` too."""
+_PROCESSES = ("nccl", "cuda", "process")
+
+
+def is_capacity(metric: str) -> bool:
+    """Whether this reading is one of what a device can do at most."""
+    return metric in CAPACITY
+
+
+def is_work(metric: str) -> bool:
+    """Whether this reading tells how a device does its share of the task."""
+    return metric in WORK or metric.partition(".")[0] in _PROCESSES
+
+
+def is_known(metric: str) -> bool:
+    """Whether the catalogue knows what this reading is."""
+    return metric in METRICS
