@@ -35,10 +35,9 @@ def mad(values: Floats, axis: int = 0) -> Floats:
     return spread
 
 
-def winsorized(values: Floats, spreads: float = _WINSOR) -> Floats:
-    """Values [time, series], those farther from the series' median than so many MADs put there; NaN stays."""
-    center, spread = np.nanmedian(values, axis=0), mad(values)
-    held: Floats = np.clip(values, center - spreads * spread, center + spreads * spread)
+def winsorized(values: Floats, center: Floats, spread: Floats) -> Floats:
+    """Values, those farther from their center than three times their spread put there; NaN stays."""
+    held: Floats = np.clip(values, center - _WINSOR * spread, center + _WINSOR * spread)
     return held
 
 
@@ -48,7 +47,8 @@ def shift_down(values: Floats, on: NDArray[np.bool_], least_error: float = 0.0) 
     Its error is that of means over as many neighbouring values as are on (at most a dozen), so that it holds for noise
     that persists and for noise that swings back. Every series needs a known value on both sides.
     """
-    held = winsorized(values)
+    middle = np.where(on[:, None], np.nanmedian(values[on], axis=0), np.nanmedian(values[~on], axis=0))
+    held = winsorized(values, middle, NORMAL * np.nanmedian(np.abs(values - middle), axis=0))
     usual, now = np.nanmean(held[~on], axis=0), np.nanmean(held[on], axis=0)
     left = np.nan_to_num(held - np.where(on[:, None], now, usual))
     length = int(np.clip(on.sum(), 1, min(_LONGEST_BATCH, max(1, len(values) // 3))))
