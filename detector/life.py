@@ -34,7 +34,7 @@ class Life:
     back: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """When each last came back from a long silence."""
     gap: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Seconds of each one's longest silence that ended by itself, halved each hour; an outage of minutes is no habit."""
+    """Seconds of each one's longest silence that ended by itself, halved each hour; at most two minutes."""
     fed: int = NEVER
     """When rows came last, Unix ns."""
     places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
@@ -58,7 +58,9 @@ class Life:
         back = gap[gap > 5 * usual]
         again = came[gap > np.maximum(long_s, 5 * usual)]
         self.back[again] = self.seen[again]
-        self.gap[came[gap > 5 * usual]] = np.maximum(self.gap[came[gap > 5 * usual]], np.minimum(back, _LONGEST_HABIT_S))
+        self.gap[came[gap > 5 * usual]] = np.maximum(
+            self.gap[came[gap > 5 * usual]], np.minimum(back, _LONGEST_HABIT_S)
+        )
         self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
 
     def _fade(self, now: int) -> None:
@@ -92,9 +94,8 @@ class Life:
             return gone
         left = np.flatnonzero([name not in gone for name, _ in names])
         self.number = {names[old]: new for new, old in enumerate(left.tolist())}
-        self.seen, self.period, self.back, self.gap = (
-            array[left] for array in (self.seen, self.period, self.back, self.gap)
-        )
+        self.seen, self.back = self.seen[left], self.back[left]
+        self.period, self.gap = self.period[left], self.gap[left]
         self.places = {}
         return gone
 

@@ -155,7 +155,7 @@ class Harm:
         return self._harmed(verdict, on, began)
 
     def _is_paced(self, task: str) -> bool:
-        return self.pace.logs(task).shape[1] > 0
+        return self.pace.logs(task).size > 0
 
     def _when(self, verdict: Verdict, panels: Mapping[str, Panel]) -> Bools:
         """[block]: whether the machine, or its device, deviated by this metric then."""
@@ -206,7 +206,7 @@ def _at_work_less(mine: NDArray[Any], on: Bools) -> bool:
 def _does_less(mine: NDArray[Any], on: Bools) -> bool:
     """Whether a machine gets less done than its peers by most of what tells, and did not before."""
     done = _told(mine[:, DONE] if mine.shape[1] else mine, on)
-    return done.shape[1] > 0 and float(np.median(shift_down(done, on).size)) > _DOES_LESS
+    return done.shape[1] > 0 and bool(np.median(shift_down(done, on).size) > _DOES_LESS)
 
 
 def _told(series: NDArray[Any], on: Bools) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What a deviation of each reading means for the task: lost capacity, other work than the peers', or neither by itself."""
+"""What a deviation of a reading means for the task: lost capacity, work unlike the peers', or neither by itself."""
 
 from __future__ import annotations
 

@@ -92,9 +92,7 @@ def standing_since(pace: Pace, task: str) -> int | None:
     return int(pace.times[moves[-1]])
 
 
-def _odd_ones(
-    task: str, panels: Mapping[str, Panel], config: Config
-) -> Iterator[tuple[float, str, str, str, str]]:
+def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterator[tuple[float, str, str, str, str]]:
     """Machines that do not wait as the others do: how far, machine, device, metric, and words."""
     panel = panels.get("gpu")
     if panel is None or task not in panel.tasks or not panel.strength.size:
@@ -124,7 +122,8 @@ def _far(values: NDArray[Any], row: int, bounds: Bounds) -> NDArray[Any]:
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
     least = max(_SPREADS * spread, _SHARE * abs(center), float(bounds.floor[row]))
-    return np.abs(values - center) / max(least, 1e-12)
+    far: NDArray[Any] = np.abs(values - center) / max(least, 1e-12)
+    return far
 
 
 def _named(
@@ -135,5 +134,7 @@ def _named(
     shown = None if whole else device
     others = panel.values[row, panel.team[: panel.strength.shape[1]] == panel.team[entity]]
     known = int((~np.isnan(others)).sum()) - 1
-    words = comparison(subject(machine, shown), key, float(panel.values[row, entity]), float(middle(others[None])[0]), known)
+    words = comparison(
+        subject(machine, shown), key, float(panel.values[row, entity]), float(middle(others[None])[0]), known
+    )
     return machine, shown or "", key, words

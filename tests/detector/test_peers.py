@@ -217,7 +217,7 @@ def test_who_has_no_peers_is_said(memory: Any, fleet: Make) -> None:
 
 
 def test_a_slow_sender_is_named_only_where_the_task_slows_down(memory: Any, fleet: Make) -> None:
-    """A rank that sends slowly is named within half a minute where all lose pace by it; where nobody does it is a note."""
+    """A rank that sends slowly is named within half a minute where all lose pace by it; else it is a note."""
     steps, onset = 260, 150
 
     def sending(values: np.ndarray) -> None:
