@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.config import SECOND
-from detector.verdict import Verdict
+from detector.verdict import RANK, Verdict
 
 GRACE_S = 60.0
 """A verdict that comes so soon after a fault's end still counts for it."""
@@ -118,7 +118,7 @@ def assess(
     """
     grace = int(grace_s * SECOND)
     judged = [v for v in verdicts if not any(start <= v.time <= end + grace for start, end in labels.unjudged)]
-    raised = [v for v in judged if v.level != "ok"]
+    raised = [v for v in judged if RANK[v.level] > RANK["note"]]
     found = tuple(_found(fault, raised, grace) for fault in labels.faults)
     first: dict[tuple[int, int], Verdict] = {}
     for v in raised:
@@ -154,7 +154,7 @@ def _alarms(faults: tuple[Fault, ...], judged: list[Verdict], grace: int) -> Ite
         key = v.task, v.machine
         if v.level == "ok":
             open_.discard(key)
-        elif key not in open_:
+        elif v.level != "note" and key not in open_:
             open_.add(key)
             if not any(_counts(v, fault, grace) for fault in faults):
                 during = next((fault.kind for fault in faults if _is_within(v.time, fault, grace)), "")
