@@ -61,11 +61,6 @@ class Incidents:
         self._at = now
         return verdicts
 
-    def latest(self, verdict: Verdict) -> int:
-        """When (Unix ns) the latest of the open incidents of this task on other machines began; 0: there is none."""
-        own = verdict.task, verdict.machine
-        return max((f.verdict.since for key, f in self.open.items() if key[0] == own[0] and key != own), default=0)
-
     def _note(self, verdicts: Iterable[Verdict]) -> None:
         """Keep what is new of the things that harm nobody: one note a machine and reading, and an hour."""
         for verdict in verdicts:

@@ -131,7 +131,7 @@ def silent(life: Life, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
         gone = int((peers & ((quiet > bound / 2) | (now - life.back[:count] < bound * SECOND / 2))).sum())
         few = max(1, int(config.spread_share * (peers.sum() + 1)))
         # Of a machine that is silent itself, the devices need no word.
-        goes_on = device is None or quiet[life.number[machine, None]] <= bound[at] / 3
+        goes_on = device is None or _goes_on(life, life.number[machine, None], now, float(bound[at]))
         if team[at] and goes_on and peers.sum() + 1 >= config.fewest_peers and gone < few:
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
             mine = (machines == machine) & (kind == kind[at])
@@ -142,3 +142,9 @@ def silent(life: Life, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
             out.append(Verdict(now, *found))
     return out
+
+
+def _goes_on(life: Life, machine: int, now: int, bound_s: float) -> bool:
+    """Whether a machine is heard of, and not just back: its devices come back one by one."""
+    quiet, back = (now - life.seen[machine]) / SECOND, (now - life.back[machine]) / SECOND
+    return bool(quiet <= bound_s / 3 and back > bound_s)

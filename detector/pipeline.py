@@ -100,8 +100,8 @@ class Detector:
         for panels in self._panels():
             state.harm.note(now, panels, self.config)
             findings += state.harm.standstill.findings()
-            opened = [(finding, state.incidents.latest(finding.verdict)) for finding in findings]
-            graded = (state.harm.graded(finding, panels, others, now) for finding, others in opened)
+            state.harm.blame(now, (finding.verdict for finding in state.incidents.open.values()))
+            graded = (state.harm.graded(finding, panels, now) for finding in findings)
             findings = [finding for finding in graded if finding is not None]
         return state.incidents.update(now, findings, state.tasks.orders)
 

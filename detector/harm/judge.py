@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from detector.config import SECOND, Config
 from detector.harm.deviations import Deviations
-from detector.harm.kinds import is_capacity, is_known, is_work
-from detector.harm.pace import SPAN_NS, Pace
-from detector.harm.share import DONE, Share
+from detector.harm.kinds import is_capacity, is_known, is_symptom, is_work
+from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
+from detector.harm.share import BUSY, DONE, Share
 from detector.harm.standstill import Standstill
 from detector.panel import Panel
 from detector.stats.robust import shift_down
@@ -59,6 +59,8 @@ class Harm:
     standstill: Standstill = field(default_factory=Standstill)
     answers: dict[Key, str] = field(default_factory=dict)
     """What was found out in this block of time."""
+    blamed: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+    """By task and machine, the spans (Unix ns) of its incidents: what the pace was then says nothing of others."""
     harmful: dict[Place, int] = field(default_factory=dict)
     """Task, machine and device of findings that do harm: when (Unix ns) they were there last."""
 
@@ -74,17 +76,32 @@ class Harm:
             self.deviations.setdefault(name, Deviations()).note(now, panel.strength, SPAN_NS)
         self.standstill.note(now, self.pace, panels, config)
 
-    def graded(self, finding: Finding, panels: Mapping[str, Panel], others: int, now: int) -> Finding | None:
-        """The finding as it is to be said: as it is, as a note, or not yet (None).
+    def blame(self, now: int, opened: Iterable[Verdict]) -> None:
+        """Remember which incidents are open at `now` (Unix ns), for as long as the pace of that time is remembered."""
+        for verdict in opened:
+            spans = self.blamed.setdefault((verdict.task, verdict.machine), [])
+            if spans and spans[-1][0] == verdict.since:
+                spans.pop()
+            spans.append((verdict.since, now))
+        oldest = now - SPAN_NS
+        recent = ((key, [span for span in spans if span[1] > oldest]) for key, spans in self.blamed.items())
+        self.blamed = {key: spans for key, spans in recent if spans}
 
-        `others` is when (Unix ns) the latest open incident of the task on another machine began: what the pace was
-        before is no measure of what came later.
-        """
+    def _unexplained(self, verdict: Verdict) -> Bools:
+        """[block]: whether no other machine of the task had an incident then."""
+        free = np.ones(len(self.pace.times), bool)
+        for (task, machine), spans in self.blamed.items():
+            for start, end in spans if task == verdict.task and machine != verdict.machine else ():
+                free &= (self.pace.times < start) | (self.pace.times > end + BLOCK_NS)
+        return free
+
+    def graded(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
+        """The finding as it is to be said: as it is, as a note, or not yet (None)."""
         verdict = finding.verdict
         place = verdict.task, verdict.machine, verdict.device or ""
         key = *place, verdict.metric, verdict.level
         if key not in self.answers:
-            self.answers[key] = YES if place in self.harmful else self._answer(finding, panels, others, now)
+            self.answers[key] = YES if place in self.harmful else self._answer(finding, panels, now)
         answer = self.answers[key]
         if answer in (YES, LOST):
             self.harmful[place] = now
@@ -96,22 +113,25 @@ class Harm:
         self.share.let_go(gone)
         self.deviations.clear()
 
-    def _answer(self, finding: Finding, panels: Mapping[str, Panel], others: int, now: int) -> str:
+    def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
         verdict = finding.verdict
-        began = others if others < verdict.since else 0
         if verdict.metric == SILENT:
             return self._silence(verdict, now)
         if verdict.kind == "evidence":
             if verdict.level != "note":
                 return YES
-            return self._event(verdict, began) if verdict.metric.startswith("event.") else NO
+            return self._event(verdict) if verdict.metric.startswith("event.") else NO
         if finding.hard or verdict.kind == "progress" or is_capacity(verdict.metric):
             return YES
-        return self._deviation(verdict, self._when(verdict, panels), began, now)
+        return self._deviation(verdict, self._when(verdict, panels), now)
 
-    def _deviation(self, verdict: Verdict, on: Bools, began: int, now: int) -> str:
+    def _deviation(self, verdict: Verdict, on: Bools, now: int) -> str:
         """Of a reading that deviates from the peers' when `on` [block]."""
-        answer = self._harmed(verdict, on, began)
+        if is_symptom(verdict.metric):
+            return NO
+        if not is_work(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
+            return WAIT
+        answer = self._harmed(verdict, on)
         if answer != UNKNOWN:
             return answer
         if not self._is_paced(verdict.task):
@@ -120,17 +140,13 @@ class Harm:
             return UNKNOWN
         return YES if now - verdict.since >= _UNSEEN_NS else WAIT
 
-    def _harmed(self, verdict: Verdict, on: Bools, began: int) -> str:
+    def _harmed(self, verdict: Verdict, on: Bools) -> str:
         work, moves = is_work(verdict.metric), ~self.pace.paused(verdict.task)
         mine = self._mine(verdict.machine)[moves]
         if _are_enough(on[moves]) and (_does_less(mine, on[moves]) or (not work and _at_work_less(mine, on[moves]))):
             return YES
-        here = self.pace.times > began
-        if not _are_enough(on[here]):
-            return UNKNOWN
-        answer = _slower(self.pace.logs(verdict.task)[here], on[here])
-        # A loss that another machine's fault explains is not laid at the door of what is harmless by itself.
-        return NO if answer == YES and began and not work else answer
+        here = self._unexplained(verdict)
+        return _slower(self.pace.logs(verdict.task)[here], on[here]) if _are_enough(on[here]) else UNKNOWN
 
     def _silence(self, verdict: Verdict, now: int) -> str:
         """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
@@ -147,12 +163,12 @@ class Harm:
             return YES
         return WAIT if verdict.level == "note" else NO
 
-    def _event(self, verdict: Verdict, began: int) -> str:
+    def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""
         on = self.pace.times > verdict.since
         if on.sum() < _LASTS:
             return NO
-        return self._harmed(verdict, on, began)
+        return self._harmed(verdict, on)
 
     def _is_paced(self, task: str) -> bool:
         return self.pace.logs(task).size > 0
@@ -197,10 +213,16 @@ def _slower(logs: NDArray[Any], on: Bools, least: float = _LEAST_LOSS) -> str:
 
 
 def _at_work_less(mine: NDArray[Any], on: Bools) -> bool:
-    """Whether a machine's GPUs are at work less, beside their peers, when `on`: its share [block, signal]."""
-    mine = _told(mine, on)
+    """Whether a machine's GPUs are at work less, beside their peers, when `on`: its share [block, signal].
+
+    Two signals have to agree; where there is one only, it has to be twice as sure.
+    """
+    mine = _told(mine[:, BUSY] if mine.shape[1] else mine, on)
     shift = shift_down(mine, on, _LEAST_ERROR / 2)
-    return bool(((shift.z > _SURE_SHARE) & (shift.size > _LEAST_SHARE)).any())
+    z = np.sort(np.where(shift.size > _LEAST_SHARE, shift.z, 0.0))[::-1]
+    if len(z) < 2:
+        return len(z) == 1 and bool(z[0] > 2 * _SURE_SHARE)
+    return bool(z[0] > _SURE_SHARE and z[1] > _SURE)
 
 
 def _does_less(mine: NDArray[Any], on: Bools) -> bool:

@@ -41,6 +41,15 @@ WORK = frozenset(
     }
 )
 """How a device does its share of an iteration; all of `nccl`, `cuda` and `process` too."""
+SYMPTOM = frozenset(
+    {
+        "rdma.cnp_sent_total",
+        "rdma.ecn_marked_packets_total",
+        "rdma.pfc_receive_frames_total",
+        "rdma.out_of_sequence_total",
+    }
+)
+"""Congestion on the way to a port, which others make: it is where it shows, not where it begins."""
 _PROCESSES = ("nccl", "cuda", "process")
 
 
@@ -52,6 +61,11 @@ def is_capacity(metric: str) -> bool:
 def is_work(metric: str) -> bool:
     """Whether this reading tells how a device does its share of the task."""
     return metric in WORK or metric.partition(".")[0] in _PROCESSES
+
+
+def is_symptom(metric: str) -> bool:
+    """Whether this reading tells what others do to a machine."""
+    return metric in SYMPTOM
 
 
 def is_known(metric: str) -> bool:

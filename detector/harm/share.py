@@ -26,6 +26,8 @@ SIGNALS = (
     "cuda.synchronize_seconds_total",
 )
 """Readings of a rank that computes, waits or communicates for longer than the others."""
+BUSY = (0, 1, 2, 3, 8, 9, 11)
+"""Of these, what is low on a rank that is held up before its GPU has work."""
 DONE = (4, 5, 6, 7, 10)
 """Of these, what is done in proportion to the iterations."""
 

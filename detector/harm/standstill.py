@@ -18,14 +18,15 @@ from detector.stats.robust import NORMAL
 from detector.verdict import Finding, Verdict
 from detector.words import comparison, subject
 
+_MEMORY = "gpu.memory_used_bytes"
 STATES = (
     "gpu.duty_cycle_ratio",
     "gpu.power_watts",
     "gpu.graphics_active_ratio",
     "gpu.sm_active_ratio",
-    "gpu.memory_used_bytes",
+    _MEMORY,
 )
-"""Readings in which ranks that wait in the same collective are alike."""
+"""Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
 _STANDS = float(np.log(0.3))
 _LEAST_NS = 10 * SECOND
 _PAUSES = 1.5
@@ -102,13 +103,15 @@ def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterato
     machines = panel.machine[mine]
     if len(np.unique(machines)) < config.fewest_peers - 1:
         return
+    if _has_ended(panel, mine):
+        return
     bounds = bounds_of("gpu", panel.window.metrics, config)
     for key in STATES:
         metric = key.partition(".")[2]
         if metric not in panel.window.metrics[: len(panel.values)]:
             continue
         row = panel.window.metrics.index(metric)
-        far = _far(panel.values[row, mine].astype(np.float64), row, bounds)
+        far = _far(panel.values[row, mine].astype(np.float64), float(bounds.floor[row]), key == _MEMORY)
         worst = np.zeros(int(machines.max()) + 1)
         np.fmax.at(worst, machines, far)
         first, second = np.sort(worst)[[-1, -2]]
@@ -117,12 +120,23 @@ def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterato
             yield first, *_named(panel, row, int(mine[at]), far >= first / 2, machines == machines[at], key)
 
 
-def _far(values: NDArray[Any], row: int, bounds: Bounds) -> NDArray[Any]:
+def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
+    """Whether most members have let go of their memory: then the task was ended, and does not stand."""
+    name = _MEMORY.partition(".")[2]
+    if name not in panel.window.metrics[: len(panel.values)]:
+        return False
+    row = panel.window.metrics.index(name)
+    held, usual = (middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.norm.level))
+    return bool(held < usual / 2)
+
+
+def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
     """[member]: its distance from the others in multiples of the least that counts."""
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
-    least = max(_SPREADS * spread, _SHARE * abs(center), float(bounds.floor[row]))
-    far: NDArray[Any] = np.abs(values - center) / max(least, 1e-12)
+    least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
+    away = center - values if below_only else np.abs(values - center)
+    far: NDArray[Any] = away / least
     return far
 
 

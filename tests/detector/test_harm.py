@@ -27,7 +27,8 @@ def training(bend: Bend | None = None, seed: int = 41) -> dict[str, np.ndarray]:
         "gpu.duty_cycle_ratio": 0.97 + own(0.003),
         "host.disk_write_bytes_total": 3e6 * (1 + own(0.2)),
         "host.processes_running": 9 + own(0.8),
-        "rdma.cnp_sent_total": 40 * (1 + own(0.2)),
+        "rdma.pfc_transmit_frames_total": 40 * (1 + own(0.2)),
+        "rdma.cnp_sent_total": 60 * (1 + own(0.2)),
         "gpu.remapped_rows": np.zeros((STEPS, MACHINES)),
     }
     if bend:
@@ -71,7 +72,7 @@ def slower(found: dict[str, np.ndarray], share: float = 0.93) -> None:
     [
         ("host.disk_write_bytes_total", 8e8),
         ("host.processes_running", 55.0),
-        ("rdma.cnp_sent_total", 7e3),
+        ("rdma.pfc_transmit_frames_total", 7e3),
         ("gpu.remapped_rows", 1.0),
     ],
 )
@@ -94,12 +95,25 @@ def test_other_work_on_a_machine_is_a_note_unless_the_task_slows_down_with_it(
     assert {(verdict.machine, verdict.metric) for verdict in said} == {("m3", metric)}
 
 
+def test_congestion_that_others_make_is_never_said_of_the_port_where_it_shows(memory: Any) -> None:
+    """A port that sends many congestion notifications receives too much; who sends is at fault."""
+
+    def odd(found: dict[str, np.ndarray]) -> None:
+        found["rdma.cnp_sent_total"][ONSET:, 3] += 9e3
+        slower(found)
+
+    said, notes = watch(memory, tables(training(odd)))
+    assert said == []
+    assert {(note.machine, note.metric) for note in notes} == {("m3", "rdma.cnp_sent_total")}
+
+
 def test_other_work_that_makes_its_own_gpus_wait_is_said(memory: Any) -> None:
     """The GPUs of a machine that thrashes are at work 3 % less than their peers', which no reading of theirs tells."""
 
     def thrashes(found: dict[str, np.ndarray]) -> None:
         found["host.processes_running"][ONSET:, 5] += 48
         found["gpu.duty_cycle_ratio"][ONSET:, 5] -= 0.03
+        found["gpu.power_watts"][ONSET:, 5] -= 14
 
     said, _ = watch(memory, tables(training(thrashes)))
     assert [(verdict.machine, verdict.metric) for verdict in said] == [("m5", "host.processes_running")]
