@@ -1,7 +1,8 @@
 # Everything a person does with Peerwatch begins here; `make` alone lists it.
 #
-#   ARGS="--fault slow_link"   options for `make demo`
+#   ARGS="--fault slow_link"   options for `make demo`, or for pytest
 #   PREFIX, UNITS, CONFIG      where `make install` puts the program, its units and its configuration
+#   STATE, CACHE               the folders that the units keep; `make uninstall` removes CACHE alone
 #   EXTRAS="nats cluster"      what `make install` adds; what the configuration there names is added by itself
 
 SHELL := /bin/bash
@@ -18,12 +19,18 @@ TEST_PACKAGES := influxdb nats-server victoria-metrics
 PREFIX := /opt/peerwatch
 UNITS := /etc/systemd/system
 CONFIG := /etc/peerwatch
+STATE := /var/lib/peerwatch
+CACHE := /var/cache/peerwatch
+# The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
+SYSTEM_UNITS := /etc/systemd/system
+# Tests run on every core; one more process waits for whole demos. 0: one test after another, with -s to see what it prints.
+WORKERS := $(shell echo $$(($$(nproc) + 1)))
 C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 # A virtual environment of somebody's shell, or his own Python paths, must not leak into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup packages servers demo test bench soak format install uninstall clean
+.PHONY: help setup tools packages servers demo test bench soak format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -46,16 +53,25 @@ packages:
 		[[ " $${missing[*]} " != *" python3-venv "* ]] || { echo "setup: without python3-venv nothing can be set up" >&2; exit 1; }
 	fi
 
-setup: packages ## install what is missing and leave the command at .venv/bin/peerwatch
-	@wanted="$$(sha256sum pyproject.toml | cut -d' ' -f1) $(VENV) $$($(PYTHON) --version)"
-	if [ -x $(VENV)/bin/peerwatch ] && [ "$$(cat $(VENV)/.setup 2>/dev/null)" = "$$wanted" ]; then exit 0; fi
-	echo "setup: Python packages into $(VENV)"
-	grep -qsx "home = $(patsubst %/,%,$(dir $(PYTHON)))" $(VENV)/pyvenv.cfg || rm -rf $(VENV)
-	$(PYTHON) -m venv --system-site-packages $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --editable '.[agent,detector,test]'
-	echo "$$wanted" > $(VENV)/.setup
+# $(1) is what pip installs: nothing if that, or more of it, was installed from this pyproject.toml.
+define set_up
+@wanted="$$(sha256sum pyproject.toml | cut -d' ' -f1) $(VENV) $$($(PYTHON) --version) $(1)"
+if [ -x $(VENV)/bin/peerwatch ] && [[ "$$(cat $(VENV)/.setup 2>/dev/null)" = "$$wanted"* ]]; then exit 0; fi
+echo "setup: Python packages into $(VENV)"
+grep -qsx "home = $(patsubst %/,%,$(dir $(PYTHON)))" $(VENV)/pyvenv.cfg || rm -rf $(VENV)
+$(PYTHON) -m venv --system-site-packages $(VENV)
+extras="$(strip $(1))"
+$(VENV)/bin/python -m pip install --quiet --editable ".[$${extras// /,}]"
+echo "$$wanted" > $(VENV)/.setup
+endef
 
-servers: setup
+setup: packages ## install what is missing and leave the command at .venv/bin/peerwatch
+	$(call set_up,agent detector)
+
+tools: packages
+	$(call set_up,agent detector test)
+
+servers: tools
 	@export DEBIAN_FRONTEND=noninteractive
 	for package in $(TEST_PACKAGES); do
 		place=$(VENV)/servers/$$package
@@ -83,7 +99,7 @@ test: servers ## every check: style, types, floors, C format, tests
 	mypy
 	lint-imports
 	clang-format --dry-run -Werror $(C_FILES)
-	python -m pytest -rs $(ARGS)
+	python -m pytest -rs --durations=10 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: servers ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
@@ -91,49 +107,71 @@ bench: servers ## what it costs and how well it does, measured here and printed
 soak: servers ## ten minutes of a hundred agents and their server under random kills
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 -k soak tests/store/test_soak.py $(ARGS)
 
-format: setup ## bring Python and C into form
+format: tools ## bring Python and C into form
 	@export PATH="$(VENV)/bin:$$PATH"
 	ruff format
 	ruff check --fix
 	clang-format -i $(C_FILES)
 
-install: packages ## as root: program, units and configuration (which is kept if it is there)
+install: packages ## as root: program, units and configuration (which is kept if it is there); again to upgrade
 	@[ -w "$$(dirname $(PREFIX))" ] || { echo "install: needs root, try: sudo make install" >&2; exit 1; }
 	$(PYTHON) -m venv --system-site-packages $(PREFIX)
-	extras="agent detector $(EXTRAS)"
-	! grep -qsE '^[^#]*"(nats|tls)://' $(CONFIG)/peerwatch.toml || extras+=" nats"
-	! grep -qs -e --cluster $(UNITS)/peerwatch-detector.service.d/*.conf || extras+=" cluster"
+	extras=(agent detector $(EXTRAS))
+	! grep -qsE '^[^#]*"(nats|tls)://' $(CONFIG)/peerwatch.toml || extras+=(nats)
+	! grep -qs -e --cluster $(UNITS)/peerwatch-detector.service.d/*.conf || extras+=(cluster)
 	rm -rf build
-	$(PREFIX)/bin/python -m pip install --quiet --upgrade ".[$$(tr -s ' ' ',' <<< $$extras)]"
+	$(PREFIX)/bin/python -m pip install --quiet --upgrade ".[$$(IFS=,; echo "$${extras[*]}")]"
 	rm -rf build
 	install -d $(UNITS) $(CONFIG)
 	[ -e $(CONFIG)/peerwatch.toml ] || install -m 644 systemd/peerwatch.toml $(CONFIG)/
-	for unit in systemd/*.service; do
-		sed -e 's|/opt/peerwatch|$(PREFIX)|g' -e 's|/etc/peerwatch|$(CONFIG)|g' $$unit > $(UNITS)/$${unit##*/}
+	units="$$(cd systemd && echo *.service)"
+	for unit in $$units; do
+		sed -e 's|/opt/peerwatch|$(PREFIX)|g' -e 's|/etc/peerwatch|$(CONFIG)|g' systemd/$$unit > $(UNITS)/$$unit
 	done
 	for folder in influxdb grafana; do
 		install -d $(PREFIX)/share/peerwatch/$$folder
 		install -m 644 systemd/$$folder/* $(PREFIX)/share/peerwatch/$$folder/
 	done
-	if [ $$(id -u) -eq 0 ] && [ $(PREFIX) = /opt/peerwatch ]; then
+	shopt -s nullglob
+	for page in man/*.[1-8]; do
+		install -D -m 644 $$page $(PREFIX)/share/man/man$${page##*.}/$${page##*/}
+	done
+	if [ $$(id -u) -eq 0 ] && [ $(UNITS) = $(SYSTEM_UNITS) ]; then
 		id -u peerwatch >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin peerwatch
 		ln -sf $(PREFIX)/bin/peerwatch /usr/local/bin/peerwatch
-		[ ! -d /run/systemd/system ] || systemctl daemon-reload
+		for page in $(PREFIX)/share/man/man?/*; do
+			section=/usr/local/share/man/$$(basename "$$(dirname $$page)")
+			mkdir -p $$section
+			ln -sf $$page $$section/
+		done
+		if [ -d /run/systemd/system ]; then
+			systemctl daemon-reload
+			systemctl try-restart $$units
+		fi
 	fi
 	echo "installed; start with: systemctl enable --now peerwatch-agent peerwatch-detector"
-	[[ $$extras != *nats* ]] || echo "and, on a machine that empties the stream: systemctl enable --now peerwatch-writer"
+	[[ " $${extras[*]} " != *" nats "* ]] || echo "and, on a machine that empties the stream: systemctl enable --now peerwatch-writer"
 
 uninstall: ## as root: take all of it away, but the configuration and the readings
 	@[ -w "$$(dirname $(PREFIX))" ] || { echo "uninstall: needs root, try: sudo make uninstall" >&2; exit 1; }
-	units="$$(cd systemd && ls *.service)"
-	if [ -d /run/systemd/system ] && [ $(UNITS) = /etc/systemd/system ]; then
+	units="$$(cd systemd && echo *.service)"
+	if [ -d /run/systemd/system ] && [ $(UNITS) = $(SYSTEM_UNITS) ]; then
 		systemctl disable --now $$units 2>/dev/null || true
 	fi
-	for unit in $$units; do rm -f $(UNITS)/$$unit; done
+	kept=()
+	for unit in $$units; do
+		rm -f $(UNITS)/$$unit
+		rmdir $(UNITS)/$$unit.d 2>/dev/null || [ ! -d $(UNITS)/$$unit.d ] || kept+=($(UNITS)/$$unit.d)
+	done
 	[ ! -d /run/systemd/system ] || systemctl daemon-reload
-	[ "$$(readlink /usr/local/bin/peerwatch)" != $(PREFIX)/bin/peerwatch ] || rm /usr/local/bin/peerwatch
+	for link in /usr/local/bin/peerwatch /usr/local/share/man/man?/peerwatch*; do
+		[[ "$$(readlink $$link)" != $(PREFIX)/* ]] || rm $$link
+	done
 	[ ! -e $(PREFIX)/pyvenv.cfg ] || rm -rf $(PREFIX)
-	echo "uninstalled; $(CONFIG) and /var/lib/peerwatch are kept"
+	rm -rf $(CACHE)
+	for place in $(CONFIG) $(STATE); do [ ! -e $$place ] || kept+=($$place); done
+	echo "uninstalled; kept: $${kept[*]:-nothing}"
+	! id -u peerwatch >/dev/null 2>&1 || echo "the user peerwatch is kept, for it owns $(STATE); to remove it: userdel peerwatch"
 
 clean: ## remove what setup and the tests have made here
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

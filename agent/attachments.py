@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from itertools import islice
 
+from agent.costs import Owner
 from agent.files import identity
+from agent.known_files import FileKey, KnownFiles
 from agent.layouts import Layout
+from agent.left_out import LeftOut
 from agent.libraries import Answer, Libraries
-from agent.processes import MappedFile, Process, Processes
+from agent.library import (
+    ATTACHED,
+    LISTED,
+    LISTED_OF_PROCESS,
+    LISTED_OF_USER,
+    OF_PROCESS,
+    OF_USER,
+    Library,
+    may_list,
+    payer,
+)
+from agent.processes import FILES, MappedFile, Process, Processes
 from bpf.uprobe import Point, attach, detach
 
 log = logging.getLogger(__name__)
@@ -26,47 +41,26 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Programs that are attached only on request: their functions are called too often to be free."""
 LIFE = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Finalize", "Destroy", "Abort"))
 """Beginnings of NCCL's functions that are called seldom: they make or end communicators."""
-FileKey = tuple[str, int, str]
-"""Device, inode and name of a mapping, as /proc/PID/maps shows them. A file that is deleted soon leaves its number to
-another, such as the next version's libraries; that one mostly has another name."""
 _NAMES = ("nccl", "cudart")
-_REMEMBERED = 65536
-_LIBRARIES = 256
-
-
-@dataclass
-class Library:
-    """One file on disk (or deleted from it) and the probes on it."""
-
-    identity: str
-    path: str
-    """As a process that maps it calls it."""
-    state: str = "on"
-    """on, blocked, or gone (no process maps it any more)."""
-    reason: str = ""
-    layout: Layout | None = None
-    probes: dict[int, int] = field(default_factory=dict)
-    """Descriptors by file offset."""
-    users: set[Process] = field(default_factory=set)
-    hot: dict[int, str] = field(default_factory=dict)
-    """NCCL's functions that a task calls over and over, by file offset."""
-    quiet: bool = False
-    """Those carry no probes now."""
-    wanted_quiet: str = ""
-    """Why they shall carry none; empty: they shall."""
-    file: int = -1
-    """Descriptor by which probes are put on."""
-
-    @property
-    def name(self) -> str:
-        """The file's name alone."""
-        return os.path.basename(self.path)
+AGAIN_S = 300.0
+"""After which a blocked library is looked at again."""
+_UNLISTED = f"{LISTED_OF_PROCESS} of a process, {LISTED_OF_USER} of a user, {LISTED} in all"
+_FULL = f"others carry probes already: {OF_PROCESS} of its process, {OF_USER} of its user or {ATTACHED} in all"
+_CROWDED = f"{FILES} executable files of a process"
+_SHARERS = 16
+"""Processes that are remembered to wait for the answer about one file; others look again."""
 
 
 class Attachments:
     """The libraries that carry probes, and those that cannot, with the reason. Programs are descriptors by function."""
 
-    def __init__(self, programs: Mapping[str, int], processes: Processes, groups: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        programs: Mapping[str, int],
+        processes: Processes,
+        groups: Iterable[str] = (),
+        left_out: LeftOut | None = None,
+    ) -> None:
         wanted_groups = set(groups)
         off = {name for group, names in GROUPS.items() if group not in wanted_groups for name in names}
         self._processes = processes
@@ -74,8 +68,11 @@ class Attachments:
             name + suffix: descriptor for name, descriptor in programs.items() if name not in off for suffix in VARIANTS
         }
         self._finder = Libraries(list(self._programs))
-        self._identities: dict[FileKey, str] = {}  # "": of no interest
+        self._left_out = left_out or LeftOut()
+        self._known = KnownFiles()
         self._waiting: dict[FileKey, list[MappedFile]] = {}
+        self._unlisted: set[Process] = set()
+        self._looked_again = time.monotonic()
         self.libraries: dict[str, Library] = {}
         self.looks = 0
 
@@ -83,22 +80,30 @@ class Attachments:
         """One look: new processes and mappings, answers about files, users that are gone."""
         self.libraries = {key: library for key, library in self.libraries.items() if library.state != "gone"}
         for process, files in self._processes.changed():
-            for file in files:
-                self._see(process, file)
+            owner = self._owner(process)
+            seen = [self._see(process, file, owner) for file in files]
+            if not all(seen):
+                self._processes.again(process)
+            if process in self._processes.crowded:
+                self._left_out.add("mapped files", _CROWDED)
         for answer in self._finder.poll():
             self._learn(answer)
         for library in self.libraries.values():
             library.users = {process for process in library.users if self._processes.alive(process)}
             if not library.users:
                 self._detach(library, "no process maps it any more")
-            elif bool(library.wanted_quiet) != library.quiet and library.state == "on":
+                continue
+            if library.owner[1] not in {process.pid for process in library.users}:
+                library.owner = self._owner(next(iter(library.users)))
+            if bool(library.wanted_quiet) != library.quiet and library.state == "on":
                 self._turn(library)
+        self._look_again()
         self.looks += 1
 
     @property
     def busy(self) -> bool:
         """Whether answers about files are still to come."""
-        return bool(self._waiting) or self._finder.busy
+        return bool(self._waiting) or self._finder.busy or bool(self._processes.behind)
 
     def mapped(self, words: Iterable[str]) -> dict[str, set[Process]]:
         """By word the processes that were seen to map a file with it in its name, able to carry probes or not."""
@@ -120,58 +125,93 @@ class Attachments:
         for library in self.libraries.values():
             self._detach(library, "the agent stops")
 
-    def _see(self, process: Process, file: MappedFile) -> None:
+    def _owner(self, process: Process) -> Owner:
+        return self._processes.user(process), process.pid
+
+    def _see(self, process: Process, file: MappedFile, owner: Owner) -> bool:
+        """Whether all is done that can be done about a mapped file; else the process is to be looked at again."""
         key = (file.device, file.inode, os.path.basename(file.path))
-        known = self._identities.get(key)
+        known, waiting = self._known.get(key), self._waiting.get(key)
         if known:
             self.libraries[known].users.add(process)
-        elif known is None:
-            waiting = self._waiting.setdefault(key, [])
+        elif known is None and waiting is None:
+            if not self._finder.has_room(owner):
+                return False
+            self._waiting[key] = [file]
+            self._finder.ask(key, self._processes.paths(file), owner)
+        elif waiting is not None and process not in {one.process for one in waiting}:
+            if len(waiting) >= _SHARERS:
+                return False
             waiting.append(file)
-            if len(waiting) == 1:
-                self._finder.ask(key, self._processes.paths(file))
+        return True
+
+    def _look_again(self) -> None:
+        """Forget blocked libraries whose reason may have gone, so that they are found again."""
+        now = time.monotonic()
+        due = now - self._looked_again >= AGAIN_S
+        for library in [one for one in self.libraries.values() if one.state == "blocked"]:
+            if now - library.since >= AGAIN_S or (library.crowded and self._payer(library)):
+                del self.libraries[library.identity]
+                self._known.forget(library.identity)
+                for process in library.users:
+                    self._processes.again(process)
+        if due:
+            self._looked_again = now
+            for process in self._unlisted:
+                self._processes.again(process)
+            self._unlisted.clear()
+
+    def _payer(self, library: Library) -> Owner | None:
+        users = islice(library.users, _SHARERS)
+        return payer(self.libraries.values(), (self._owner(process) for process in users))
 
     def _learn(self, answer: Answer) -> None:
         key = answer.key
-        if answer.layout is not None and self._identities.get(key):
-            self.libraries[self._identities[key]].layout = answer.layout
+        known = self._known.get(key)
+        if answer.layout is not None and known in self.libraries:
+            self.libraries[known].layout = answer.layout
         if answer.functions is None and not answer.error and not answer.gone:
             return
         files = self._waiting.pop(key, [])
-        if not files and self._identities.get(key):  # the functions were told before; only the layout failed
+        if not files and known:  # the functions were told before; only the layout failed
             return
         if answer.gone:
             self._retry(key, files, answer.gone)
         elif files and (answer.functions or any(word in os.path.basename(files[0].path).lower() for word in _NAMES)):
             self._add(key, files, answer)
         else:
-            self._remember(key, "")
+            self._known.put(key, "", self._user(files))
+
+    def _user(self, files: list[MappedFile]) -> int:
+        return self._processes.user(files[0].process) if files else -1
 
     def _retry(self, key: FileKey, files: list[MappedFile], why: str) -> None:
         """The file could not be opened through its first process: look through another one, if there is any."""
         rest = [file for file in files[1:] if self._processes.alive(file.process)]
         if rest:
             self._waiting[key] = rest
-            self._finder.ask(key, self._processes.paths(rest[0]))
+            self._finder.ask(key, self._processes.paths(rest[0]), self._owner(rest[0].process))
         elif files and self._processes.alive(files[0].process):
-            self._remember(key, "")
+            self._known.put(key, "", self._user(files))
             log.debug("%s cannot be opened: %s", files[0].path, why)
-
-    def _remember(self, key: FileKey, name: str) -> None:
-        if len(self._identities) >= _REMEMBERED:
-            self._identities = {key: name for key, name in self._identities.items() if name}
-        self._identities[key] = name
 
     def _add(self, key: FileKey, files: list[MappedFile], answer: Answer) -> None:
         name = answer.identity or f"{files[0].device} {files[0].inode}"
-        self._remember(key, name)
+        users = [file.process for file in files]
+        self._known.put(key, name, self._user(files))
         if name not in self.libraries:
-            library = self.libraries[name] = Library(name, files[0].path)
+            library = Library(name, files[0].path, owner=self._owner(users[0]), users=set(users))
             self._check(library, files[0], answer)
             if library.state == "on":
                 self._attach(library, answer)
+            if library.state == "blocked" and not may_list(self.libraries.values(), library.owner):
+                self._left_out.add("blocked libraries", _UNLISTED)
+                self._known.forget(name)
+                self._unlisted.update(users)
+                return
+            self.libraries[name] = library
             log.info("%s: %s, %d probes %s", library.path, library.state, len(library.probes), library.reason)
-        self.libraries[name].users.update(file.process for file in files)
+        self.libraries[name].users.update(users)
 
     def _check(self, library: Library, file: MappedFile, answer: Answer) -> None:
         if answer.error:
@@ -180,8 +220,11 @@ class Attachments:
             library.state, library.reason = "blocked", "replaced on disk since, and the mapping itself cannot be opened"
         elif not answer.functions:
             library.state, library.reason = "blocked", "defines no public NCCL or CUDA function (stripped, or static)"
-        elif len(self.libraries) > _LIBRARIES:
-            library.state, library.reason = "blocked", f"more than {_LIBRARIES} libraries carry probes already"
+        elif (owner := self._payer(library)) is None:
+            library.state, library.crowded = "blocked", True
+            library.reason = _FULL
+        else:
+            library.owner = owner
 
     def _attach(self, library: Library, answer: Answer) -> None:
         """Through a descriptor, and only after a second look: its process may have put another file at that path."""
@@ -222,4 +265,4 @@ class Attachments:
             library.file = -1
         library.state, library.reason = "gone", why
         # Its number may be another file's by the time somebody maps it again: look afresh then.
-        self._identities = {key: name for key, name in self._identities.items() if name != library.identity}
+        self._known.forget(library.identity)

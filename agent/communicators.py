@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +12,9 @@ INIT, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT = range(1, 9)
 """Kinds of events (enum event_kind, bpf/nccl.bpf.c)."""
 
 _DEVICES = 64
-_PENDING = 16384
-"""Communicators under construction, of all processes; a process that announces more is not believed."""
-_KNOWN = 65536
+_PENDING, _PENDING_EACH = 16384, 512
+"""Communicators under construction, of all processes and of each; a process that announces more is not believed."""
+_KNOWN, _KNOWN_EACH = 65536, 1024
 """Communicators of which anything is remembered; there is no room in the kernel for the counts of so many."""
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
@@ -33,6 +34,45 @@ class Communicator:
     """Finalized, destroyed or aborted by its process."""
 
 
+class Table(MutableMapping[Key, Communicator]):
+    """Communicators by process and address; who has more than `each`, or most of more than `whole`, crowds it."""
+
+    def __init__(self, each: int, whole: int) -> None:
+        self._each, self._whole = each, whole
+        self._all: dict[Key, Communicator] = {}
+        self._counts = Counter[int]()
+
+    def __getitem__(self, key: Key) -> Communicator:
+        return self._all[key]
+
+    def __setitem__(self, key: Key, one: Communicator) -> None:
+        self._counts[key[0]] += key not in self._all
+        self._all[key] = one
+
+    def __delitem__(self, key: Key) -> None:
+        del self._all[key]
+        self._counts[key[0]] -= 1
+        if not self._counts[key[0]]:
+            del self._counts[key[0]]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def crowded(self, pid: int) -> int | None:
+        """The process that leaves no room for another one of that process; None: there is room."""
+        if self._counts[pid] >= self._each:
+            return pid
+        return max(self._counts, key=lambda one: self._counts[one]) if len(self._all) >= self._whole else None
+
+    def drop(self, pid: int) -> None:
+        """Forget all that a process has."""
+        for key in [key for key in self._all if key[0] == pid]:
+            del self[key]
+
+
 def _digest(*parts: object) -> str:
     text = b"\0".join(part if isinstance(part, bytes) else str(part).encode() for part in parts)
     return hashlib.blake2b(text, digest_size=8).hexdigest()
@@ -48,8 +88,8 @@ class Communicators:
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
-        self._pending: dict[Key, Communicator] = {}  # by process and the place where the address will be written
-        self.known: dict[Key, Communicator] = {}
+        self._pending = Table(_PENDING_EACH, _PENDING)  # by process and the place where the address will be written
+        self.known = Table(_KNOWN_EACH, _KNOWN)
 
     def apply(self, events: Any) -> None:
         """Take in events (structured array, bpf/nccl.bpf.c struct event) in their order."""
@@ -66,28 +106,35 @@ class Communicators:
 
     def _expect(self, kind: int, pid: int, parent: int, event: Any) -> None:
         out, ranks = int(event["out"]), int(event["ranks"])
-        if len(self._pending) > _PENDING:
-            self._pending.clear()
         if kind == INIT:
-            self._pending[pid, out] = Communicator(_digest(event["id"].tobytes()), int(event["rank"]), ranks)
+            self._announce(pid, out, Communicator(_digest(event["id"].tobytes()), int(event["rank"]), ranks))
         elif kind == INIT_ALL:
             identity = _digest(self._machine, pid, int(event["ns"]))
             for rank in range(min(ranks, _DEVICES)):
-                self._pending[pid, out + 8 * rank] = Communicator(identity, rank, ranks)
+                self._announce(pid, out + 8 * rank, Communicator(identity, rank, ranks))
         else:
             whole = self.known.get((pid, parent), Communicator())
             family = whole.identity and _digest(whole.identity, kind, int(event["nth"]), int(event["color"]))
             left = whole.ranks - ranks if kind == SHRINK and whole.ranks else None
-            self._pending[pid, out] = Communicator(family, None, left)
+            self._announce(pid, out, Communicator(family, None, left))
+
+    def _announce(self, pid: int, out: int, communicator: Communicator) -> None:
+        """Where there is no room, the process that announced most without making them is no longer believed."""
+        if (greedy := self._pending.crowded(pid)) is not None:
+            self._pending.drop(greedy)
+        self._pending[pid, out] = communicator
 
     def deliver(self, pid: int, out: int, comm: int) -> None:
         """The communicator that was to be written at `out` has this address."""
         born = self._pending.pop((pid, out), None)
-        if born is not None:
-            if len(self.known) >= _KNOWN:  # such as made and ended again and again, with nothing asked of them
-                self.known = {key: one for key, one in self.known.items() if not one.ended}
-            if len(self.known) < _KNOWN:
-                self.known[pid, comm] = replace(born, born=True)
+        if born is None:
+            return
+        if (greedy := self.known.crowded(pid)) is not None:
+            # Such as made and ended again and again, with nothing asked of them.
+            for key in [key for key, one in self.known.items() if key[0] == greedy and one.ended]:
+                del self.known[key]
+        if self.known.crowded(pid) is None:
+            self.known[pid, comm] = replace(born, born=True)
 
     def look_up(self, pid: int, comm: int, read_pointer: Callable[[int, int], int | None]) -> Communicator:
         """The communicator at that address; one nobody announced is looked for where new ones were to be written."""
@@ -118,5 +165,7 @@ class Communicators:
     def forget(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or all that a process had."""
         for table in (self.known, self._pending):
-            for key in [key for key in table if key[0] == pid and comm in (None, key[1])]:
-                del table[key]
+            if comm is None:
+                table.drop(pid)
+            else:
+                table.pop((pid, comm), None)

@@ -41,6 +41,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which sources to read."""
     cuda_calls: tuple[str, ...] = ()
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
+    require_gpu: bool = True
+    """Count a process only once it has a GPU's device node open (/dev/nvidia0 and so on); false where GPUs are reached
+    otherwise, and then any program that calls NCCL counts as training."""
     scan_seconds: float = 2.0
     """How often to look for new processes and libraries."""
     nccl_probes: str = "auto"

@@ -9,8 +9,11 @@ from typing import Protocol
 
 from agent.attachments import Attachments
 from agent.config import AgentConfig
+from agent.gpu_use import GpuUse
+from agent.left_out import LeftOut
 from agent.pool import Pool
 from agent.processes import Processes
+from agent.shares import Shares
 from agent.training import Training
 from bpf.loader import Kernel
 from store.sample import Sample
@@ -40,13 +43,20 @@ class Context:
     no_probes: str = ""
     proc: Path = Path("/proc")
     processes: Processes = field(default_factory=Processes)
+    left_out: LeftOut = field(default_factory=LeftOut)
     training: Training = field(init=False)
+    shares: Shares | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Training processes are those that the probes have met."""
+        """Training processes are those that the probes have met and that have a GPU open."""
         maps = self.kernel.maps if self.kernel else None
-        pool = Pool(maps["processes"], maps["process_of"], maps["free_processes"]) if maps else None
-        object.__setattr__(self, "training", Training(self.processes, pool))
+        shares, pool = Shares(maps) if maps else None, None
+        if maps and shares:
+            free = maps["free_processes"]
+            pool = Pool(maps["processes"], maps["process_of"], free, shares.processes, shares.of_process)
+        use = GpuUse(Path(self.config.root), self.processes) if self.config.require_gpu else None
+        object.__setattr__(self, "shares", shares)
+        object.__setattr__(self, "training", Training(self.processes, pool, use))
 
     def probes(self) -> tuple[Kernel, Attachments]:
         """The probes. Raises NothingThereError where there are none."""

@@ -6,12 +6,12 @@ started it survives whatever they hold.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 import re
 import resource
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -22,8 +22,9 @@ import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from agent.files import identity, open_first
 from agent.layouts import OPTIONAL, STRUCTURES, Kept, Layout, is_plausible, is_whole, shipped, wanted_of
+from agent.opened import Opened, open_library
+from agent.rights import give_up
 from agent.tracepoints import BASE, NOTES, NOTES_BYTES, parse_notes
 
 SYMBOL = np.dtype(
@@ -32,12 +33,12 @@ SYMBOL = np.dtype(
 _VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
 _EXECUTABLE = 1  # PF_X
 _PAGE = 4096
-CPU_SECONDS = 10
-"""For each file: the child gets no more time than that for one, however many it was given."""
+CPU_SECONDS, FIRST_SECONDS = 10, 4  # for each file, and for its functions alone
+BATCH_SECONDS, LONGEST_SECONDS, BATCH_FILES = 2.0, 8.0, 512
+"""Processor time, time and files after which it begins with no other file: there may be more urgent ones by now."""
 MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
-DATA_BYTES = 384 << 20
-"""Of memory: what the debug information of a library may unfold to."""
+DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
 _MATCHES, _CLONES = 4096, 64
 """Of one function: how often its name is looked at, and how many forms of it are; as many trace points."""
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
@@ -202,22 +203,16 @@ def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
     return known
 
 
-def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
+def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
     """What one file holds: identity and functions at once, then the layout where it defines `layout_for`.
 
-    Raises OSError where no path can be opened, and what the parsers raise for a file that is no library.
+    Raises what the parsers raise for a file that is no library.
     """
-    path, named = _name_first(paths)
-    try:
-        status = os.fstat(named)
-        answer: dict[str, Any] = {"inode": status.st_ino, "identity": identity(named), "path": path}
-        if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
-            yield answer | {"functions": {}, "done": True}
-            return
-        file = os.fdopen(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    finally:
-        os.close(named)
-    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    answer: dict[str, Any] = {"inode": opened.status.st_ino, "identity": opened.identity, "path": opened.path}
+    if opened.file is None:
+        yield answer | {"functions": {}, "done": True}
+        return
+    with opened.file as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:4] != b"\x7fELF" or data[4] != 2:
             yield answer | {"functions": {}, "done": True}
             return
@@ -226,32 +221,33 @@ def examine(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[di
         more = layout_for in found["functions"]
         yield answer | found | {"done": not more}
         if more:
-            yield {"layout": layout_of(elf, status, answer["identity"]), "done": True}
+            yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
 
 
-def _name_first(paths: list[str]) -> tuple[str, int]:
-    """The first path that works, and a descriptor that only names its file.
-
-    What lies at a path below a process's root is the process's choice, a link into the agent's own /dev included: to
-    open a device may already start what it is for, and to open a pipe may take for ever.
-    """
-    failure: OSError = FileNotFoundError("no path given")
-    for path in paths:
-        try:
-            return path, open_first([path])
-        except OSError as error:
-            failure = error
-    raise failure
-
-
-def answers(paths: list[str], wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
-    """The answers about one file, to be opened by the first path that works; the last one says `done`."""
+def answers(opened: Opened | OSError, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
+    """The answers about one file; the last one says `done`."""
+    if isinstance(opened, OSError):
+        yield {"gone": opened.strerror or str(opened), "done": True}
+        return
     try:
-        yield from examine(paths, wanted, layout_for)
+        yield from examine(opened, wanted, layout_for)
     except OSError as error:
         yield {"gone": error.strerror or str(error), "done": True}
     except Exception as error:  # whatever a damaged or hostile file makes the parsers raise: it is not readable
         yield {"error": f"not a readable library ({type(error).__name__}: {error})"[:200], "done": True}
+
+
+def _open_all(files: list[list[str]]) -> list[Opened | OSError]:
+    """The files, as many as this process may open, telling of each before it is opened: that may never return."""
+    opened: list[Opened | OSError] = []
+    for number, paths in enumerate(files[:BATCH_FILES]):
+        print(json.dumps({"opening": number}), flush=True)
+        one = open_library(paths)
+        if isinstance(one, OSError) and one.errno == errno.EMFILE and opened:
+            break
+        opened.append(one)
+    print(json.dumps({"opening": None}), flush=True)
+    return opened
 
 
 def table(paths: list[str]) -> dict[str, dict[str, Any]]:
@@ -268,9 +264,9 @@ def table(paths: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Answer one request from standard input, one JSON line an answer, file by file, within bounds.
+    """Answer one request from standard input, one JSON line an answer; with libraries as arguments print their layouts.
 
-    With libraries as arguments: print the table of their layouts instead.
+    The files are opened first, then all rights are given up: what a file holds is read without them.
     """
     if sys.argv[1:]:
         print(json.dumps(table(sys.argv[1:]), indent=1))
@@ -279,11 +275,25 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     request = json.load(sys.stdin)
-    for paths in request["files"]:
-        limit = int(time.process_time()) + CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-        for answer in answers(paths, request["wanted"], request["layout_for"]):
-            print(json.dumps(answer), flush=True)
+    opened = _open_all(request["files"])
+    give_up()
+    begin, deadline = time.process_time(), time.monotonic() + LONGEST_SECONDS
+    for one in opened:
+        if time.process_time() - begin > BATCH_SECONDS or time.monotonic() > deadline:
+            return
+        _limit(FIRST_SECONDS)
+        told = time.process_time()
+        for answer in answers(one, request["wanted"], request["layout_for"]):
+            now = time.process_time()
+            print(json.dumps(answer | {"seconds": round(now - told, 6)}), flush=True)
+            told = now
+            _limit(CPU_SECONDS)
+
+
+def _limit(seconds: int) -> None:
+    """Have the kernel end this process after so much more processor time."""
+    limit = int(time.process_time()) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

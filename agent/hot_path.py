@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.attachments import Attachments, Library
+from agent.attachments import Attachments
+from agent.library import Library
 from agent.processes import Process
 
 FIRST_S, LOOK_S = 10.0, 2.0

@@ -7,16 +7,22 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.costs import Costs, Owner
 from agent.layouts import Layout
 
 _LINE_BYTES = 1 << 20
 PATIENCE_S = 120.0
 """How long a child may say nothing: a file system whose server is away may never answer it."""
 _LEFT_BEHIND, _DEATH_S = 4, 1.0
+WAITING, OF_USER, OF_PROCESS, LEAST = 4096, 1024, 512, 16
+"""Files that may wait: of all, of one user, of one process; and of one user however many users there are."""
+_DEAD_S = 10.0
+"""What a file costs over which a child died."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +46,46 @@ class Answer:
     """Why the file cannot be read."""
     gone: str = ""
     """Why it cannot be opened: mostly, its process has ended."""
+    seconds: float = 0.0
+    """Processor time that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    key: Any
+    paths: tuple[str, ...]
+    owner: Owner
 
 
 class Libraries:
-    """Asks one child at a time about batches of files and never waits for it."""
+    """Asks one child at a time about batches of files and never waits for it.
+
+    A batch ends after some seconds (agent/elf.py): then the files of those come first who have caused the least work.
+    """
 
     def __init__(self, wanted: Sequence[str], layout_for: str = "ncclCommInitRank") -> None:
         self._wanted = list(wanted)
         self._layout_for = layout_for
-        self._queue: list[tuple[Any, tuple[str, ...]]] = []
-        self._asked: list[tuple[Any, tuple[str, ...]]] = []
+        self._queue: list[_Question] = []
+        self._asked: list[_Question] = []
+        self._of_user, self._of_process = Counter[int](), Counter[Owner]()  # files that wait
+        self._costs = Costs()
         self._child: subprocess.Popen[bytes] | None = None
+        self._opening: int | None = None  # the place of the file that the child opens now
         self._text = b""
         self._heard = 0.0
         self._left: list[subprocess.Popen[bytes]] = []  # killed, and waiting for a file system for ever
 
-    def ask(self, key: Any, paths: tuple[str, ...]) -> None:
+    def has_room(self, owner: Owner) -> bool:
+        """Whether another file of that process may wait."""
+        most = max(min(OF_USER, WAITING // (len(self._of_user) + 1)), LEAST)
+        return self._of_user[owner[0]] < most and self._of_process[owner] < OF_PROCESS
+
+    def ask(self, key: Any, paths: tuple[str, ...], owner: Owner = (0, 0)) -> None:
         """Queue a file, to be opened by the first of the paths that works."""
-        self._queue.append((key, paths))
+        self._queue.append(_Question(key, paths, owner))
+        self._of_user[owner[0]] += 1
+        self._of_process[owner] += 1
 
     @property
     def busy(self) -> bool:
@@ -76,7 +104,7 @@ class Libraries:
             self._text, self._heard = self._text + chunk, time.monotonic()
         lines = self._text.split(b"\n")
         self._text = lines.pop()[:_LINE_BYTES]
-        found = [self._take(json.loads(line)) for line in lines if line]
+        found = [answer for line in lines if line and (answer := self._take(json.loads(line)))]
         if ended or time.monotonic() - self._heard > PATIENCE_S:
             found += self._finish()
             self._start()
@@ -98,8 +126,9 @@ class Libraries:
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._asked, self._queue = self._queue, []  # only now: where no child can be started they wait on
-        request = {"files": [paths for _, paths in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
+        # Only now: where no child can be started they wait on.
+        self._asked, self._queue = sorted(self._queue, key=lambda one: self._costs.rank(one.owner)), []
+        request = {"files": [one.paths for one in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
         try:
             with self._child.stdin as request_pipe:
                 request_pipe.write(json.dumps(request).encode())
@@ -120,19 +149,33 @@ class Libraries:
         child.stdout.close()
         return child.returncode
 
-    def _take(self, line: dict[str, Any]) -> Answer:
-        key = self._asked[0][0]
+    def _take(self, line: dict[str, Any]) -> Answer | None:
+        if "opening" in line:
+            self._opening = line["opening"]
+            return None
+        asked = self._asked[0]
+        self._costs.add(asked.owner, float(line.get("seconds", 0.0)))
         if line.pop("done", False):
-            self._asked.pop(0)
-        return Answer(key, **line)
+            self._settle(self._asked.pop(0))
+        return Answer(asked.key, **line)
+
+    def _settle(self, question: _Question) -> None:
+        """It waits no more."""
+        self._of_user.subtract((question.owner[0],))
+        self._of_process.subtract((question.owner,))
+        self._of_user, self._of_process = +self._of_user, +self._of_process  # only those who have some
 
     def _finish(self) -> list[Answer]:
         assert self._child is not None
         code, self._text = self._bury(self._child), b""
         left, self._asked = self._asked, []
-        if not left:
+        if not left or code == 0:  # its time was over
+            self._queue = left + self._queue
             return []
-        # The child died over the first file that it did not answer for; the others get another one.
-        self._queue = left[1:] + self._queue
+        # The child died over the file that it was opening, else the first that it did not answer for.
+        fatal = left.pop(self._opening or 0)
+        self._queue, self._opening = left + self._queue, None
+        self._settle(fatal)
+        self._costs.add(fatal.owner, _DEAD_S)
         why = ": its file system does not answer" if code is None else f" or too much memory (exit {code})"
-        return [Answer(left[0][0], error=f"reading it took too long{why}")]
+        return [Answer(fatal.key, error=f"reading it took too long{why}")]

@@ -16,6 +16,7 @@ from agent.config import AgentConfig
 from agent.context import Context, NothingThereError, Source
 from agent.files import allow_many
 from agent.kept import Kept
+from agent.left_out import LeftOut
 from agent.processes import Processes
 from agent.reader import Reader, Worker
 from agent.zoom import Zoom
@@ -117,8 +118,9 @@ def open_context(config: AgentConfig) -> Context:
     except BpfError as error:
         return Context(config, no_probes=str(error), processes=processes)
     programs = {name: fd for name, fd in kernel.programs.items() if name.startswith(tuple(wanted))}
-    attachments = Attachments(programs, processes, config.cuda_calls)
-    return Context(config, kernel, attachments, processes=processes)
+    left_out = LeftOut()
+    attachments = Attachments(programs, processes, config.cuda_calls, left_out)
+    return Context(config, kernel, attachments, processes=processes, left_out=left_out)
 
 
 def open_worker(context: Context, name: str) -> Worker:

@@ -18,6 +18,7 @@ from typing import Any
 from agent.nvml import GONE, LOST, NvmlError, nvml, open_library
 from agent.nvml_device import Device
 from agent.nvml_events import Events
+from agent.rights import give_up
 
 _PR_SET_PDEATHSIG = 1
 STARTING = 255
@@ -41,6 +42,7 @@ class Gpus:
         return {
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "there": {index: [device.uuid, device.mig] for index, device in self._devices.items()},
+            "places": {index: [device.serial, device.pci_address] for index, device in self._devices.items()},
             "lost": self._lost,
             "unread": self._unread,
         }
@@ -104,6 +106,7 @@ def _tell(value: dict[str, Any]) -> None:
 
 def main() -> None:
     """Arguments: the descriptor of the shared memory, then the paths where the library may be."""
+    give_up()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which ends this child in order
     where = mmap.mmap(int(sys.argv[1]), mmap.PAGESIZE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agent.bus import normal
 from agent.nvml import GONE, LOST, NOT_HERE, PASSING, Fields, NvmlError, nvml
 from agent.nvml_fields import FAST, SLOW, Rule, choose, columns, places, spread
 from agent.nvml_gpm import open_gpm
@@ -97,6 +98,8 @@ class Device:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        self.serial = str(_or("", lambda: nvml.nvmlDeviceGetSerial(handle)))
+        self.pci_address = normal(str(_or("", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)))
         self.mig = self._split(False)
         count = int(_or([0], Fields(handle, [(_LINK_COUNT, 0)]).read)[0] or 0)
         self._fast = Part(handle, spread(FAST, count), _FAST_CALLS)

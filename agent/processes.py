@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.costs import Costs
+
 _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
+FILES = 4096
+"""Of one process. Those whose names promise probes are found beyond that, up to as many again."""
+SCAN_S, LONGEST_S = 0.1, 0.4
+"""Processor time, and time, for reading what processes map in one look; what is left over comes in the next."""
 _CALM, _RARELY = 30, 8
 """Looks without a change after which a process is calm, and among how many looks it gets one then."""
 _EXECUTABLE = re.compile(
     rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-]x[sp] [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) ([1-9][0-9]*) +(.*)$",
     re.MULTILINE,
 )
+_LIKELY = re.compile(rb"nccl|cudart", re.IGNORECASE)
+_USER = re.compile(rb"^Uid:\t([0-9]{1,10})\t", re.MULTILINE)
+_STATUS_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +71,12 @@ def _read_stat(path: str) -> bytes:
 
 
 def parse_maps(process: Process, text: bytes) -> list[MappedFile]:
-    """The executable file mappings of /proc/PID/maps, each file once."""
+    """The executable file mappings of /proc/PID/maps, each file once; a bounded number of them."""
     files: dict[tuple[bytes, bytes], MappedFile] = {}
-    for low, high, device, inode, name in _EXECUTABLE.findall(text):
-        if (device, inode) not in files and len(inode) < 20:
+    for match in _EXECUTABLE.finditer(text):
+        low, high, device, inode, name = match.groups()
+        most = 2 * FILES if _LIKELY.search(name) else FILES
+        if len(files) < most and (device, inode) not in files and len(inode) < 20:
             path = os.fsdecode(name.removesuffix(b" (deleted)"))
             addresses = f"{int(low, 16):x}-{int(high, 16):x}"
             files[device, inode] = MappedFile(process, device.decode(), int(inode), path, addresses)
@@ -89,13 +101,50 @@ class Processes:
         self._root = str(root)
         self._seen: dict[int, tuple[int, int, int]] = {}  # by pid, its stat at the last look
         self._calm: dict[int, int] = {}  # by pid, looks since its stat changed
+        self._due: dict[int, tuple[int, int, int]] = {}  # those that changed since
+        self._users: dict[Process, int] = {}
         self._round = 0
+        self._costs = Costs()
+        self.crowded: set[Process] = set()
+        """Those that map more files than are looked at."""
 
     def changed(self) -> Iterator[tuple[Process, list[MappedFile]]]:
         """Processes that are new or grew since the last call (a library may have come), with what they map.
 
-        One that has not changed for many looks is looked at in every eighth only.
+        One that has not changed for many looks is looked at in every eighth only. Where there is more to read than
+        fits into the time, the users that have caused the least work come first, and the rest is due in the next look.
         """
+        self._survey()
+        begin, deadline = time.thread_time(), time.monotonic() + LONGEST_S
+        due = [Process(pid, start, stack) for pid, (start, _, stack) in self._due.items()]
+        for process in sorted(due, key=lambda process: self._costs.rank((self.user(process), process.pid))):
+            now = time.thread_time()
+            if now - begin > SCAN_S or time.monotonic() > deadline:
+                return
+            seen = self._due.pop(process.pid)
+            try:
+                text = _read(f"{self._root}/{process.pid}/maps", _MAPS_BYTES)
+            except OSError:
+                continue  # it ended while we looked, or is not ours to read: the next look will tell
+            self._seen[process.pid], self._calm[process.pid] = seen, 0
+            files = parse_maps(process, text)
+            self._costs.add((self.user(process), process.pid), time.thread_time() - now)
+            if len(files) >= FILES or len(text) >= _MAPS_BYTES:
+                self.crowded.add(process)
+            yield process, files
+
+    def again(self, process: Process) -> None:
+        """Have the next look take it for changed."""
+        self._seen.pop(process.pid, None)
+        self._calm.pop(process.pid, None)
+
+    @property
+    def behind(self) -> int:
+        """Processes that are due and were left for the next look."""
+        return len(self._due)
+
+    def _survey(self) -> None:
+        """Find out which processes are due."""
         alive = set()
         self._round += 1
         for name in os.listdir(self._root):
@@ -108,20 +157,33 @@ class Processes:
                 continue
             try:
                 stat = parse_stat(_read_stat(f"{self._root}/{name}/stat"))
-                alive.add(pid)
-                start, size, stack = stat
-                if not size or self._seen.get(pid) == stat:  # no memory of its own: a thread of the kernel
-                    self._calm[pid] = calm + 1
-                    continue
-                text = _read(f"{self._root}/{name}/maps", _MAPS_BYTES)
             except (OSError, ValueError):
-                continue  # it ended while we looked, or is not ours to read: the next look will tell
-            self._seen[pid], self._calm[pid] = stat, 0
-            process = Process(pid, start, stack)
-            yield process, parse_maps(process, text)
-        for table in (self._seen, self._calm):
+                continue
+            alive.add(pid)
+            if not stat[1] or self._seen.get(pid) == stat:  # no memory of its own: a thread of the kernel
+                self._calm[pid] = calm + 1
+            else:
+                self._due[pid] = stat
+        for table in (self._seen, self._calm, self._due):
             for pid in table.keys() - alive:
                 del table[pid]
+        self._users = {process: user for process, user in self._users.items() if process.pid in alive}
+        self.crowded = {process for process in self.crowded if process.pid in alive}
+
+    def user(self, process: Process) -> int:
+        """Who started it: its real user, whatever rights it has by now; its folder may be root's for that."""
+        if process not in self._users:
+            folder = f"{self._root}/{process.pid}"
+            try:
+                found = _USER.search(_read(f"{folder}/status", _STATUS_BYTES))
+                self._users[process] = int(found[1]) if found else os.stat(folder).st_uid
+            except OSError:
+                return -1  # it has ended
+        return self._users[process]
+
+    def descriptors(self, pid: int) -> str:
+        """The folder of its open files."""
+        return f"{self._root}/{pid}/fd"
 
     def find(self, pid: int) -> Process | None:
         """The living process of that number; a zombie does not live, it has no memory left.

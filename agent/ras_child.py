@@ -15,11 +15,13 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from agent.files import open_plain
 from agent.processes import Process, Processes
 from agent.ras_status import LEAST, StatusError, communicators
+from agent.rights import CHECKPOINT_RESTORE, DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up
 
 PORT = 28028
 ANSWER_BYTES = 16 << 20
@@ -34,18 +36,22 @@ _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")  # noqa: S104 - w
 def main() -> None:
     """Answer one request from standard input: a line a communicator, or one that says why there is none."""
     os.nice(19)
+    give_up((SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE, SYS_ADMIN))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     try:
-        found = ask(Process(*json.load(sys.stdin)["process"]))
+        found = ask(Process(*json.load(sys.stdin)["process"]), give_up)
     except (StatusError, OSError) as error:
         found = [{"error": str(error) if isinstance(error, StatusError) else f"no answer: {error.strerror or error}"}]
     for answer in found:
         print(json.dumps(answer), flush=True)
 
 
-def ask(process: Process) -> list[dict[str, Any]]:
-    """What the task of that process tells of its communicators. Raises StatusError and OSError."""
+def ask(process: Process, entered: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    """What the task of that process tells of its communicators; `entered` is called before it is asked.
+
+    Raises StatusError and OSError.
+    """
     processes = Processes()
     if not processes.alive(process):
         raise StatusError("the process has ended")
@@ -54,6 +60,7 @@ def ask(process: Process) -> list[dict[str, Any]]:
         raise StatusError(f"not asked: an answer of NCCL {_dotted(version)} can crash the task, see docs/stacks.md")
     port = port_of(processes.environment(process.pid))
     _enter(process.pid)
+    entered()
     return list(communicators(_talk(port, time.monotonic() + PATIENCE_S)))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.processes import Process, Processes
+from agent.rights import DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up
 from agent.spy import SpyError, spy_on
 from agent.threads import Thread, read_thread, read_threads, together
 
@@ -25,6 +26,7 @@ _HELPERS = 16
 def main() -> None:
     """Answer one request from standard input, one JSON line a process."""
     os.nice(19)
+    give_up((SYS_ADMIN,), (SYS_PTRACE, DAC_READ_SEARCH))  # the former for the kernel's own frames, not for py-spy
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     request = json.load(sys.stdin)

@@ -1,4 +1,4 @@
-"""The training processes: whoever called a function that carries a probe, and which GPU it works on."""
+"""The training processes: who called a function that carries a probe and has a GPU open, and which GPU it works on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.gpu_use import GpuUse
 from agent.pool import Pool
 from agent.processes import Process, Processes, gpu_of
 
@@ -27,8 +28,8 @@ class Training:
     lowest index that no other has, so that its readings have a place of their own and the number of series stays small.
     """
 
-    def __init__(self, processes: Processes, pool: Pool | None = None) -> None:
-        self._processes, self._pool = processes, pool
+    def __init__(self, processes: Processes, pool: Pool | None = None, use: GpuUse | None = None) -> None:
+        self._processes, self._pool, self._use = processes, pool, use
         self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
         self._known: dict[int, Trainee] = {}
         self._living: Mapping[int, Trainee] = {}
@@ -68,18 +69,23 @@ class Training:
         return self._known.get(pid)
 
     def _survey(self) -> dict[int, Trainee]:
-        living: dict[int, Trainee] = {}
         if self._pool is None:
-            return living
+            return {}
+        callers: list[Process] = []
         indices, entries = self._pool.taken()
         for index, pid in zip(indices.tolist(), entries["tgid"].tolist(), strict=True):
             process = self._processes.find(pid)
             if process is not None and self._owners.setdefault(index, process) == process:
-                living[pid] = self._learn(process)
+                callers.append(process)
             else:
-                self._owners.pop(index, None)
+                if self._owners.pop(index, None) is None:
+                    self._known.pop(pid, None)  # it ended before it was looked at: of an earlier one nothing holds
                 self._pool.give_back(index, pid.to_bytes(8, "little"))
-        return living
+        counted = set(callers) if self._use is None else self._use.users(callers)
+        for process in callers:
+            if process not in counted and self._known.get(process.pid, Trainee(process, "")).process != process:
+                del self._known[process.pid]  # the number was another's
+        return {process.pid: self._learn(process) for process in callers if process in counted}
 
     def _learn(self, process: Process) -> Trainee:
         known = self._known.get(process.pid)

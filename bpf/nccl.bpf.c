@@ -18,7 +18,9 @@ struct event {
 	u64 ranks; /* InitAll: devices; Shrink: ranks left out */
 	s64 rank;
 	s64 color;
-	u64 nth; /* which child of its parent this is */
+	u64 nth;     /* which child of its parent this is */
+	u64 uid;     /* whose process it is */
+	u64 process; /* its entry in the array of processes */
 	u8 id[128];
 };
 
@@ -27,7 +29,7 @@ struct slot_key {
 	u64 tgid;
 };
 
-/* 256 KB: room for 1,170 events between two looks of the agent, more than 16 per process of a full machine. */
+/* 256 KB: room for 1,100 events between two looks of the agent, more than 16 per process of a full machine. */
 BPF_RINGBUF_OUTPUT(events, 64);
 BPF_TABLE("hash", struct slot_key, u32, slot_of, SLOTS);
 
@@ -36,27 +38,40 @@ BPF_TABLE("hash", struct slot_key, u32, slot_of, SLOTS);
 #define DATATYPE_SIZES 0x112842884411ULL
 #define DATATYPES 12
 
-static __always_inline struct slot *slot_for(u64 comm, u64 tgid, u32 *index)
+static __always_inline struct slot *slot_for(u64 comm, struct thread *thread, struct process *process, u32 *index)
 {
-	struct slot_key key = {.comm = comm, .tgid = tgid};
-	u32 *known = slot_of.lookup(&key);
+	struct slot_key key = {.comm = comm, .tgid = process->tgid};
+	u32 *known = slot_of.lookup(&key), user = user_place(process->uid);
 	struct slot *slot;
+	u64 *taken;
 
 	if (known) {
 		*index = *known;
 		return slots.lookup(index);
 	}
-	if (free_slots.pop(index))
+	taken = slot_takes.lookup(&user);
+	if (!taken || !room(*taken, slot_returns.lookup(&user), SLOTS_OF_USER) ||
+	    !room(process->slots, slot_returns_of.lookup(&thread->process), SLOTS_OF_PROCESS)) {
+		lose(LOSS_SLOT_SHARE);
 		return 0;
+	}
+	if (free_slots.pop(index)) {
+		lose(LOSS_SLOT);
+		return 0;
+	}
 	slot = slots.lookup(index);
 	if (!slot)
 		return 0;
 	slot->comm = comm;
-	slot->tgid = tgid;
-	if (!slot_of.insert(&key, index))
+	slot->uid = process->uid;
+	slot->tgid = process->tgid;
+	if (!slot_of.insert(&key, index)) {
+		ADD(*taken, 1);
+		ADD(process->slots, 1);
 		return slot;
+	}
 	/* Another thread saw this communicator first. */
-	slot->comm = slot->tgid = 0;
+	slot->comm = slot->tgid = slot->uid = 0;
 	free_slots.push(index, BPF_ANY);
 	known = slot_of.lookup(&key);
 	if (!known)
@@ -65,18 +80,30 @@ static __always_inline struct slot *slot_for(u64 comm, u64 tgid, u32 *index)
 	return slots.lookup(index);
 }
 
-static __always_inline struct event *new_event(u64 kind, u64 id, u64 now)
+static __always_inline struct event *new_event(u64 kind, struct thread *thread, struct process *process, u64 now)
 {
-	struct event *event = events.ringbuf_reserve(sizeof(struct event));
+	u32 user = user_place(process->uid);
+	u64 *taken = event_takes.lookup(&user);
+	struct event *event;
 
+	if (!taken || !room(*taken, event_returns.lookup(&user), EVENTS_OF_USER) ||
+	    !room(process->events, event_returns_of.lookup(&thread->process), EVENTS_OF_PROCESS)) {
+		lose(LOSS_EVENT_SHARE);
+		return 0;
+	}
+	event = events.ringbuf_reserve(sizeof(struct event));
 	if (!event) {
 		lose(LOSS_EVENT);
 		return 0;
 	}
+	ADD(*taken, 1);
+	ADD(process->events, 1);
 	__builtin_memset(event, 0, sizeof(*event));
 	event->kind = kind;
 	event->ns = now;
-	event->tgid = id >> 32;
+	event->tgid = process->tgid;
+	event->uid = process->uid;
+	event->process = thread->process;
 	event->rank = -1;
 	return event;
 }
@@ -88,7 +115,7 @@ static __always_inline void send(struct event *event)
 }
 
 /* A communicator under construction has its address by the time its thread calls again: tell the agent which. */
-static __always_inline void deliver(struct thread *thread, struct process *process, u64 id, u64 now)
+static __always_inline void deliver(struct thread *thread, struct process *process, u64 now)
 {
 	u64 comm = 0, out = thread->out;
 	struct event *event;
@@ -98,7 +125,7 @@ static __always_inline void deliver(struct thread *thread, struct process *proce
 	thread->out = 0;
 	if (!process->born_ns)
 		process->born_ns = now;
-	event = new_event(BORN, id, now);
+	event = new_event(BORN, thread, process, now);
 	if (!event)
 		return;
 	event->comm = comm;
@@ -111,7 +138,7 @@ static __always_inline struct thread *enter_nccl(u64 id, u64 now, struct process
 	struct thread *thread = enter(id, now, process);
 
 	if (thread)
-		deliver(thread, *process, id, now);
+		deliver(thread, *process, now);
 	return thread;
 }
 
@@ -144,9 +171,8 @@ static __always_inline int operation(u64 comm, u64 count, u32 datatype, u32 kind
 		return 0;
 	if (!process->operation_ns)
 		process->operation_ns = now;
-	slot = slot_for(comm, id >> 32, &index);
+	slot = slot_for(comm, thread, process, &index);
 	if (!slot) {
-		lose(LOSS_SLOT);
 		ADD(process->lost, 1);
 		return 0;
 	}
@@ -242,7 +268,7 @@ static __always_inline int init(u64 kind, u64 out, u64 ranks, s64 rank, u64 uniq
 		return 0;
 	if (!process->init_ns)
 		process->init_ns = now;
-	event = new_event(kind, id, now);
+	event = new_event(kind, thread, process, now);
 	if (!event) {
 		ADD(process->lost, 1);
 		return 0;
@@ -284,8 +310,8 @@ static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s6
 
 	if (!thread)
 		return 0;
-	slot = slot_for(parent, id >> 32, &index);
-	event = slot ? new_event(kind, id, now) : 0;
+	slot = slot_for(parent, thread, process, &index);
+	event = slot ? new_event(kind, thread, process, now) : 0;
 	if (!event) {
 		ADD(process->lost, 1);
 		return 0;
@@ -316,11 +342,12 @@ static __always_inline int end(u64 kind, u64 comm)
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct slot_key key = {.comm = comm, .tgid = id >> 32};
 	struct process *process;
+	struct thread *thread = enter_nccl(id, now, &process);
 	struct event *event;
 	struct slot *slot;
 	u32 *index;
 
-	if (!enter_nccl(id, now, &process))
+	if (!thread)
 		return 0;
 	index = slot_of.lookup(&key);
 	slot = index ? slots.lookup(index) : 0;
@@ -328,7 +355,7 @@ static __always_inline int end(u64 kind, u64 comm)
 		slot->ended = 1;
 		slot_of.delete(&key);
 	}
-	event = new_event(kind, id, now);
+	event = new_event(kind, thread, process, now);
 	if (!event) {
 		ADD(process->lost, 1);
 		return 0;

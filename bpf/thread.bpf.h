@@ -31,6 +31,9 @@ struct process {
 	u64 init_ns;
 	u64 born_ns;
 	u64 operation_ns;
+	u64 uid;
+	u64 slots;  /* ever taken by it; the agent counts what it gave back (slot_returns_of) */
+	u64 events; /* likewise (event_returns_of) */
 };
 
 /* One communicator of one process. */
@@ -48,6 +51,7 @@ struct slot {
 	u64 last_kind;
 	u64 last_datatype;
 	u64 last_count;
+	u64 uid;
 	u64 ended;  /* destroyed or aborted: its address may be another communicator's by now */
 	u64 splits; /* collective calls that make a child: their order is the same on all ranks */
 };
@@ -70,11 +74,31 @@ struct thread {
 	u32 unused;
 };
 
-enum loss { LOSS_FOREIGN, LOSS_PROCESS, LOSS_SLOT, LOSS_THREAD, LOSS_EVENT, LOSSES };
+/* The agent names them in this order (agent/sources/nccl.py). */
+enum loss {
+	LOSS_FOREIGN,
+	LOSS_PROCESS,
+	LOSS_SLOT,
+	LOSS_THREAD,
+	LOSS_EVENT,
+	LOSS_PROCESS_SHARE,
+	LOSS_SLOT_SHARE,
+	LOSS_EVENT_SHARE,
+	LOSSES
+};
 
 /* Sizes: 16 processes on each of 64 devices, 4 communicators each. Memory: 0.1 MB and 0.7 MB; logs 4 MB. */
 #define PROCESSES 1024
 #define SLOTS 4096
+
+/* What one user, and one process, may hold of it: who exceeds that loses only his own counts. Users share a place of
+ * these tables where their numbers are equal in the lowest 12 bits. */
+#define USERS 4096
+#define PROCESSES_OF_USER 256
+#define SLOTS_OF_USER 2048
+#define SLOTS_OF_PROCESS 256
+#define EVENTS_OF_USER 512
+#define EVENTS_OF_PROCESS 256
 
 BPF_F_TABLE("array", u32, struct process, processes, PROCESSES, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, u64, losses, LOSSES, BPF_F_MMAPABLE);
@@ -85,6 +109,15 @@ BPF_F_TABLE("array", u32, struct slot, slots, SLOTS, BPF_F_MMAPABLE);
 /* Indices that the agent has put up for use; it puts them back when the process or the communicator is gone. */
 BPF_STACK(free_processes, u32, PROCESSES);
 BPF_STACK(free_slots, u32, SLOTS);
+/* Taken ever, written here, and given back ever, written by the agent: neither waits for the other. */
+BPF_F_TABLE("array", u32, u64, process_takes, USERS, 0);
+BPF_F_TABLE("array", u32, u64, process_returns, USERS, 0);
+BPF_F_TABLE("array", u32, u64, slot_takes, USERS, 0);
+BPF_F_TABLE("array", u32, u64, slot_returns, USERS, 0);
+BPF_F_TABLE("array", u32, u64, slot_returns_of, PROCESSES, 0);
+BPF_F_TABLE("array", u32, u64, event_takes, USERS, 0);
+BPF_F_TABLE("array", u32, u64, event_returns, USERS, 0);
+BPF_F_TABLE("array", u32, u64, event_returns_of, PROCESSES, 0);
 
 #define ADD(field, amount) __sync_fetch_and_add(&(field), (amount))
 
@@ -94,6 +127,17 @@ static __always_inline void lose(u32 kind)
 
 	if (count)
 		ADD(*count, 1);
+}
+
+/* More may be held: what the agent gave back late, or of a process before, only makes a share larger. */
+static __always_inline int room(u64 taken, u64 *given_back, u64 most)
+{
+	return given_back && (s64)(taken - *given_back) < (s64)most;
+}
+
+static __always_inline u32 user_place(u64 uid)
+{
+	return uid & (USERS - 1);
 }
 
 #ifdef PID_NAMESPACE
@@ -129,21 +173,31 @@ static __always_inline u64 caller(void)
 
 static __always_inline u32 process_index(u64 tgid)
 {
-	u32 *known = process_of.lookup(&tgid), index;
+	u32 *known = process_of.lookup(&tgid), index, uid = bpf_get_current_uid_gid(), user = user_place(uid);
+	u64 *taken = process_takes.lookup(&user);
 	struct process *process;
 
 	if (known)
 		return *known;
-	if (free_processes.pop(&index))
+	if (!taken || !room(*taken, process_returns.lookup(&user), PROCESSES_OF_USER)) {
+		lose(LOSS_PROCESS_SHARE);
 		return NONE;
+	}
+	if (free_processes.pop(&index)) {
+		lose(LOSS_PROCESS);
+		return NONE;
+	}
 	process = processes.lookup(&index);
 	if (!process)
 		return NONE;
+	process->uid = uid;
 	process->tgid = tgid; /* the rest is zero: the agent cleared it before it put the index up */
-	if (!process_of.insert(&tgid, &index))
+	if (!process_of.insert(&tgid, &index)) {
+		ADD(*taken, 1);
 		return index;
+	}
 	/* Another thread of this process was faster. */
-	process->tgid = 0;
+	process->tgid = process->uid = 0;
 	free_processes.push(&index, BPF_ANY);
 	known = process_of.lookup(&tgid);
 	return known ? *known : NONE;
@@ -184,10 +238,8 @@ static __always_inline struct thread *enter(u64 id, u64 now, struct process **pr
 	if (!thread || !*process || (*process)->tgid != tgid) { /* first call, or the number was another process's */
 		fresh.process = process_index(tgid);
 		*process = processes.lookup(&fresh.process);
-		if (!*process) {
-			lose(LOSS_PROCESS);
-			return 0;
-		}
+		if (!*process)
+			return 0; /* counted above */
 		threads.update(&id, &fresh);
 		thread = threads.lookup(&id);
 	}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.config import read_settings
-from cli.terminal import console, progress
+from cli.terminal import console, progress, say, say_json
 
 if TYPE_CHECKING:
     from detector.calibration import Calibration
@@ -37,12 +36,10 @@ def calibrate(
     found = learn(_studied(_recordings(folders), settings, jobs or os.cpu_count() or 1), allowed, settings)
     save(found, out)
     if json:
-        typer.echo(text.dumps(_as_json(found, out)))
+        say_json(_as_json(found, out))
         return
     console().print(_table(found, settings))
-    typer.echo(
-        "\n".join(["", *_remarks(found), f'{out} is written; the detector goes by it with calibration = "{out}"'])
-    )
+    say("\n".join(["", *_remarks(found), f'{out} is written; the detector goes by it with calibration = "{out}"']))
 
 
 def _recordings(folders: Sequence[Path]) -> list[Path]:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import distributed
@@ -25,6 +25,7 @@ from store.contract import Store, StoreError
 from store.influx_config import InfluxConfig
 from store.places import open_store
 from store.portion import Portion
+from store.signed import Signed
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,12 @@ class Order:
     task: str
     machines: frozenset[str]
     now: int
+    key: bytes = field(default=b"", repr=False)
+    """By which orders and verdicts are known; it goes to the workers, so give Dask a network or TLS of its own."""
     named: bool = False
     """Whether the task is named by the machines themselves; then those that have left it are still looked at."""
+    blind_s: float = 60.0
+    """Who is not read for so long is reported."""
     at: int | None = None
     """How far the part was judged; a worker that knows it otherwise begins anew."""
 
@@ -61,6 +66,8 @@ class Report:
     machines: frozenset[str]
     worker: str
     named: bool
+    silent: dict[str, int]
+    """Machines that are not read, and of which no verdict tells; Unix ns of the last reading."""
 
 
 def judge(order: Order) -> Report:
@@ -68,11 +75,12 @@ def judge(order: Order) -> Report:
     key = order.place, order.task
     runner = _runners.pop(key, None)
     if runner is None or runner.at != order.at:
-        store = (
-            runner.store.store
-            if runner and isinstance(runner.store, Portion)
-            else open_store(order.place, False, order.told)
-        )
+        store: Store
+        if runner and isinstance(runner.store, Portion):
+            store = runner.store.store
+        else:
+            store = open_store(order.place, False, order.told)
+            store = Signed(store, order.key) if order.key else store
         runner = Runner(Portion(store, order.machines), order.config, order.now)
     assert isinstance(runner.store, Portion)
     if order.named:
@@ -83,7 +91,8 @@ def judge(order: Order) -> Report:
         runner.store.machines = order.machines
     verdicts = runner.catch_up(order.now, threading.Event())
     _runners[key] = runner
-    return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named)
+    silent = runner.blind_spots(order.now, order.blind_s)
+    return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named, silent)
 
 
 class Foreman:
@@ -120,6 +129,11 @@ class Foreman:
         """All machines that are judged."""
         return frozenset().union(*(report.machines for report in self.reports.values()))
 
+    @property
+    def silent(self) -> dict[str, int]:
+        """Machines that are not read, and when each was last."""
+        return {machine: at for report in self.reports.values() for machine, at in report.silent.items()}
+
     def _submit(self, task: str, machines: frozenset[str], now: int) -> Any:
         last = self.reports.get(task)
         named = task in self.tasks.said.values() or (last is not None and last.named)
@@ -148,11 +162,12 @@ def run(address: str, store: Store, order: Order, desk: Desk, stop: threading.Ev
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         desk.begin(history)
-        foreman = Foreman(client, store, order)
+        foreman = Foreman(client, store, replace(order, blind_s=desk.blind_s))
         while not stop.is_set():
             now = time.time_ns() - lag
             try:
-                desk.hear(foreman.step(now), foreman.machines(), now + lag)
+                verdicts = foreman.step(now)
+                desk.hear(verdicts, foreman.machines(), now + lag, foreman.silent)
             except StoreError as error:
-                log.error("the store cannot be used, trying again: %s", error)
+                desk.fail(error, foreman.machines(), now + lag)
             stop.wait(WAIT_S)

@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from cli.completion import data_sets
+from cli.terminal import say
+
 
 def dataset(
-    kind: Annotated[str, typer.Argument(help="asd, jumpstarter, smd or mlperf_power.")],
+    kind: Annotated[str, typer.Argument(help="asd, jumpstarter, smd or mlperf_power.", autocompletion=data_sets)],
     path: Annotated[Path, typer.Argument(help="The data set's file.")],
     folder: Annotated[Path, typer.Argument(help="Folder in which a recording is made for each part of it.")],
     overwrite: Annotated[bool, typer.Option(help="Replace recordings that are there.")] = False,
@@ -20,4 +23,4 @@ def dataset(
 
     for name, tables, labels in read(kind, path):
         write_recording(folder / name, tables, labels, overwrite)
-        typer.echo(f"{folder / name}: {labels['machines']} machines, {len(labels['faults'])} faults")
+        say(f"{folder / name}: {labels['machines']} machines, {len(labels['faults'])} faults")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 import os
 import random
 import shutil
@@ -10,10 +9,12 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.terminal import say, say_json
 from cli.up import agent_command
 from emulator.faults import KINDS
 from store.places import open_store
@@ -47,11 +48,16 @@ def demo(
     names = [f"m{index:02d}" for index in range(machines)]
     plan = Plan(fault, chance.choice(names), chance.randrange(gpus), healthy, chance.randrange(1 << 30), place)
     shape = (machines, gpus, tensor, pipeline)
-    with picture(to_stderr=json) as screen:
-        missing = _missing()
-        outcome = _simulated(plan, machines, missing, screen) if missing else _emulated(plan, shape, screen)
+    try:
+        with picture(to_stderr=json) as screen:
+            missing = _missing()
+            outcome = _simulated(plan, machines, missing, screen) if missing else _emulated(plan, shape, screen)
+    except KeyboardInterrupt:
+        data = plan.place / "readings.db"
+        say(f"stopped; readings in {data}" if data.exists() else "stopped before there were readings", err=True)
+        raise
     if json:
-        typer.echo(text.dumps({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct}))
+        say_json({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct})
     else:
         _tell(outcome, place, bool(missing))
     raise typer.Exit(0 if outcome.correct else 1)
@@ -96,25 +102,32 @@ def _missing() -> str:
 def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
     fault, start = outcome.fault, outcome.fault["start"]
     said = [verdict for verdict in outcome.verdicts if verdict["level"] != "ok"]
-    typer.echo("")
+    say("")
     if start:
-        typer.echo(f"fault    {fault['kind']} on {fault['machine']} {fault['device'] or ''}")
+        say(f"fault    {fault['kind']} on {fault['machine']} {fault['device'] or ''}")
     else:
-        typer.echo("fault    none")
+        say("fault    none")
     for verdict in said:
         after = f", {(verdict['time'] - start) / 1e9:.0f} s after the onset" if start else ""
-        typer.echo(f"verdict  {verdict['level']}{after}: {verdict['message']}")
+        say(f"verdict  {verdict['level']}{after}: {verdict['message']}")
     if not said:
-        typer.echo("verdict  nobody differs from its peers")
-    typer.echo(f"that is  {'right' if outcome.correct else 'WRONG'}")
-    typer.echo(f"data     {place}")
-    typer.echo("")
-    command = "peerwatch" if shutil.which("peerwatch") else str(Path(sys.executable).with_name("peerwatch"))
-    typer.echo("Try next:")
-    if simulated:
-        typer.echo(f"  {command} replay {place / 'recording'}")
-    else:
-        typer.echo(f"  {command} status --store {place / 'readings.db'} --silent 1h")
-        typer.echo(f"  {command} export {place / 'recording'} --store {place / 'readings.db'}")
-    typer.echo(f"  {command} demo --fault slow_link")
-    typer.echo(f"  sudo {command} up          (on a machine that trains)")
+        say("verdict  nobody differs from its peers")
+    say(f"that is  {'right' if outcome.correct else 'WRONG'}")
+    say(f"data     {place}")
+    say()
+    say("Try next:")
+    for line in next_steps(outcome, place, simulated):
+        say(f"  {line}")
+
+
+def next_steps(outcome: Outcome, place: Path, simulated: bool) -> list[str]:
+    """Commands that work as they are printed: on these readings, another fault, and the real thing."""
+    command = "peerwatch" if shutil.which("peerwatch") else quote(str(Path(sys.executable).with_name("peerwatch")))
+    data = quote(str(place / ("recording" if simulated else "readings.db")))
+    steps = [f"{command} replay {data}" if simulated else f"{command} status --store {data} --silent 1h"]
+    if any(verdict["level"] != "ok" for verdict in outcome.verdicts):
+        page = quote(str(place / "verdict.html"))
+        steps += [f"{command} show 1 --store {data}", f"{command} report verdict 1 --html {page} --store {data}"]
+    other = "slow_link" if outcome.fault["kind"] != "slow_link" else "slow_gpu"
+    root = "" if os.geteuid() == 0 else "sudo "
+    return [*steps, f"{command} demo --fault {other}", f"{root}{command} up  # on a machine that trains"]

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from agent.ending import end_by_signals
-from cli.config import judging, open_place, read_settings
+from cli.config import judging, open_signed, read_settings, signing_key
 from store.contract import StoreError
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def detector(
     end_by_signals(stop)
     where, told = store or settings.store, settings.influxdb
     with (
-        closing(open_place(where, True, settings)) as place,
+        closing(open_signed(where, True, settings)) as place,
         alone(settings.alerts, where),
         closing(open_desk(settings.alerts, where, told)) as desk,
     ):
@@ -50,7 +50,7 @@ def detector(
             watch.run(place, judged, desk, stop, kept or _of_the_service())
             return
         crew = _cluster()
-        order = crew.Order(where, told, judged, "", frozenset(), time.time_ns())
+        order = crew.Order(where, told, judged, "", frozenset(), time.time_ns(), key=signing_key(where, settings, True))
         crew.run(cluster, place, order, desk, stop)
 
 

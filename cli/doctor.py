@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ import typer
 
 from cli.config import Settings, open_place, read_settings
 from cli.delivery import START, Finding, sinks, stream, writers
+from cli.service import report
 from cli.terminal import console
 from cli.times import ago
 from store.contract import StoreError
@@ -47,13 +48,17 @@ def doctor(
     store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """Look at every source and probe of this machine. Exit code: 0 nothing is blocked, 1 something is."""
+    """Ask the agent of this machine for its sources and probes, or look at them where none runs.
+
+    Exit code: 0 nothing is blocked, 1 something is.
+    """
     settings = read_settings(config)
     place = store or os.environ.get("PEERWATCH_STORE") or settings.store
+    agent, reported = report(place, settings)
     findings = [
-        *_sources(settings),
+        agent,
+        *([_mended(finding) for finding in reported] or [*_sources(settings), _stacks()]),
         *_surroundings(),
-        _stacks(),
         _store(place, settings),
         *writers(settings, place),
         *sinks(settings, place),
@@ -166,7 +171,13 @@ def _store(place: str, settings: Settings) -> Finding:
 
 
 def _blocked(name: str, why: str) -> Finding:
-    return Finding(name, "blocked", why, next((mend for word, mend in _MENDS if word in why), ""))
+    return _mended(Finding(name, "blocked", why))
+
+
+def _mended(finding: Finding) -> Finding:
+    """With the mend of what is blocked, where one is known."""
+    mend = next((mend for word, mend in _MENDS if finding.state == "blocked" and word in finding.why), finding.mend)
+    return replace(finding, mend=mend)
 
 
 def _show(findings: list[Finding]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.terminal import console, progress
+from cli.terminal import console, progress, say, say_json
 
 if TYPE_CHECKING:
     from detector.labels import Outcome
@@ -60,14 +59,14 @@ def evaluate(
     by_method = {name: [one for one in outcomes if one.method == name] for name in names}
     found = {name: figures(mine) for name, mine in by_method.items()}
     if json:
-        typer.echo(text.dumps({"methods": found, "failures": [line for one in outcomes for line in _failures(one)]}))
+        say_json({"methods": found, "failures": [line for one in outcomes for line in _failures(one)]})
         return
     console().print(_table(found))
     for table in (_parts("kind of fault", "by_kind", found), _parts("machines", "by_machines", found)):
         console().print("\n", table)
     if failures:
         for line in (line for one in outcomes for line in _failures(one)):
-            typer.echo(" ".join(f"{key}={value}" for key, value in line.items() if value not in (None, "")))
+            say(" ".join(f"{key}={value}" for key, value in line.items() if value not in (None, "")))
 
 
 def _recordings(folders: Sequence[Path]) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as text
+import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +11,14 @@ import typer
 
 from cli import times
 from cli.closer import block, closer_json, closer_lines, closer_title, rounded, scale_of
-from cli.config import open_place, store_place
+from cli.completion import verdict_numbers
+from cli.config import located, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.pace import pace_json, pace_of, pace_words
 from cli.standstill import member_lines, stack_heads, stacks_title
 from cli.telling import after, compared, figure, runner_lines, sign_words, timeline
-from cli.terminal import console
-from cli.verdicts import RECENT, Told, complete, pick, read_told
+from cli.terminal import console, say_json
+from cli.verdicts import RECENT, Told, pick, read_told, with_orders
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from detector.irregularity import Irregular
 
 STYLE = {"warn": "yellow", "crit": "bold red"}
-_WIDTH, _LEAST, _BESIDE = 32, 8, 100
-"""Blocks of a curve, and the fewest; so many columns take what stands beside it."""
+_WIDTH, _LEAST, _BESIDE, _FIGURES = 32, 12, 96, 57
+"""Blocks of a curve, and the fewest; so many columns take all that stands beside it, and all but the name."""
 _STACKS = 8
 
 
@@ -36,15 +38,17 @@ def show(
     verdict: Annotated[
         str | None,
         typer.Argument(
-            help="Number, machine (its last one) or TIME/MACHINE; without it, a list.", autocompletion=complete
+            help="Number, machine (its last one), TIME/MACHINE or the key in an alert; without it, a list.",
+            autocompletion=verdict_numbers,
         ),
     ] = None,
-    store: Annotated[str | None, typer.Option(help="Where the readings are, or the folder of a recording.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show why a machine was named: curves beside its peers' band, order of onset, runners-up, likely kind of fault."""
-    place = store_place(store)
-    with closing(open_place(place)) as source:
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
         found = read_told(source, place)
         if verdict is None:
             listing(found, place, json)
@@ -53,10 +57,11 @@ def show(
 
         one = pick(found, verdict, place)
         explained = explain(source, one.verdict, one.over)
+        one = with_orders(source, one)
         pace = pace_of(source, one.verdict.machine, one.verdict.since)
     if json:
         told = as_json(one, explained) | {"irregular": [pace_json(irregular) for irregular in pace]}
-        typer.echo(text.dumps(told, ensure_ascii=False))
+        say_json(told)
     else:
         draw(one, explained, pace, place)
 
@@ -67,7 +72,7 @@ def listing(found: list[Told], place: str, json: bool) -> None:
     from rich.text import Text
 
     if json:
-        typer.echo(text.dumps([_heading(one) for one in found], ensure_ascii=False))
+        say_json([_heading(one) for one in found])
         return
     screen = console()
     if not found:
@@ -142,7 +147,7 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
 
     screen, verdict = console(), one.verdict
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
-    until = f"cleared at {times.shown(one.over)}" if one.over else "still open"
+    until = f"closed at {times.shown(one.over)}" if one.over else "still open"
     begun = f"number {one.number}, began {times.shown(verdict.since)} UTC, {until}"
     screen.print(Text(f"{begun}; compared with {compared(explained)}\n"))
     kind = explained.likely
@@ -151,7 +156,7 @@ def draw(one: Told, explained: Explanation, pace: tuple[Irregular, ...], place: 
         screen.print(Text(f"because   {', '.join(sign_words(sign) for sign in kind.signs)}"))
     screen.print(Text(f"next      {kind.kind.advice}\n"))
     if explained.moved:
-        screen.print(_table(explained, max(_LEAST, min(_WIDTH, screen.width - _BESIDE))))
+        screen.print(_table(explained, screen.width))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
     for one_look in explained.closeups:
         *lines, ends = closer_lines(one_look)
@@ -187,25 +192,34 @@ def _standstill(explained: Explanation) -> None:
         screen.print(Text(f"{len(heads) - _STACKS} more groups: --json has them all", "dim"))
 
 
-def _table(explained: Explanation, blocks: int) -> Table:
+def _table(explained: Explanation, width: int) -> Table:
+    """What moved, a row each; where it is narrow names are folded between words, and no curve or figure is cut."""
     from rich.table import Table
     from rich.text import Text
 
-    since = explained.verdict.since
-    names = ("onset", "reading", "device", "", "before", "since then", "its peers", "effect")
+    since, blocks = explained.verdict.since, max(_LEAST, min(_WIDTH, width - _BESIDE))
+    room = width - _FIGURES - blocks if blocks < _WIDTH else width
+    names = ("onset", "reading", "", "before", "since then", "its peers", "effect")
     table = Table(*names, box=None, pad_edge=False)
     for at, column in enumerate(table.columns):
-        column.justify = "right" if at in (0, 4, 5, 6, 7) else "left"
-        column.no_wrap = at != 1  # where it is narrow a reading's name is folded, and no curve or figure cut
-    table.columns[1].overflow = "fold"
+        column.justify = "left" if at in (1, 2) else "right"
+        column.no_wrap = True
     for moved in explained.moved:
         sides = [figure(value, moved.key) for value in (moved.before, moved.value, moved.usual)]
         style = "bold" if moved.key == explained.verdict.metric else ""
-        name = Text(moved.key, style)
-        table.add_row(
-            after(moved.onset, since), name, moved.device or "", sparks(moved, blocks), *sides, f"{moved.effect:+.1f}"
-        )
+        name = Text("\n".join([*folded(moved.key, room), *([moved.device] if moved.device else [])]), style)
+        table.add_row(after(moved.onset, since), name, sparks(moved, blocks), *sides, f"{moved.effect:+.1f}")
     return table
+
+
+def folded(name: str, width: int) -> list[str]:
+    """A column's name in lines of at most `width`, broken behind a dot or underscore alone."""
+    lines = [""]
+    for part in re.findall(r"[^._]*[._]?", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return lines
 
 
 def sparks(moved: Moved, most: int = _WIDTH) -> Text:

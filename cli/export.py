@@ -8,28 +8,30 @@ from typing import Annotated
 import typer
 
 from cli import times
-from cli.config import open_place, store_place
-from cli.terminal import progress
+from cli.config import located, open_place
+from cli.options import ConfigOption, StoreOption
+from cli.terminal import progress, say
 from store.contract import LATEST, StoreError
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder that the recording is written to.")],
-    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
     since: Annotated[str | None, typer.Option(help="From this time on, such as 2026-05-01T12:00 (UTC).")] = None,
     until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
     last: Annotated[str | None, typer.Option(help="Only the newest readings, such as 1h or 2d.")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the folder if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the recording that is there.")] = False,
 ) -> None:
     """Write a span of the store as a recording: a folder of Parquet files that `replay` takes."""
     from store import export as writing  # loads pyarrow, which the agent's process must not
 
     if last and since:
         raise typer.BadParameter("name either --last or --since")
-    place = store_place(store)
+    place, settings = located(store, config)
     if folder.resolve() == Path(place).expanduser().resolve():
         raise StoreError(f"{place} cannot be exported onto itself: name another folder")
-    source = open_place(place)
+    source = open_place(place, settings=settings)
     try:
         ends = source.span()
         if ends is None:
@@ -42,4 +44,4 @@ def export(
             rows = writing.export(source, folder, (first, end), tell, overwrite)
     finally:
         source.close()
-    typer.echo(f"{rows} rows in {folder}; look at them with: peerwatch replay {folder}")
+    say(f"{rows} rows in {folder}; look at them with: peerwatch replay {folder}")

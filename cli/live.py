@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cli.standing import Standing
 from cli.status import STYLE, table
+from cli.terminal import console
 
 
 class Picture(Protocol):
@@ -39,11 +40,11 @@ class _Screen:
             for verdict in found.verdicts
         ]
         opinion = verdicts or [Text("detector: nobody is unlike its peers", "green" if found.machines else "dim")]
-        drawn = table(replace(found, machines=machines), self._live.console.width)
+        drawn, _ = table(replace(found, machines=machines), self._live.console.width)
         self._live.update(Group(Text(headline, "bold"), drawn, *opinion), refresh=True)
 
     def say(self, line: str) -> None:
-        self._live.console.print(line, highlight=False, markup=False)
+        self._live.console.print(line)
 
 
 class _Lines:
@@ -54,15 +55,15 @@ class _Lines:
         """Where nobody looks, only what happens is written."""
 
     def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
 
 @contextmanager
 def picture(to_stderr: bool = False) -> Iterator[Picture]:
     """A live screen on a terminal, plain lines elsewhere."""
-    console = Console(stderr=to_stderr)
-    if not console.is_terminal:
-        yield _Lines(console)
+    screen = console(to_stderr)
+    if not screen.is_terminal:
+        yield _Lines(screen)
         return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
         yield _Screen(live)

@@ -13,6 +13,7 @@ from cli import (
     agent,
     alerts,
     calibrate,
+    configuration,
     copy,
     dataset,
     demo,
@@ -31,8 +32,12 @@ from cli import (
     up,
     writer,
 )
+from cli.config import PLACE
+from cli.options import ORDER
+from cli.terminal import guard, hang_up, say
 
-FAILED, UNKNOWN, INTERRUPTED = 1, 3, 130
+FAILED, UNKNOWN, INTERRUPTED, HUNG_UP = 1, 3, 130, 141
+"""The last two as a shell counts a program that SIGINT or SIGPIPE has ended."""
 
 
 class Commands(TyperGroup):
@@ -44,12 +49,13 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
-        except BrokenPipeError:  # the reader of our output has seen enough
-            raise
+        except BrokenPipeError as error:
+            hang_up()
+            raise typer.Exit(HUNG_UP) from error
         except (OSError, ValueError) as error:
             if ctx.params.get("debug"):
                 raise
-            sys.stderr.write(f"peerwatch: {_line(error)}\n")
+            say(f"peerwatch: {_line(error)}", err=True)
             raise typer.Exit(_failure(ctx)) from error
         except Exception as error:
             # A wrong option is 2 everywhere but to `status`, whose 2 says that a machine is faulty.
@@ -72,6 +78,7 @@ def _failure(ctx: Any, code: int = FAILED) -> int:
 app = typer.Typer(
     cls=Commands,
     help="Watches GPU training fleets from outside and names the machine that differs from its peers.",
+    epilog=f"Configuration: {PLACE}. The store: {ORDER}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -80,7 +87,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"peerwatch {version('peerwatch')}")
+        say(f"peerwatch {version('peerwatch')}")
         raise typer.Exit
 
 
@@ -99,6 +106,7 @@ app.command()(status.status)
 app.command()(explanation.show)
 app.command()(tasks.tasks)
 app.command()(doctor.doctor)
+app.command()(orders.ack)
 app.command()(orders.clear)
 app.command()(orders.maintenance)
 app.command()(up.up)
@@ -111,6 +119,7 @@ app.command()(train.train)
 app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")
+app.add_typer(configuration.app, name="config")
 app.add_typer(report.app, name="report")
 app.command()(agent.agent)
 app.command()(detector.detector)
@@ -119,7 +128,15 @@ app.command()(writer.writer)
 
 def main() -> None:
     """The command `peerwatch`."""
-    app(prog_name="peerwatch")
+    guard()
+    try:
+        app(prog_name="peerwatch")
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # what it said was little, and nobody waited for it
+            hang_up()
+            sys.exit(HUNG_UP)
 
 
 if __name__ == "__main__":

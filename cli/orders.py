@@ -1,104 +1,204 @@
-"""`peerwatch clear` and `peerwatch maintenance`: what people tell the detector, as events in the store."""
+"""`peerwatch ack` and `peerwatch maintenance`: what people tell the detector, as events in the store."""
 
 from __future__ import annotations
 
+import os.path
+import re
 import time
 from contextlib import closing
-from difflib import get_close_matches
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import times
-from cli.config import open_place, store_place
-from cli.standing import LOOK_NS, in_words, last_seen
-from cli.standing import maintenance as now_in_maintenance
+from cli.completion import machine_names, targets
+from cli.config import Settings, located, open_place, open_signed
+from cli.names import check_device, machines, matching
+from cli.options import ConfigOption, StoreOption
+from cli.standing import in_words, open_verdicts, said_of
+from cli.terminal import say
+from cli.verdicts import pick, read_told
 from store.contract import Store, StoreError
+from store.influx_config import is_address
 from store.sample import Batch, Sample, Value
 
+if TYPE_CHECKING:
+    from detector.orders import Maintenance, Orders
+
+_INCIDENT = re.compile(r"#?\d+|\d[^/]*/.+|[0-9a-f]{16}", re.DOTALL)
+"""A number, TIME/MACHINE, or the key of an alert."""
 _HOUR_NS = 3600 * 10**9
+_FARTHEST_NS = 366 * 24 * _HOUR_NS
+_MOST_TIMES = 366
+
+_REASON = typer.Option(help="Why, for those who read it later: status, show and reports have it.")
+_DEVICE = typer.Option(help="Only what was said of this device, such as gpu:3.")
 
 
-def _complete(begun: str) -> list[str]:
-    """Names of machines for the shell; none where the store cannot be asked."""
-    try:
-        with closing(open_place(store_place(None))) as store:
-            return [name for name in machines(store, LOOK_NS) if name.startswith(begun)]
-    except (OSError, ValueError):
-        return []
+def ack(
+    incident: Annotated[
+        str,
+        typer.Argument(
+            help="A machine, a verdict's number, TIME/MACHINE, or the key in an alert.", autocompletion=targets
+        ),
+    ],
+    device: Annotated[str | None, _DEVICE] = None,
+    reason: Annotated[str | None, _REASON] = None,
+    mended: Annotated[
+        bool, typer.Option("--mended", help="It was repaired: close it, and forget what was counted until now.")
+    ] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Acknowledge an incident: it stays open, and raises no alert again until it gets worse or recovers.
 
-
-_STORE = typer.Option(help="Where the readings are.")
-_REASON = typer.Option(help="Why, for those who read the verdicts.")
-_MACHINE = typer.Argument(help="Its name, as `peerwatch status` shows it.", autocompletion=_complete)
+    With --mended it is closed instead: errors counted until now are forgotten. A fault that is still there is reported
+    again after a minute.
+    """
+    place, settings = located(store, config)
+    with closing(_open(place, settings)) as kept:
+        machine = _machine(kept, incident, place)
+        if device:
+            check_device(kept, machine, device)
+        if not mended:
+            _check_open(kept, machine, device)
+        _order(kept, machine, "clear" if mended else "ack", {"device": device, "message": reason})
+    who = f"{machine} {device}" if device else machine
+    if mended:
+        say(f"{who}: closed, and what was counted until now is forgotten; a fault that lasts is reported in a minute")
+    else:
+        say(f"{who}: acknowledged; no alert is raised again until it gets worse or recovers")
 
 
 def clear(
-    machine: Annotated[str, _MACHINE],
-    device: Annotated[str | None, typer.Option(help="Only what is held against this device, such as gpu:3.")] = None,
+    machine: Annotated[str, typer.Argument(help="Its name.", autocompletion=machine_names)],
+    device: Annotated[str | None, _DEVICE] = None,
     reason: Annotated[str | None, _REASON] = None,
-    store: Annotated[str | None, _STORE] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
 ) -> None:
-    """Forget what is held against a machine. What is still wrong with it is found anew."""
-    if device and ":" not in device:
-        raise ValueError(f"{device!r} is no device: write it as verdicts do, such as gpu:3 or rdma:mlx5_0/1")
-    place = store_place(store)
-    with closing(open_place(place)) as kept:
-        _check(kept, machine, place)
-        _order(kept, machine, "clear", {"device": device, "message": reason})
-    who = f"{machine} {device}" if device else machine
-    typer.echo(f"{who}: what was held against it until now is forgotten; a running detector says so within seconds")
+    """Deprecated: the old name of `peerwatch ack MACHINE --mended`."""
+    say("peerwatch clear is deprecated: write peerwatch ack MACHINE, or after a repair ... --mended, as now", err=True)
+    ack(machine, device, reason, True, store, config)
 
 
 def maintenance(
-    machine: Annotated[str | None, _MACHINE] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Argument(help="Machines, or patterns such as 'm00*'; none: list.", autocompletion=machine_names),
+    ] = None,
     span: Annotated[str | None, typer.Option("--for", help="How long, such as 2h; else until it is ended.")] = None,
-    end: Annotated[bool, typer.Option("--end", help="End it now.")] = False,
+    begin: Annotated[str | None, typer.Option("--from", help="When, such as 2026-05-01T02:00 (UTC); else now.")] = None,
+    every: Annotated[str | None, typer.Option(help="And again each time this long after, such as 1d or 1w.")] = None,
+    count: Annotated[
+        int, typer.Option("--times", min=2, max=_MOST_TIMES, help="With --every: how many times in all.")
+    ] = 7,
+    end: Annotated[bool, typer.Option("--end", help="End it now, what is still to come too.")] = False,
     reason: Annotated[str | None, _REASON] = None,
-    store: Annotated[str | None, _STORE] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
 ) -> None:
-    """Say nothing about a machine while it is worked on, nor afterwards about what was. Alone: show who is in it."""
-    if end and span:
-        raise typer.BadParameter("name either --for or --end")
-    if machine is None and (end or span or reason):
-        raise typer.BadParameter("name the machine")
-    place = store_place(store)
-    with closing(open_place(place)) as kept:
-        if machine is None:
-            found = now_in_maintenance(kept, time.time_ns())
-            typer.echo("\n".join(f"{name} {in_words(period)}" for name, period in found.items()) or "no machine is")
-            return
-        _check(kept, machine, place)
-        if end:
-            if machine not in now_in_maintenance(kept, time.time_ns()):
-                raise StoreError(f"{machine} is in no maintenance; who is: peerwatch maintenance")
-            _order(kept, machine, "maintenance_end", {"message": reason})
-            typer.echo(f"{machine}: its maintenance has ended; it is judged by what it shows from now on")
-            return
-        until = time.time_ns() + times.duration(span) if span else None
-        _order(kept, machine, "maintenance", {"message": reason, "until": until})
-    till = f"until {times.shown(until)} UTC" if until else f"until: peerwatch maintenance {machine} --end"
-    typer.echo(f"{machine}: nothing is said about it {till}")
-
-
-def machines(store: Store, back: int) -> list[str]:
-    """Names of the machines seen in the last `back` ns of the store, or of which something was said."""
-    ends = store.span()
-    if ends is None:
-        return []
-    seen = set(last_seen(store, min(ends[1], time.time_ns()), back))
-    return sorted(seen | set(store.read("verdict", columns=()).column("machine").to_pylist()))
-
-
-def _check(store: Store, machine: str, place: str) -> None:
-    """Refuse a name that nobody has; who was silent for an hour and is no suspect either is not known."""
-    if machine in machines(store, LOOK_NS):
+    """Silence machines while they are worked on. Without a name: list machines in maintenance, and those to come."""
+    if end and (span or begin or every):
+        raise typer.BadParameter("name either --end or a time")
+    if not machine and (end or span or begin or every or reason):
+        raise typer.BadParameter("name a machine")
+    if every and not span:
+        raise typer.BadParameter("--every needs --for: how long each time")
+    place, settings = located(store, config)
+    if not machine:
+        with closing(open_place(place, settings=settings)) as kept:
+            _list(kept)
         return
-    known = machines(store, _HOUR_NS)
-    if machine not in known:
-        near = get_close_matches(machine, known, 3) or known[:3]
-        hint = f"did you mean {' or '.join(near)}?" if near else "it holds no reading; start the agent"
-        raise StoreError(f"{place} knows no machine {machine}: {hint}")
+    values: dict[str, Value] = {} if end else _window(span, begin, every, count)
+    with closing(_open(place, settings)) as kept:
+        names = matching(kept, machine, place)
+        if end:
+            names = _ending(kept, names)
+        for name in names:
+            _order(kept, name, "maintenance_end" if end else "maintenance", {"message": reason, **values})
+    for name in names:
+        say(f"{name}: {_told(name, values, end)}")
+
+
+def _window(span: str | None, begin: str | None, every: str | None, count: int) -> dict[str, Value]:
+    """The columns of a row that orders a maintenance. Raises ValueError for times that cannot be meant."""
+    now = time.time_ns()
+    first = times.moment(begin) if begin else now
+    long, again = times.duration(span) if span else None, times.duration(every) if every else 0
+    if long is not None and first + long <= now:
+        raise ValueError(f"{begin} is over: name a later --from")
+    if every and long is not None and not long < again:
+        raise ValueError(f"--for {span} is no shorter than --every {every}: that would be without end")
+    if max(first - now, again * (count - 1)) > _FARTHEST_NS:
+        raise ValueError(
+            "the last time would begin more than a year from now: name fewer --times, or an earlier --from"
+        )
+    values: dict[str, Value] = {"begin": first} if begin else {}
+    values |= {"until": first + long} if long is not None else {}
+    return values | ({"every": again, "times": count} if every else {})
+
+
+def _told(name: str, values: dict[str, Value], end: bool) -> str:
+    """What will happen, in words."""
+    if end:
+        return "its maintenance has ended; it is judged by what it shows from now on"
+    begin, until, every = (int(values.get(key) or 0) for key in ("begin", "until", "every"))
+    words = f"in maintenance from {times.shown(begin)}" if begin else "in maintenance"
+    words += f" until {times.shown(until)} UTC" if until else f" until: peerwatch maintenance {name} --end"
+    words += f", every {times.ago(every / 1e9)}, {values['times']} times" if every else ""
+    return f"{words}; its alerts are silenced"
+
+
+def _list(store: Store) -> None:
+    from detector.orders import in_maintenance, planned
+
+    now = time.time_ns()
+    orders = said_of(store, now)[0]
+    found = [f"{name} {in_words(period)}" for name, period in in_maintenance(orders).items()]
+    found += [f"{name} later: {in_words(period)}" for name, period in planned(orders, now).items()]
+    say("\n".join(found) or "no machine is in maintenance")
+
+
+def _ending(store: Store, names: list[str]) -> list[str]:
+    """Those of the machines whose maintenance can be ended. Raises StoreError where there is none."""
+    periods: dict[str, Maintenance] = _orders(store).periods
+    found = [name for name in names if name in periods and periods[name].ends() > time.time_ns()]
+    if not found:
+        raise StoreError(f"{', '.join(names)}: in no maintenance; which machines are: peerwatch maintenance")
+    return found
+
+
+def _orders(store: Store) -> Orders:
+    return said_of(store, time.time_ns())[0]
+
+
+def _open(place: str, settings: Settings) -> Store:
+    """The store to write a signed order to; none is begun for it."""
+    there = is_address(place) or os.path.exists(os.path.expanduser(place))
+    return open_signed(place, there, settings)
+
+
+def _machine(store: Store, word: str, place: str) -> str:
+    """The machine that is meant: by its name, or by an incident of it that is open. Raises StoreError."""
+    if word in machines(store, _HOUR_NS):
+        return word
+    if not _INCIDENT.fullmatch(word):
+        return matching(store, [word], place)[0]
+    one = pick(read_told(store, place), word, place)
+    if one.over:
+        raise StoreError(f"verdict {one.number} on {one.verdict.machine} is over since {times.shown(one.over)} UTC")
+    return one.verdict.machine
+
+
+def _check_open(store: Store, machine: str, device: str | None) -> None:
+    """Refuse to acknowledge where no incident is open."""
+    rows = open_verdicts(store, time.time_ns())
+    if any(row["machine"] == machine and device in (None, row.get("device")) for row in rows):
+        return
+    others = ", ".join(sorted({str(row["machine"]) for row in rows})) or "none"
+    what = f"{machine} {device}" if device else machine
+    raise StoreError(f"nothing is open on {what}, so there is nothing to acknowledge; open incidents: {others}")
 
 
 def _order(store: Store, machine: str, code: str, values: dict[str, Value]) -> None:

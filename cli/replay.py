@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
-import sys
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import times
+from cli.completion import task_names
 from cli.config import judging, open_place, read_settings
-from cli.terminal import console, progress
+from cli.terminal import console, progress, say, say_json
 from store.contract import LATEST, Store, StoreError
 from store.recording import RecordingError
 
@@ -50,7 +49,7 @@ class Watched:
 def replay(
     folder: Annotated[str, typer.Argument(help="A recording, the .db file of a store, or an InfluxDB address.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each verdict.")] = False,
-    task: Annotated[str | None, typer.Option(help="Judge this task only.")] = None,
+    task: Annotated[str | None, typer.Option(help="Judge this task only.", autocompletion=task_names)] = None,
     machines: Annotated[str | None, typer.Option(help="These machines are one task: A,B,…")] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file; only its table detector is used.")] = None,
     method: Annotated[
@@ -73,8 +72,7 @@ def replay(
             detector = evaluation.detector_of(method, judging(settings), task, asked)
             for verdict in judge(watched, detector):
                 if json:
-                    sys.stdout.write(text.dumps(verdict.as_json()) + "\n")
-                    sys.stdout.flush()
+                    say_json(verdict.as_json())
                 said.append(verdict)
     strangers = sorted(set(asked or ()) - watched.machines)
     if strangers:
@@ -83,7 +81,7 @@ def replay(
     if task and task not in there:
         raise RecordingError(f"{folder} has no task {task}; it has {_some(sorted(there)) or 'none'}")
     for sentence in detector.without_peers():
-        typer.echo(sentence, err=True)
+        say(sentence, err=True)
     if not json:
         _show(said, len(watched.machines))
 
@@ -93,12 +91,11 @@ def _some(names: list[str]) -> str:
 
 
 def _show(said: list[Verdict], machines: int) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     if not said:
-        Console(stderr=True).print(f"Nobody stands out among {machines} machines.")
+        say(f"Nobody stands out among {machines} machines.", err=True)
         return
     table = Table("time (UTC)", "level", "machine", "device", "message", box=None, pad_edge=False)
     for verdict in said:

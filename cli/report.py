@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +10,13 @@ import numpy as np
 import typer
 
 from cli import times
-from cli.config import open_place, store_place
+from cli.completion import verdict_numbers
+from cli.config import located, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.starts import OWN, PHASES, Starts, read_starts
-from cli.terminal import console
-from cli.verdicts import complete, pick, read_told
+from cli.terminal import console, say, say_json
+from cli.verdicts import pick, read_told, with_orders
 from store.contract import LATEST, StoreError
-from store.places import open_store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,37 +45,39 @@ def options() -> None:
 def verdict(
     verdict: Annotated[
         str,
-        typer.Argument(help="Number, machine (its last) or TIME/MACHINE, as `show` lists.", autocompletion=complete),
+        typer.Argument(help="Number, machine (its last) or TIME/MACHINE: see `show`.", autocompletion=verdict_numbers),
     ],
     html: Annotated[Path, typer.Option(help="The file to write; it needs no other, and no network.")],
-    store: Annotated[str | None, typer.Option(help="Where the readings are, or the folder of a recording.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
 ) -> None:
     """Draw a verdict: the machine against the band of its peers, all that moved, in order of onset."""
     from cli.page import page
     from detector.explain import explain
 
-    place = store_place(store)
-    with closing(open_place(place)) as source:
-        one = pick(read_told(source, place), verdict, place)
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
+        one = with_orders(source, pick(read_told(source, place), verdict, place))
         explained = explain(source, one.verdict, one.over)
     try:
         html.write_text(page(one, explained, place), encoding="utf-8")
     except OSError as error:
         raise OSError(f"{html} cannot be written: {error.strerror}; name another file") from error
-    typer.echo(f"{html} draws verdict {one.number}: {one.verdict.message}")
+    say(f"{html} draws verdict {one.number}: {one.verdict.message}")
 
 
 @app.command()
 def startup(
-    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a drawing.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
     since: Annotated[str | None, typer.Option(help="Rows from this time on, such as 2026-05-01T12:00 (UTC).")] = None,
     until: Annotated[str | None, typer.Option(help="Rows up to this time: shows an earlier run.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Draw so many machines, the slowest.")] = 20,
 ) -> None:
     """Show how the latest run came up: phases by machine, the slowest first, against the median."""
-    place = store_place(store)
-    with closing(open_store(place)) as source:
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
         ends = source.span()
         if ends is None:
             raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
@@ -84,7 +86,7 @@ def startup(
         first = times.moment(since) - 1 if since else min(ends[1], end) - times.duration("10m")
         found = read_starts(source, first, end)
     if json:
-        typer.echo(text.dumps(as_json(found), ensure_ascii=False))
+        say_json(as_json(found))
     else:
         show(found, top)
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.terminal import progress
+from cli.terminal import progress, say
+from emulator.simulated_faults import FAULTS, WEAK
 
 if TYPE_CHECKING:
     from emulator.simulate import Plan
+
+KINDS = (*FAULTS, *WEAK)
 
 
 def simulate(
@@ -20,7 +23,11 @@ def simulate(
     minutes: Annotated[float, typer.Option(help="Length of the recording.")] = 30.0,
     step: Annotated[float, typer.Option(help="Seconds from one reading to the next.")] = 1.0,
     fault: Annotated[
-        str, typer.Option(help="What goes wrong; A,B strike together, `random` draws one, `none` is healthy.")
+        str,
+        typer.Option(
+            help=f"What goes wrong: {', '.join(KINDS)}; A,B strike together, random draws one, none is healthy.",
+            autocompletion=lambda: ["random", "none", *KINDS],
+        ),
     ] = "random",
     stages: Annotated[int, typer.Option(min=0, help="Stages of the pipeline; 0 draws.")] = 0,
     shifts: Annotated[bool, typer.Option(help="Give single stages less to do for minutes at a time.")] = False,
@@ -28,7 +35,7 @@ def simulate(
     many: Annotated[
         int, typer.Option(min=0, help="Write so many recordings into the folder; sizes, steps and faults are drawn.")
     ] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace the folder if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the recording that is there.")] = False,
 ) -> None:
     """Write a recording of a pretend fleet, or many; labels.json says what is wrong with each."""
     from emulator import simulate as pretend
@@ -36,11 +43,11 @@ def simulate(
     if many:
         for name, plan in pretend.many(many, seed):
             _write(folder / name, plan, overwrite)
-        typer.echo(f"{many} recordings in {folder}; try: peerwatch evaluate {folder}")
+        say(f"{many} recordings in {folder}; try: peerwatch evaluate {folder}")
         return
     labels = _write(folder, pretend.Plan(machines, gpus, minutes, step, fault, seed, stages, shifts), overwrite)
     wrong = ", ".join(f"{one['kind']} on {one['machine']}" for one in labels["faults"]) or "nothing"
-    typer.echo(f"wrong in {folder}: {wrong}; try: peerwatch replay {folder}")
+    say(f"wrong in {folder}: {wrong}; try: peerwatch replay {folder}")
 
 
 def _write(folder: Path, plan: Plan, overwrite: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from pathlib import Path
 
 from detector.alert import Alert, LaterError, Sink
 from detector.alerts import SINKS, AlertsConfig, Room
+from detector.briefing import Briefing
 from detector.desk import Desk
 from store.influx_config import InfluxConfig
+from store.places import open_store
 from store.statuses import open_statuses
 
 log = logging.getLogger(__name__)
@@ -41,7 +44,8 @@ def open_desk(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "
             except (OSError, ValueError) as error:
                 log.error("sink %s cannot be opened, mend it and start again: %s", name, error)
                 sinks[name] = Shut(str(error))
-    return Desk(sinks, folder_of(config, place))
+    briefing = Briefing(lambda: open_store(place, False, told))
+    return Desk(sinks, folder_of(config, place), config.blind_seconds, briefing)
 
 
 @contextmanager
@@ -49,8 +53,9 @@ def alone(config: AlertsConfig, place: str) -> Iterator[None]:
     """Judge alone: two detectors on one machine would say everything twice. Raises OSError where there is one."""
     folder = folder_of(config, place)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = (folder / "detector.lock").open("a")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        # Whoever may open it can lock it, and keep the detector from starting.
+        held = open(folder / "detector.lock", "a", opener=lambda name, how: os.open(name, how, 0o640))  # noqa: SIM115
     except OSError as error:  # what was said cannot be kept either, and the ledger tells of it
         log.warning("whether another detector judges cannot be seen: %s", error)
         yield

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cli import times
+from detector.orders import in_maintenance
 from store.contract import LATEST, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from detector.orders import Maintenance
+    from detector.orders import Clear, Maintenance, Orders
 
 LOOK_NS = 5 * 60 * 10**9
 """Machines that were read within this time are shown, or longer ago where a longer silence is no silence."""
@@ -33,6 +34,7 @@ READINGS = (
     ("sending_ratio", "nccl", "send_pending_ratio"),
 )
 SEVERITY = ("ok", "unknown", "warn", "crit")
+_SILENT = "event.silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,12 @@ class Machine:
     age_s: float
     level: str
     readings: Mapping[str, float]
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All machines at a time (Unix ns); `newest` is the newest reading there is at all."""
+    """All machines at a time (Unix ns); `newest` is the newest reading there is at all, if there is one."""
 
     time: int
     level: str
@@ -56,26 +59,37 @@ class Standing:
     maintenance: Mapping[str, Maintenance] = field(default_factory=dict)
     alone: Mapping[str, str] = field(default_factory=dict)
     """Machines that are compared with nobody, and by what."""
+    acks: Mapping[int, Clear] = field(default_factory=dict)
+    """Acknowledgements of open verdicts, by their place among them."""
 
 
 def standing(store: Store, now: int, silent_ns: int) -> Standing:
     """Read the store as of `now` (Unix ns); a machine without a reading for `silent_ns` is unknown."""
     verdicts = open_verdicts(store, now)
-    seen = last_seen(store, now, max(LOOK_NS, silent_ns))
+    seen = last_seen(store, now, max(LOOK_NS, silent_ns)) or last_readings(store, now)
+    newest = max(seen.values(), default=None)
     readings = latest(store, min(now, max(seen.values(), default=now)))
     held = {str(verdict["machine"]): str(verdict["level"]) for verdict in reversed(verdicts)}
-    idle, alone = said_of(store, now)
+    orders, alone = said_of(store, now)
+    idle = in_maintenance(orders)
+    # Of a machine that went silent long ago, while others go on, only the detector's word is left.
+    seen = {str(one["machine"]): int(one["since"]) for one in verdicts if one.get("metric") == _SILENT} | seen
     machines = {}
     for name in sorted(seen):
-        level = "unknown" if now - seen[name] > silent_ns and name not in idle else "ok"
-        level = max(level, held.get(name, "ok"), key=SEVERITY.index)
-        machines[name] = Machine(max(0, now - seen[name]) / 1e9, level, readings.get(name, {}))
-    span = store.span()
-    fresh = any(now - time <= silent_ns for time in seen.values())
+        silent = now - seen[name] > silent_ns and name not in idle
+        level = max("unknown" if silent else "ok", held.get(name, "ok"), key=SEVERITY.index)
+        machines[name] = Machine(max(0, now - seen[name]) / 1e9, level, readings.get(name, {}), silent)
+    fresh = newest is not None and now - newest <= silent_ns
     levels = [*(machine.level for machine in machines.values()), *held.values()]
-    level, newest = _worst(levels) if fresh else "unknown", span[1] if span else None
+    # Without fresh readings nobody knows, but for what was found and is not over.
+    level = _worst(levels) if fresh or "crit" in levels else "unknown"
     shown = {name: why for name, why in alone.items() if name in machines and name not in idle}
-    return Standing(now, level, machines, verdicts, newest, idle, shown)
+    acks = {at: ack for at, one in enumerate(verdicts) if (ack := _acknowledged(orders, one))}
+    return Standing(now, level, machines, verdicts, newest, idle, shown, acks)
+
+
+def _acknowledged(orders: Orders, row: Mapping[str, Any]) -> Clear | None:
+    return orders.acknowledged(row["machine"], row.get("device"), row["time"])
 
 
 def _worst(levels: list[str]) -> str:
@@ -93,31 +107,30 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
     return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
 
 
-def maintenance(store: Store, now: int) -> dict[str, Maintenance]:
-    """Machines in maintenance at `now` (Unix ns)."""
-    return said_of(store, now)[0]
-
-
-def said_of(store: Store, now: int) -> tuple[dict[str, Maintenance], dict[str, str]]:
-    """Machines in maintenance at `now` (Unix ns), and those that the detector compares with nobody."""
-    from detector.orders import in_maintenance  # numpy, which the agent's process must not load
+def said_of(store: Store, now: int) -> tuple[Orders, dict[str, str]]:
+    """The operator's orders as of `now` (Unix ns), and the machines that the detector compares with nobody."""
+    from detector.orders import Orders, orders_in  # numpy, which the agent's process must not load
     from detector.peerless import told
     from detector.rows import rows_of
 
-    events = store.read("event", 0, now, ("device", "message", "until"))
+    events = store.read("event", 0, now, ("device", "message", "begin", "until", "every", "times"))
     rows = rows_of("event", events)
-    return (in_maintenance(rows, now), told(rows)) if events.num_rows else ({}, {})
+    return (orders_in(rows, now), told(rows)) if events.num_rows else (Orders(), {})
 
 
 def in_words(period: Maintenance) -> str:
-    """Since when and until when, and why."""
-    until = "until it is ended" if period.until == LATEST else f"until {times.shown(period.until)} UTC"
-    return f"since {times.shown(period.since)} UTC, {until}" + (f": {period.reason}" if period.reason else "")
+    """Since when and until when, how often, and why."""
+    if period.until == LATEST:
+        span = f"since {times.shown(period.since)} UTC, until it is ended"
+    else:
+        span = f"from {times.shown(period.since)} to {times.shown(period.until)} UTC"
+    often = f", every {times.ago(period.every / 1e9)}, {period.times} times" if period.every else ""
+    return f"{span}{often}" + (f": {period.reason}" if period.reason else "")
 
 
 def last_seen(store: Store, now: int, back: int) -> dict[str, int]:
-    """Time of each machine's last reading, `back` ns at most; what the detector wrote about a machine is none."""
-    there = [table for table in store.tables() if table != "verdict"]
+    """Time of each machine's last reading, `back` ns at most; what detector and operator wrote about it is none."""
+    there = [table for table in store.tables() if table not in ("verdict", "event")]
     # Our agent writes these at each reading; only where others wrote the store must all tables be asked.
     usual = [table for table in ("host", "source") if table in there]
     seen: dict[str, int] = {}
@@ -125,6 +138,17 @@ def last_seen(store: Store, now: int, back: int) -> dict[str, int]:
         rows = store.read(table, now - back, now + FRESH_NS, ())
         for row in rows.group_by("machine").aggregate([("time", "max")]).to_pylist():
             seen[row["machine"]] = max(row["time_max"], seen.get(row["machine"], 0))
+    return seen
+
+
+def last_readings(store: Store, now: int) -> dict[str, int]:
+    """Of a fleet that is silent: each machine's last reading, as far back as it takes to find any."""
+    ends, back = store.span(), LOOK_NS
+    if ends is None or ends[0] > now:
+        return {}
+    end = min(ends[1], now)
+    while not (seen := last_seen(store, end, back)) and back <= end - ends[0]:
+        back *= 12
     return seen
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json as text
 import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import times
-from cli.config import open_place, store_place
+from cli.config import located, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.standing import SEVERITY, Standing, in_words, standing
-from cli.terminal import console
+from cli.terminal import console, say_json
 from store.contract import LATEST
 
 if TYPE_CHECKING:
@@ -29,20 +28,48 @@ MOST = 8
 ROWS = 40
 """So many machines are listed whatever they are, and of more so many that are not ok: what fits on a screen."""
 _GAP = 2
+HEADS = {
+    "evidence": ("evidence", 1.0),
+    "cpu_ratio": ("cpu %", 100.0),
+    "memory_ratio": ("memory %", 100.0),
+    "gpu_busy_ratio": ("GPU busy %", 100.0),
+    "gpu_watts": ("GPU W", 1.0),
+    "gpu_clock_hertz": ("GPU GHz", 1e-9),
+    "operations_per_second": ("NCCL ops/s", 1.0),
+    "iteration_seconds": ("iteration s", 1.0),
+    "waiting_ratio": ("waiting %", 100.0),
+    "active_ratio": ("active %", 100.0),
+    "sending_ratio": ("sending %", 100.0),
+}
+"""How a reading is headed, and what it is multiplied by."""
+FIRST = (
+    "evidence",
+    "iteration_seconds",
+    "waiting_ratio",
+    "active_ratio",
+    "sending_ratio",
+    "gpu_clock_hertz",
+    "gpu_watts",
+)
+"""What a narrow terminal shows rather than the rest: by these a straggler is told."""
 
 
 def status(
-    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
     silent: Annotated[str, typer.Option(help="A machine without a reading for this long is silent.")] = "30s",
+    at: Annotated[
+        str, typer.Option(help="As it was then: how long ago (12m), or when (2026-05-01T12:00, in UTC).")
+    ] = "0s",
     every: Annotated[bool, typer.Option("--all", help="List every machine, however many are ok.")] = False,
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
-    place = store_place(store)
-    with closing(open_place(place)) as source:
-        found = standing(source, time.time_ns(), times.duration(silent))
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
+        found = standing(source, times.point(at, time.time_ns()), times.duration(silent))
     if json:
-        typer.echo(text.dumps(as_json(found), ensure_ascii=False))
+        say_json(as_json(found))
     else:
         show(found, place, len(found.machines) + len(found.verdicts) if every else ROWS)
     raise typer.Exit(EXIT[found.level])
@@ -54,18 +81,23 @@ def as_json(found: Standing) -> dict[str, Any]:
         "time": found.time,
         "level": found.level,
         "machines": [
-            {"machine": name, "level": machine.level, "age_seconds": round(machine.age_s, 3)}
+            {"machine": name, "level": machine.level, "silent": machine.silent, "age_seconds": round(machine.age_s, 3)}
             | {"readings": machine.readings}
             for name, machine in found.machines.items()
         ],
-        "verdicts": list(found.verdicts),
+        "verdicts": [{**verdict, "acknowledged": _ack_json(found, at)} for at, verdict in enumerate(found.verdicts)],
         "maintenance": [
             {"machine": name, "since": period.since, "until": None if period.until == LATEST else period.until}
-            | {"reason": period.reason}
+            | {"every": period.every or None, "times": period.times, "reason": period.reason}
             for name, period in found.maintenance.items()
         ],
         "without_peers": [{"machine": name, "reason": reason} for name, reason in found.alone.items()],
     }
+
+
+def _ack_json(found: Standing, at: int) -> dict[str, Any] | None:
+    ack = found.acks.get(at)
+    return {"time": ack.time, "reason": ack.reason} if ack else None
 
 
 def show(found: Standing, place: str, most: int) -> None:
@@ -75,12 +107,14 @@ def show(found: Standing, place: str, most: int) -> None:
     screen = console()
     listed = worst(found, most)
     if listed.machines:
-        screen.print(table(listed, screen.width))
+        drawn, missing = table(listed, screen.width)
+        screen.print(drawn)
+        if missing:
+            screen.print(Text(f"no room for {', '.join(missing)}: widen the terminal, or --json", "dim"))
     if len(listed.machines) < len(found.machines):
         screen.print(Text(f"{_left_out(found, listed)}; --all lists every machine", "dim"))
-    for verdict in found.verdicts[:most]:
-        since = times.ago((found.time - int(verdict["since"] or verdict["time"])) / 1e9)
-        screen.print(Text(f"{verdict['level']}: {verdict['message']} (for {since})", STYLE[str(verdict["level"])]))
+    for at, verdict in enumerate(found.verdicts[:most]):
+        screen.print(Text(_verdict(found, at), STYLE[str(verdict["level"])]))
     if len(found.verdicts) > most:
         screen.print(Text(f"{len(found.verdicts) - most} more open verdicts; --all has them", "dim"))
     for words in dict.fromkeys(in_words(period) for period in found.maintenance.values()):
@@ -90,6 +124,17 @@ def show(found: Standing, place: str, most: int) -> None:
         names = _named(name for name, why in found.alone.items() if why == reason)
         screen.print(Text(f"no peers: {names}: {reason}; there only hard evidence speaks"))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
+
+
+def _verdict(found: Standing, at: int) -> str:
+    """An open verdict in words: since when, and whether somebody has acknowledged it."""
+    verdict, ack = found.verdicts[at], found.acks.get(at)
+    since = times.ago((found.time - int(verdict.get("since") or verdict["time"])) / 1e9)
+    known = ""
+    if ack:
+        reason = f": {ack.reason}" if ack.reason else ""
+        known = f"; acknowledged {times.ago((found.time - ack.time) / 1e9)} ago{reason}"
+    return f"{verdict['level']}: {verdict.get('message') or verdict['machine']} (for {since}{known})"
 
 
 def worst(found: Standing, most: int) -> Standing:
@@ -114,8 +159,8 @@ def _named(machines: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= MOST else f"{', '.join(names[:MOST])} … ({len(names)} in all)"
 
 
-def table(found: Standing, width: int) -> Table:
-    """One row a machine: how it stands, when it was read, and as many of its key readings as `width` columns hold."""
+def table(found: Standing, width: int) -> tuple[Table, list[str]]:
+    """One row a machine, with as many key readings as `width` columns hold; and the heads of those left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -123,38 +168,53 @@ def table(found: Standing, width: int) -> Table:
     columns = [["machine", *found.machines], ["is", *(machine.level for machine in found.machines.values())]]
     columns.append(["read", *(f"{times.ago(machine.age_s)} ago" for machine in found.machines.values())])
     for name in names:
+        head, scale = HEADS.get(name, (name.replace("_", " "), 1.0))
         cells = (machine.readings.get(name) for machine in found.machines.values())
-        columns.append([name.replace("_", " "), *("" if cell is None else _figure(cell) for cell in cells)])
-    heads, *rows = zip(*fitting(columns, width), strict=True)
+        columns.append([head, *("" if cell is None else _figure(cell * scale) for cell in cells)])
+    ranks = [-1, -1, -1, *(FIRST.index(name) if name in FIRST else len(FIRST) for name in names)]
+    fit = fitting(columns, ranks, width)
+    heads, *rows = zip(*fit, strict=True)
     picture = Table(box=None, pad_edge=False)
     for at, head in enumerate(heads):
-        picture.add_column(head, justify="right" if at > 1 else "left", no_wrap=True)
+        picture.add_column(Text(head), justify="right" if at > 1 else "left", no_wrap=True)
     for name, level, *rest in rows:
         picture.add_row(Text(name), Text(level, STYLE[level]), *rest)
-    return picture
+    there = {head.replace("\n", " ") for head in heads}
+    return picture, [column[0] for column in columns if column[0] not in there]
 
 
-def fitting(columns: list[list[str]], width: int) -> list[list[str]]:
-    """All columns where they fit; else their heads a word a line, and the first ones, three at least: none is cut."""
+def fitting(columns: list[list[str]], ranks: list[int], width: int) -> list[list[str]]:
+    """All columns where they fit; else heads a word a line, and in their order those of the lowest ranks that fit.
+
+    Columns of rank -1 are there in any case; none is cut.
+    """
     if sum(max(map(len, column)) + _GAP for column in columns) - _GAP <= width:
         return columns
     narrow = [[head.replace(" ", "\n"), *cells] for head, *cells in columns]
-    ends = accumulate(max(len(line) for cell in column for line in cell.split("\n")) + _GAP for column in narrow)
-    return narrow[: max(3, sum(end - _GAP <= width for end in ends))]
+    sizes = [max(len(line) for cell in column for line in cell.split("\n")) + _GAP for column in narrow]
+    kept, left = [], width + _GAP
+    for at in sorted(range(len(narrow)), key=lambda at: ranks[at]):
+        if ranks[at] < 0 or sizes[at] <= left:
+            kept.append(at)
+            left -= sizes[at]
+    return [narrow[at] for at in sorted(kept)]
 
 
 def _figure(value: float) -> str:
-    """Three digits, or whole numbers; what is large in billions."""
-    if abs(value) >= 1e8:
-        return f"{value / 1e9:.3g} G"
+    """Three digits, or whole numbers."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def _sum(found: Standing, place: str) -> str:
-    if not found.machines:
-        if found.newest is None:
+    """One line on all: level, counts, who is silent, how old the readings are."""
+    silent = [name for name, machine in found.machines.items() if machine.silent]
+    if found.newest is None:
+        if not found.verdicts:
             return f"unknown: {place} holds no reading; start the agent (peerwatch agent) or name another --store"
-        return f"unknown: the newest reading is {times.ago((found.time - found.newest) / 1e9)} old; does the agent run?"
-    silent = [name for name, machine in found.machines.items() if machine.level == "unknown"]
+        age = "no reading is kept"
+    else:
+        age = f"the newest reading is {times.ago((found.time - found.newest) / 1e9)} old; does the agent run?"
     text = f"{found.level}: {len(found.machines)} machines, {len(found.verdicts)} open verdicts"
+    if found.newest is None or (silent and len(silent) == len(found.machines)):
+        return f"{text}; {age}"
     return f"{text}, silent: {_named(silent)}" if silent else text

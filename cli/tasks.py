@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 import math
 import time
 from contextlib import closing
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import times
-from cli.config import open_place, store_place
+from cli.config import located, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.pace import pace_json, pace_words, read_paces, read_tasks
-from cli.terminal import console
+from cli.terminal import console, say_json
 from store.contract import StoreError
 
 if TYPE_CHECKING:
@@ -21,32 +21,47 @@ if TYPE_CHECKING:
     from store.contract import Store
 
 
+_JUST_NOW_NS = 10**9
+
+
 def tasks(
-    store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
-    at: Annotated[str, typer.Option(help="How long ago to look.")] = "0s",
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    at: Annotated[
+        str, typer.Option(help="As they were then: how long ago (12m), or when (2026-05-01T12:00, in UTC).")
+    ] = "0s",
 ) -> None:
     """Show the training tasks: machines, ranks, parallel groups, iteration time, age."""
-    now = time.time_ns() - times.duration(at)
-    with closing(open_place(store_place(store))) as source:
+    clock = time.time_ns()
+    now = times.point(at, clock)
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
         found, starts = read_tasks(source, now), _starts(source, now)
         paces = read_paces(source, found, now)
     if not found:
-        raise StoreError("no communicator was read in the last minute: does the agent run where training does?")
+        raise StoreError(_nothing(now, clock, place))
     if json:
         told = [
             {**as_json(task, starts, now), "irregular": [pace_json(one) for one in pace]}
             for task, pace in zip(found, paces, strict=True)
         ]
-        typer.echo(text.dumps({"time": now, "tasks": told}))
+        say_json({"time": now, "tasks": told})
         return
     screen = console()
     for task, pace in zip(found, paces, strict=True):
-        screen.print(_headline(as_json(task, starts, now)), highlight=False)
+        screen.print(_headline(as_json(task, starts, now)))
         for one in pace:
-            screen.print("  " + pace_words(one), highlight=False)
+            screen.print("  " + pace_words(one))
         for group in task.groups:
-            screen.print("  " + in_words(group), highlight=False)
+            screen.print("  " + in_words(group))
+
+
+def _nothing(now: int, clock: int, place: str) -> str:
+    """Why there is no task at `now` (Unix ns), and what to do."""
+    if clock - now < _JUST_NOW_NS:
+        return "no communicator was read in the last minute: does the agent run where training does?"
+    return f"{place} holds no communicator of the minute before {times.shown(now)} UTC: name another --at"
 
 
 def _starts(source: Store, now: int) -> dict[tuple[str, int], float]:

@@ -30,8 +30,9 @@ def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
         found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
     found += [(last, f"last reading of {device or table}") for table, device, last in explained.gone]
     found += [(said.time, f"{said.level}: {said.message}") for said in one.said]
+    found += one.orders
     if one.over:
-        found.append((one.over, "ok: the verdict was cleared"))
+        found.append((one.over, f"ok: {one.end}"))
     return sorted(found, key=lambda row: row[0])
 
 

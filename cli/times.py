@@ -35,6 +35,13 @@ def moment(text: str) -> int:
     return found
 
 
+def point(text: str, now: int) -> int:
+    """Unix nanoseconds of a time, or of so long before `now` as a duration says. Raises ValueError."""
+    if re.fullmatch(r"\s*\d+(\.\d+)?\s*[a-z]\s*", text):
+        return max(0, now - duration(text))
+    return moment(text)
+
+
 def _read(text: str) -> int:
     when = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     if when.tzinfo is None:

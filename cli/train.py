@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.terminal import say
+
 if TYPE_CHECKING:
     from detector.methods.operators import Log
     from emulator.operators_log import OperatorsLog
@@ -48,7 +50,7 @@ def train(
             healthy.append(np.full(labels[-1].size, not told.faulty[iteration]))
     forest = fit(np.concatenate(samples), np.concatenate(labels), np.concatenate(healthy), seed)
     forest.save(output)
-    typer.echo(f"{output}: {forest.origin}, {np.concatenate(labels).mean():.1%} of the samples abnormal")
+    say(f"{output}: {forest.origin}, {np.concatenate(labels).mean():.1%} of the samples abnormal")
 
 
 def log_of(told: OperatorsLog) -> Log:

@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
 
-import typer
-
-from cli.config import judging, open_place, read_settings
+from cli.config import judging, located, open_signed, read_settings
+from cli.options import ConfigOption, StoreOption
 from store.influx_config import is_address
 
 STOP_S = 10.0
@@ -22,8 +21,8 @@ SILENT_NS = 30 * 10**9
 
 
 def up(
-    store: Annotated[str | None, typer.Option(help="Where readings are kept, instead of the configuration's.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
 ) -> None:
     """Run agent, detector and store on this machine until Ctrl-C, and show what they see."""
     from cli.live import picture
@@ -36,11 +35,11 @@ def up(
         signal.signal(number, signal.default_int_handler)
     settings = read_settings(config)
     judged = judging(settings)
-    place, late_ns = store or settings.store, round(judged.lag_s * SECOND)
+    place, late_ns = located(store, config, writing=True)[0], round(judged.lag_s * SECOND)
     stop = threading.Event()
     log = _log(place, settings.influxdb.spool_folder)
     with (
-        closing(open_place(place, True, settings)) as kept,
+        closing(open_signed(place, True, settings)) as kept,
         alone(settings.alerts, place),
         closing(open_desk(settings.alerts, place, settings.influxdb, but="log")) as desk,
         picture() as screen,
@@ -48,12 +47,13 @@ def up(
     ):
         runner = Runner(kept, judged, time.time_ns() - late_ns)
         desk.begin(runner.history)
-        screen.say(f"readings go to {place}; Ctrl-C ends")
+        desk.quiet = runner.acknowledged
+        screen.say(f"readings go to {place}; Ctrl-C ends; elsewhere: peerwatch status --store {quote(place)}")
         while agent.poll() is None:
             now = time.time_ns()
             verdicts = runner.catch_up(now - late_ns, stop)
             runner.look_closer(now)
-            desk.hear(verdicts, runner.machines(), now)
+            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
             for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")
             screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS), runner.detector.suspicions())

@@ -15,6 +15,7 @@ from detector.fixation import Fixation
 from detector.keeping import KeptError, load, save
 from detector.peerless import CODE, OVER, SOURCE, told
 from detector.pipeline import Detector, State, read_rows, tick_of
+from detector.readings import Readings, blind_spots, hold
 from detector.rows import NEVER, rows_of
 from detector.verdict import RANK, Level, Verdict
 from store.contract import Store, StoreError
@@ -27,6 +28,12 @@ STALE_NS = 3600 * SECOND
 """Older than this, what was kept is no help: machines have been given other work, and reading it all takes long."""
 PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
 """How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
+HOLD_STEPS, HOLD_NS = 3, 3 * SECOND
+"""Who was not read for so long, of both the longer, is not judged."""
+SLOW_STEPS = 5
+"""Where agents read seldom, who has missed fewer readings than this is not silent."""
+RETURN_NS = 120 * SECOND
+"""For so long after readings have come back an open incident need not be found again."""
 LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
@@ -39,14 +46,16 @@ def run(store: Store, config: Config, desk: Desk, stop: threading.Event, kept: P
     lag = round(config.lag_s * SECOND)
     runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
     desk.begin(runner.history)
+    desk.quiet = runner.acknowledged
     due = runner.at + KEEP_NS
     while not stop.is_set():
         try:
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.look_closer(time.time_ns())
-            desk.hear(verdicts, runner.machines(), time.time_ns())
+            now = time.time_ns()
+            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
         except StoreError as error:
-            log.error("the store cannot be used, trying again: %s", error)
+            desk.fail(error, runner.machines(), time.time_ns())
         if runner.at >= due:
             due = runner.at + KEEP_NS
             _keep(runner, kept)
@@ -85,11 +94,13 @@ class Runner:
     def __init__(self, store: Store, config: Config, now: int, kept: tuple[State, int] | None = None) -> None:
         self.store = store
         state, self.at = kept or (None, now - round(config.history_s * SECOND))
+        self.readings = Readings(self.at)
         self.detector = Detector(config, state)
         self.fixation = Fixation(config)
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
-        said = store.read("verdict").to_pylist()
+        # A verdict of the future, by a wrong clock or a forger, must not silence those until then.
+        said = store.read("verdict", 0, now).to_pylist()
         self.said = said[-1]["time"] if said else 0
         self.unsaid: list[Verdict] = []
         self._known: tuple[int, frozenset[str]] = (-1, frozenset())
@@ -113,7 +124,10 @@ class Runner:
             # Rows that came late are read again with the rest; the detector drops those that it has.
             rows, after = read_rows(self.store, self.at - self.overlap, until), NEVER
             for end in range(self.at + self.tick, until + 1, self.tick):
-                verdicts = self.detector.step(end, {name: new.span(after, end) for name, new in rows.items()})
+                tables = {name: new.span(after, end) for name, new in rows.items()}
+                self.readings.feed(tables)
+                self._hold(end)
+                verdicts = self.detector.step(end, tables)
                 self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
                 self.at = after = end
                 self.detector.tell_apart(self.store, end)
@@ -150,6 +164,25 @@ class Runner:
             known = frozenset(machine for machine in tasks.seen if tasks.task_of(machine) is not None)
             self._known = tasks.version, known
         return self._known[1]
+
+    def blind_spots(self, now: int, after_s: float) -> dict[str, int]:
+        """Machines not read for `after_s` at `now` (Unix ns) that no verdict names, and when each was last read."""
+        after = max(round(after_s * SECOND), SLOW_STEPS * self.tick)
+        unread = self.readings.unread(self.machines(), now - after)
+        return blind_spots(unread, self.machines(), self.detector.state.tasks, self.detector.config) if unread else {}
+
+    def _hold(self, end: int) -> None:
+        """Before a step: what nothing was read of for some steps is not over."""
+        incidents, tasks = self.detector.state.incidents, self.detector.state.tasks
+        if incidents.open:
+            unread = self.readings.unread(self.machines(), end - max(HOLD_STEPS * self.tick, HOLD_NS))
+            blind = blind_spots(unread, self.machines(), tasks, self.detector.config)
+            hold(incidents, end, end + RETURN_NS, unread, blind, tasks)
+
+    def acknowledged(self, verdict: Verdict) -> bool:
+        """Whether the operator knows of it."""
+        orders = self.detector.state.tasks.orders
+        return orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
 
     def _say(self) -> list[Verdict]:
         self.store.write([batch_of(verdict) for verdict in self.unsaid])

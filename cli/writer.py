@@ -76,10 +76,11 @@ def run(carrier: Writer, stop: threading.Event) -> None:
                 told = time.monotonic()
                 waiting = carrier.stream.standing(carrier.name).waiting
                 log.info(
-                    "%d messages written, %d wait, %d lines refused, %d messages lost",
+                    "%d messages written, %d wait, %d lines refused, %d messages unreadable, %d lost",
                     carrier.written,
                     waiting,
                     carrier.refused,
+                    carrier.unread,
                     carrier.lost,
                 )
         except StoreError as error:

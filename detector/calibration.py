@@ -21,6 +21,8 @@ from detector.config import Config
 
 VERSION = 1
 """Raised when evidence changes its meaning, so that what was learned before says nothing any more."""
+MOST_BYTES = 1_000_000
+"""A larger file is no calibration."""
 LEAST, MOST = 0.5, 8.0
 """Times the usual evidence that a calibration may ask for."""
 REACH = 1000.0
@@ -142,6 +144,8 @@ def save(calibration: Calibration, file: Path) -> None:
 def load(file: Path) -> Calibration:
     """What `save` wrote. Raises CalibrationError."""
     try:
+        if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
+            raise CalibrationError(f"{file} is no file of at most {MOST_BYTES} bytes{_mend(file)}")
         found = msgspec.json.decode(file.read_bytes(), type=Calibration)
     except OSError as error:
         raise CalibrationError(f"{file}: {error.strerror}{_mend(file)}") from error

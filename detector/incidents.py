@@ -16,6 +16,7 @@ _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is n
 _HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
 _NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
+_REST_NS = 60 * SECOND  # so long a fault has to last after an order closed it, to be said again
 _SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
 
 
@@ -32,6 +33,8 @@ class Incidents:
     """What differs and harms nobody, since it was last asked for."""
     noted: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Machine, device and metric -> when (Unix ns) it was last noted."""
+    rest: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Since when (Unix ns) an incident is closed by order: for a minute nothing older than that is said of it."""
     still: int = 0
     """For how long (ns) nothing has been said."""
     _at: int = 0
@@ -51,8 +54,11 @@ class Incidents:
         current: dict[tuple[str, str], Finding] = {}
         for finding in sorted(findings, key=_order):
             current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
-        for over in closed:  # whatever still holds is said at the next step
-            current.pop((over.task, over.machine), None)
+        self.rest |= {(over.task, over.machine): now for over in closed}
+        self.rest = {key: since for key, since in self.rest.items() if now - since < _REST_NS}
+        for key in self.rest.keys() & current.keys():
+            if not _is_new(current[key], self.rest[key]):  # what lasts longer is said again
+                del current[key]
         said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
         self.kept = {key: until for key, until in self.kept.items() if now < until and key not in current}
         healed = [key for key in self.open if key not in current and key not in self.kept]
@@ -115,6 +121,11 @@ class Incidents:
 def _came_later(finding: Finding, hard: Finding) -> bool:
     """Whether a pattern began too long after a hard fact to be its consequence."""
     return hard.hard and finding.verdict.since > hard.verdict.since + _FOLLOWS_NS
+
+
+def _is_new(finding: Finding, closed: int) -> bool:
+    """Whether a fact came after an incident was closed by order."""
+    return finding.hard and finding.verdict.since > closed
 
 
 def _order(finding: Finding) -> tuple[bool, bool, float, bool, int, float]:

@@ -1,156 +1,142 @@
-"""What the detector remembers, on disk: plain numbers and words, so that reading a file can run nothing."""
+"""What the detector remembers, on disk: numbers, words and arrays, so that reading a file can run nothing."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
-import sys
-import zipfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.rules import RULES, Rule
+from detector.incidents import Incidents
+from detector.likeness import Likeness
+from detector.methods.evidence import Evidence
+from detector.methods.peers import Peers
+from detector.methods.progress import Progress
+from detector.pipeline import State
+from detector.rules import RULES
+from detector.tasks import Tasks
 
-VERSION = 1
-"""Raised when what is kept changes its meaning; other fields than today's are refused by themselves."""
-_ROOM = "detector."
-_OTHER = "it was kept by another version of the detector"
-_PAIRS: dict[str, Callable[[Iterable[Any]], Any]] = {"t": tuple, "l": list, "s": set, "f": frozenset}
+MOST_BYTES = 1 << 30
+"""A larger file is none of ours; nothing of it is read. A thousand machines take some ten megabytes."""
+_TESTS = {rule.test.__name__: rule.test for rules in RULES.values() for rule in rules}
 
 
 class KeptError(ValueError):
-    """A kept memory cannot be used; one line with the cause and what to do."""
+    """A kept memory cannot be used; one line with the cause."""
+
+
+class DamagedError(KeptError):
+    """The file is not what was written."""
 
 
 @dataclass(slots=True)
-class _Writer:
-    """Arrays aside, the rest as JSON: a value that JSON has no word for becomes [kind, content]."""
+class _Kept:
+    """The state with its methods by name, so that the type of everything below is known."""
 
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    shapes: dict[str, list[str]] = field(default_factory=dict)
-    """Of each class its fields: what they were when this was written."""
+    at: int
+    tasks: Tasks
+    peers: Peers
+    progress: Progress
+    evidence: Evidence
+    incidents: Incidents
+    likeness: Likeness
+    swept: int
 
-    def put(self, value: Any) -> Any:
-        """The value in words and numbers of JSON. Raises TypeError for what is no plain data."""
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
+
+# Field names, types and rules of today: a file that was written with others means something else. Addresses of
+# functions are left out: they differ in each process.
+_FORM = blake2b(re.sub(r" at 0x[0-9a-f]+", "", f"{msgspec.inspect.type_info(_Kept)} {RULES}").encode()).hexdigest()
+
+
+def dump(state: State, at: int) -> bytes:
+    """The state after the step at `at` (Unix ns) as an npz archive. Raises TypeError for what is no plain data."""
+    arrays: dict[str, NDArray[Any]] = {}
+
+    def plain(value: Any) -> Any:
         if isinstance(value, np.generic):
             return value.item()
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            name = f"a{len(arrays)}"
+            arrays[name] = value
+            return name
         if isinstance(value, np.ndarray):
-            return self._array(value)
-        if isinstance(value, dict):
-            return ["d", [[self.put(key), self.put(item)] for key, item in value.items()]]
-        for kind, type_ in _PAIRS.items():
-            if type(value) is type_:
-                return [kind, [self.put(item) for item in value]]
-        return self._object(value)
+            return value.tolist()
+        name = getattr(value, "__name__", "")
+        if _TESTS.get(name) is value:
+            return name
+        raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be kept")
 
-    def _array(self, value: NDArray[Any]) -> Any:
-        if value.dtype == object:
-            return ["o", [self.put(item) for item in value]]
-        name = f"a{len(self.arrays)}"
-        self.arrays[name] = value
-        return ["a", name]
-
-    def _object(self, value: Any) -> Any:
-        if isinstance(value, Config):
-            return ["config", None]
-        if isinstance(value, Rule):  # a rule is code; where it stands among the rules tells which
-            return ["rule", [value.table, RULES[value.table].index(value)]]
-        kind = type(value)
-        if not is_dataclass(kind) or not kind.__module__.startswith(_ROOM):
-            raise TypeError(f"a {kind.__qualname__} is not plain data and cannot be kept")
-        name, names = f"{kind.__module__}:{kind.__qualname__}", [one.name for one in fields(kind)]
-        self.shapes[name] = names
-        return ["c", [name, [self.put(getattr(value, one)) for one in names]]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """The way back."""
-
-    arrays: Any
-    classes: dict[str, tuple[type, list[str]]]
-    config: Config
-
-    def get(self, value: Any) -> Any:
-        """What `put` was given."""
-        if not isinstance(value, list):
-            return value
-        kind, content = value
-        if kind in _PAIRS:
-            return _PAIRS[kind](self.get(item) for item in content)
-        if kind == "d":
-            return {self.get(key): self.get(item) for key, item in content}
-        if kind == "a":
-            return self.arrays[content]
-        if kind == "o":
-            out = np.empty(len(content), object)
-            out[:] = [self.get(item) for item in content]
-            return out
-        if kind == "rule":
-            return RULES[content[0]][content[1]]
-        return self.config if kind == "config" else self._object(*content)
-
-    def _object(self, name: str, values: list[Any]) -> Any:
-        kind, names = self.classes[name]
-        made: Any = object.__new__(kind)
-        for one, value in zip(names, values, strict=True):
-            object.__setattr__(made, one, self.get(value))
-        return made
-
-
-def dump(state: Any, at: int) -> bytes:
-    """The state after the step at `at` (Unix ns) as an npz archive, arrays unpacked for speed."""
-    writer = _Writer()
-    text = json.dumps({"version": VERSION, "at": at, "state": writer.put(state), "shapes": writer.shapes})
+    peers, progress, evidence = state.methods
+    kept = _Kept(at, state.tasks, peers, progress, evidence, state.incidents, state.likeness, state.swept)  # type: ignore[arg-type]
+    words = msgspec.msgpack.encode(kept, enc_hook=plain)
     out = io.BytesIO()
-    np.savez(out, text=np.frombuffer(text.encode(), np.uint8), **writer.arrays)  # type: ignore[arg-type]
+    np.savez(out, form=np.array(_FORM), words=np.frombuffer(words, np.uint8), **arrays)  # type: ignore[arg-type]
     return out.getvalue()
 
 
-def restore(data: bytes, config: Config) -> tuple[Any, int]:
-    """State and time out of `dump`; raises KeptError where it is damaged or another version's."""
+def restore(data: bytes, config: Config) -> tuple[State, int]:
+    """State and time out of `dump`, with today's configuration.
+
+    Raises DamagedError, and KeptError where another version has written it.
+    """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            told = json.loads(archive["text"].tobytes())
-            if told["version"] != VERSION:
-                raise KeptError(_OTHER)
-            reader = _Reader(archive, {name: _class(name, names) for name, names in told["shapes"].items()}, config)
-            return reader.get(told["state"]), int(told["at"])
-    except (OSError, EOFError, KeyError, IndexError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, KeptError):
-            raise
-        raise KeptError("it is damaged") from error
+            if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
+                raise DamagedError(f"it is damaged: unpacked it is larger than {MOST_BYTES >> 20} MB")
+            if "form" not in archive or archive["form"].item() != _FORM:
+                raise KeptError("it was kept by another version of the detector")
+            kept = _decoded(archive)
+    except KeptError:
+        raise
+    except Exception as error:  # zipfile, numpy and msgspec raise a dozen kinds on bytes that none of them wrote
+        raise DamagedError("it is damaged") from error
+    for method in (kept.peers, kept.progress, kept.evidence):
+        method.config = config
+    methods = [kept.peers, kept.progress, kept.evidence]
+    return State(kept.tasks, methods, kept.incidents, kept.likeness, kept.swept), kept.at  # type: ignore[arg-type]
 
 
-def save(state: Any, at: int, place: Path) -> None:
+def _decoded(archive: Any) -> _Kept:
+    def made(kind: Any, value: Any) -> Any:
+        if (get_origin(kind) or kind) is not np.ndarray:
+            return _TESTS[value]
+        if isinstance(value, str):
+            return archive[value]
+        found = np.empty(len(value), object)
+        found[:] = value
+        return found
+
+    return msgspec.msgpack.decode(archive["words"].tobytes(), type=_Kept, dec_hook=made)
+
+
+def save(state: State, at: int, place: Path) -> None:
     """Keep the state; a half-written file never takes the place of a whole one. Raises OSError."""
     new = place.with_name(f"{place.name}.new")
     new.write_bytes(dump(state, at))
     os.replace(new, place)
 
 
-def load(place: Path, config: Config) -> tuple[Any, int]:
-    """What was saved: state and time (Unix ns). Raises KeptError; the file is then of no use to anybody."""
+def load(place: Path, config: Config) -> tuple[State, int]:
+    """What was saved: state and time (Unix ns). Raises KeptError; a damaged file was then moved to *.damaged."""
     try:
+        if place.stat().st_size > MOST_BYTES or not place.is_file():
+            raise DamagedError(f"it is no file of at most {MOST_BYTES >> 20} MB")
         return restore(place.read_bytes(), config)
+    except DamagedError as error:
+        aside = place.with_name(f"{place.name}.damaged")
+        with suppress(OSError):  # a folder that takes no file is named when the next state is kept
+            os.replace(place, aside)
+        raise KeptError(f"{place}: {error}; it is moved to {aside} and the detector learns again") from error
     except KeptError as error:
-        raise KeptError(f"{place}: {error}; the detector learns anew") from error
+        raise KeptError(f"{place}: {error}; the detector learns again") from error
     except OSError as error:
-        raise KeptError(f"{place}: {error.strerror}; the detector learns anew") from error
-
-
-def _class(name: str, names: list[str]) -> tuple[type, list[str]]:
-    room, _, kind = name.partition(":")
-    found = getattr(sys.modules.get(room), kind, None) if room.startswith(_ROOM) else None
-    if not is_dataclass(found) or not isinstance(found, type) or [one.name for one in fields(found)] != names:
-        raise KeptError(_OTHER)
-    return found, names
+        raise KeptError(f"{place}: {error.strerror}; the detector learns again") from error

@@ -51,7 +51,7 @@ def read_ledger(file: Path) -> Ledger | None:
 
 def write_ledger(file: Path, words: bytes) -> None:
     """Replace the file as a whole by a packed ledger. Raises OSError."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     new = file.with_suffix(".new")
     new.write_bytes(words)
     new.replace(file)

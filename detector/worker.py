@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +27,8 @@ FAREWELL_S = 3.0
 class Worker:
     """One sink at work: of each incident only the newest alert waits; what fails is tried again."""
 
-    def __init__(self, name: str, sink: Sink, file: Path) -> None:
-        self.name, self.sink, self.file = name, sink, file
+    def __init__(self, name: str, sink: Sink, file: Path, enrich: Callable[[Alert], Alert] = lambda one: one) -> None:
+        self.name, self.sink, self.file, self.enrich = name, sink, file, enrich
         found = read_ledger(file)
         self.known = found is not None
         """Whether this sink was at work before."""
@@ -62,7 +62,8 @@ class Worker:
         with self._changed:
             known = alert.incident in self.ledger.told or alert.incident in self._waiting
             known |= self._busy is not None and self._busy.incident == alert.incident
-            if (not known and alert.end is not None) or RANK[alert.worst] < RANK[self.sink.least]:
+            mild = RANK[alert.worst] < RANK[self.sink.least]
+            if (not known and alert.end is not None) or mild or not self.sink.hears:
                 return
             self._now = max(self._now, now)
             self._waiting.pop(alert.incident, None)
@@ -72,15 +73,18 @@ class Worker:
                 self.ledger.dropped += 1
             self._changed.notify()
 
-    def turn(self, still: Iterable[Alert], well: frozenset[str], now: int) -> None:
-        """Once a step: what lasts is repeated, who is well is told, and a call that hangs is noticed."""
+    def turn(self, still: Iterable[Alert], well: frozenset[str] | None, now: int) -> None:
+        """Once a step: what lasts is repeated, who is well is told, and a call that hangs is noticed.
+
+        `well` is None while nothing is read: then there is no heartbeat.
+        """
         self._now = now
         for alert in still if self.sink.repeat_s else ():
             told, busy = self.ledger.told.get(alert.incident), self._busy
             old = told is not None and now - told[1] >= self.sink.repeat_s * SECOND
             if old and alert.incident not in self._waiting and (busy is None or busy.incident != alert.incident):
                 self.take(replace(alert, event="repeat"), now)
-        if self.sink.beat_s and now - self._beaten >= self.sink.beat_s * SECOND:
+        if self.sink.beat_s and well is not None and now - self._beaten >= self.sink.beat_s * SECOND:
             with self._changed:
                 self._well, self._beaten = well, now
                 self._changed.notify()
@@ -136,7 +140,7 @@ class Worker:
         try:
             if alert:
                 self._tell(alert)
-            if well:
+            if well is not None:
                 self.sink.beat(well)
         except Exception as error:
             self._fail(self._busy, error)
@@ -150,7 +154,7 @@ class Worker:
 
     def _tell(self, alert: Alert) -> None:
         try:
-            log.debug("sink %s: %s", self.name, self.sink.send(alert))
+            log.debug("sink %s: %s", self.name, self.sink.send(self.enrich(alert)))
         except RefusedError as error:
             log.error("sink %s does not pass on the alert about %s: %s", self.name, alert.verdict.machine, error)
             self._settle(alert, "refused", str(error))

@@ -34,7 +34,7 @@ struct gpu {
 	uint32_t hang;	 /* calls on this GPU do not return while it is set */
 	uint32_t error;	 /* every call on this GPU gives this */
 	uint32_t processes;
-	char uuid[96], name[96], bus_id[32];
+	char uuid[96], name[96], bus_id[32], serial[32];
 
 	double duty_cycle_ratio, power_watts, power_limit_watts, temperature_celsius, memory_temperature_celsius;
 	double sm_clock_hertz, memory_clock_hertz;

@@ -47,6 +47,7 @@ FUNCTIONS = (
     "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetIndex",
     "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetSerial",
 )
 """What can be made to fail, in the order of `enum function` (nvml_device.h)."""
 _FUNCTION_BASE = 1000
@@ -148,6 +149,7 @@ class _Gpu(ctypes.Structure):
         ("uuid", ctypes.c_char * 96),
         ("name", ctypes.c_char * 96),
         ("bus_id", ctypes.c_char * 32),
+        ("serial", ctypes.c_char * 32),
         *((name, ctypes.c_double) for name in GAUGES),
         *((name, ctypes.c_uint64) for name in COUNTS),
         ("events_written", ctypes.c_uint64),
@@ -232,10 +234,10 @@ class Gpus:
         found: float = getattr(self._gpu(index), name)
         return found
 
-    def identity(self, index: int) -> tuple[str, str]:
-        """UUID and PCI bus id of one GPU."""
+    def identity(self, index: int) -> tuple[str, str, str]:
+        """UUID, PCI bus id and serial number of one GPU."""
         gpu = self._gpu(index)
-        return gpu.uuid.decode(), gpu.bus_id.decode()
+        return gpu.uuid.decode(), gpu.bus_id.decode(), gpu.serial.decode()
 
     def fail(self, index: int, what: str | int, error: int = NOT_SUPPORTED) -> None:
         """Make one function (FUNCTIONS) or field id of one GPU give this error; 0: no more."""
@@ -284,6 +286,7 @@ class Gpus:
             gpu = file.gpu[index]
             gpu.uuid = f"GPU-5eed0000-0000-4000-8000-{index:012x}".encode()
             gpu.name, gpu.bus_id = b"Emulated H100", f"00000000:{0x1B + 0x11 * index:02X}:00.0".encode()
+            gpu.serial = f"16500230{index:05}".encode()
             self.set(index, **HEALTHY)
         file.magic = _MAGIC
 

@@ -1,7 +1,8 @@
 """The hardware of an emulated machine: a thread that lets GPUs, ports, kernel log and host state follow the ranks.
 
 Everything lies below the machine's folder, as an agent with that folder for its root finds it: `gpus` (gpus.py),
-`sys` and `ethtool` (ports.py), `dev/kmsg` and `proc`, whose files are mounted over the machine's own.
+`sys` and `ethtool` (ports.py), `dev` with GPUs' nodes and the kernel log, and `proc`, whose files are mounted over the
+machine's own.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ class Hardware:
         self._log = KernelMessages(folder)
         self._ports = Ports(folder, len(ranks), VENDOR, seed=ranks[0] + 1)
         self._gpus = Gpus(folder / "gpus", create=len(ranks))
+        self._nodes = [folder / f"dev/nvidia{at}" for at in range(len(ranks))]
+        for node in self._nodes:
+            node.touch()  # what a program opens that uses the GPU
         self._host = HostState(folder / "proc")
         self._addresses = [address_of(self._gpus.identity(at)[1]) for at in range(len(ranks))]
         plant(folder, self._addresses, self._ports)
@@ -139,6 +143,8 @@ class Hardware:
         if self._thread.is_alive():
             self._thread.join()
         self._host.close()
+        for node in self._nodes:
+            node.unlink(missing_ok=True)
         self._log.close()
         (self.folder / "gpus").unlink(missing_ok=True)
         for name in ("sys", "ethtool"):

@@ -64,8 +64,10 @@ class Machine:
         A rank takes its signals when it is ready for them, even those that come before: it inherits that they wait.
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, RANK_SIGNALS)
+        devices = str(self.folder / "dev")
         for gpu, (rank, command) in enumerate(self.spec["ranks"].items()):
-            self._start(f"rank {rank}", command, {"RANK": rank, "LOCAL_RANK": str(gpu)})
+            told = {"RANK": rank, "LOCAL_RANK": str(gpu), "EMULATED_DEVICES": devices}
+            self._start(f"rank {rank}", command, told)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def restart_ranks(self) -> None:

@@ -205,6 +205,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigne
 	return ready ? ready : copy(gpu->name, name, length);
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
+{
+	struct gpu *gpu;
+	nvmlReturn_t ready = nvml_enter(device, GET_SERIAL, &gpu);
+
+	return ready ? ready : copy(gpu->serial, serial, length);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
 	struct gpu *gpu;

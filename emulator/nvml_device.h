@@ -32,6 +32,7 @@ enum function {
 	GET_HANDLE_BY_INDEX,
 	GET_INDEX,
 	GET_POWER_USAGE,
+	GET_SERIAL,
 };
 
 /* The state of all GPUs; NULL where there is no file of this layout. */

@@ -148,6 +148,8 @@ gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | t
 gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | NVML clock event reasons, a bit mask
 gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | energy drawn
 gpu | uuid | text | text | none | 0 | 0 | the GPU's own name, told every 10 s
+gpu | serial | text | text | none | 0 | 0 | serial number of the board, told every 10 s
+gpu | pci_address | text | text | none | 0 | 0 | place on the PCI bus as /sys writes it, told every 10 s
 rdma | transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes sent
 rdma | receive_bytes_total | bytes | counter | both | 5e7 | 0.15 | bytes received
 rdma | transmit_packets_total | packets | counter | both | 5e4 | 0.15 | packets sent
@@ -236,7 +238,11 @@ task | task | text | text | none | 0 | 0 | which training task the machine works
 event | message | text | text | none | 0 | 0 | what happened, in words
 event | device | text | text | none | 0 | 0 | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | info, warn or crit
+event | signature | text | text | none | 0 | 0 | of what the detector or the operator has written: HMAC-SHA256 with the signing key
 event | until | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to end, where the operator has said so, or a closer look
+event | begin | nanoseconds | gauge | none | 0 | 0 | when a maintenance is to begin, where that is not the row's time
+event | every | nanoseconds | gauge | none | 0 | 0 | how long after its beginning a maintenance begins again
+event | times | number | gauge | none | 0 | 0 | how many times such a maintenance begins in all
 event | hertz | readings per second | gauge | none | 0 | 0 | how often the detector asks to read the source that the message names
 source | success | 0 or 1 | gauge | none | 0 | 0 | whether the last reading worked
 source | duration_seconds | seconds | gauge | none | 0 | 0 | how long the last reading took
@@ -261,6 +267,7 @@ verdict | score | score | gauge | none | 0 | 0 | how far from the peers
 verdict | since | nanoseconds | gauge | none | 0 | 0 | when the pattern began
 verdict | level | text | text | none | 0 | 0 | crit, warn or ok
 verdict | message | text | text | none | 0 | 0 | the verdict in words
+verdict | signature | text | text | none | 0 | 0 | HMAC-SHA256 of the row with the signing key (docs/security.md)
 """
 
 METRICS: dict[str, Metric] = {metric.key: metric for metric in map(_metric, _ROWS.strip().splitlines())}

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 from store.catalogue import METRICS, TABLES
-from store.contract import StoreError
+from store.contract import UnfitError
 from store.sample import Value
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,9 @@ def key_columns(table: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def check_name(name: str) -> str:
-    """The name itself, if it can be a table's or a column's: lower case, digits, underscores. Raises StoreError."""
+    """The name itself, if it can be a table's or a column's: lower case, digits, underscores. Raises UnfitError."""
     if not _NAME.fullmatch(name) or name.startswith("sqlite_"):
-        raise StoreError(f"{name!r} cannot name a table or column: use lower-case letters, digits and underscores")
+        raise UnfitError(f"{name!r} cannot name a table or column: use lower-case letters, digits and underscores")
     return name
 
 

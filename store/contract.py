@@ -18,6 +18,10 @@ class StoreError(OSError):
     """A store cannot do what was asked; the message is one line that names cause and mend."""
 
 
+class UnfitError(StoreError):
+    """What was given can be kept in no store, now or later: a name that no table or column can have."""
+
+
 class Store(Protocol):
     """A place that keeps tables of readings (recording.md has the tables, catalogue.py the words)."""
 

@@ -18,6 +18,7 @@ from store import retention, rows
 from store.columns import key_columns, type_of
 from store.contract import LATEST, StoreError
 from store.sample import Batch
+from store.schema import VERSION, check_version
 from store.sqlite import DECLARED, connect, declared_types, explain, is_busy, quote
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ _CHUNK_ROWS = 16384
 
 
 class Embedded:
-    """A store in one SQLite file. `create` says whether a file that is not there is begun."""
+    """A store in one SQLite file. `create` says whether a file that is not there is begun.
+
+    Without it the file is opened for reading, and for writing by the first write.
+    """
 
     def __init__(self, path: str | Path, create: bool = True) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._known = rows.Known()
-        self._connection = self._patiently(lambda: connect(self.path, create))
+        self._writes, self._stamped = create, False
+        self._connection = self._patiently(lambda: connect(self.path, create, create, check_version))
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep these batches in one transaction; tables and columns that are missing are added."""
@@ -100,16 +105,28 @@ class Embedded:
         def attempt(connection: sqlite3.Connection) -> T:
             connection.execute("BEGIN IMMEDIATE")
             try:
+                if not self._stamped:
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                    self._stamped = True
                 result = work(connection)
                 connection.execute("COMMIT")
             except BaseException:
+                self._stamped = False
                 self._known.forget()  # what this transaction added is gone again
                 with suppress(sqlite3.Error):  # a full disk has rolled back by itself
                     connection.execute("ROLLBACK")
                 raise
             return result
 
+        self._open_to_write()
         return self._patiently(lambda: self._locked(attempt))
+
+    def _open_to_write(self) -> None:
+        with self._lock:
+            if not self._writes:
+                self._connection.close()
+                self._connection = self._patiently(lambda: connect(self.path, False, True, check_version))
+                self._writes = True
 
     def _repeat(self, work: Callable[[sqlite3.Connection], int]) -> int:
         """Do a piece of work in short transactions, so that writers get in between, until it drops nothing."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from store import arrow
 from store.contract import Store, StoreError
 from store.pieces import pieces
-from store.recording import RecordingError
+from store.recording import RecordingError, marked
 
 Columns: TypeAlias = "pa.Table | Mapping[str, Any]"
 """A table in memory: Arrow, or numpy arrays and lists by column name."""
@@ -35,7 +35,7 @@ class RecordingWriter:
     def __init__(self, folder: str | Path, overwrite: bool = False) -> None:
         self.folder = Path(folder).absolute()
         if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir()) and not overwrite):
-            raise RecordingError(f"{self.folder} is there already; name a new folder, or say that it may be replaced")
+            raise RecordingError(f"{self.folder} is there already: name another folder, or say --overwrite")
         foreign = sorted(place.name for place in _inside(self.folder) if not _belongs(place))
         if foreign:
             raise RecordingError(f"{self.folder} holds {foreign[0]}, which belongs to no recording: it is not replaced")
@@ -71,7 +71,7 @@ class RecordingWriter:
             writer = self._writers.get(table)
             if writer is None:
                 place = self._partial / f"{table}.parquet"
-                writer = self._writers[table] = pq.ParquetWriter(place, rows.schema, compression="zstd")
+                writer = self._writers[table] = pq.ParquetWriter(place, marked(rows.schema), compression="zstd")
             writer.write_table(_as(rows, writer.schema), row_group_size=_GROUP_ROWS)
 
     def label(self, labels: Mapping[str, Any]) -> None:

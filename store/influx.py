@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,12 @@ from store.contract import LATEST, StoreError
 from store.influx_server import Server
 from store.line_protocol import FIELD_KEYS, NTH, ROW, field_name, lines_of, pack
 from store.sample import Batch
+from store.schema import FIELD, MEASUREMENT, VERSION, refuse_other
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 _POST_LINES = 5000
 _EARLIEST, _LATEST = -(2**63) + 2, LATEST - 1
@@ -33,14 +37,26 @@ class Influx:
         self.server = server
         self._shape: dict[str, frozenset[str]] = {}
         self._asked = -_FRESH_S
+        self._checked = self._stamped = False
+
+    def begin(self) -> None:
+        """Begin the database where the server has none of that name; a server that does not answer is left alone."""
+        try:
+            self._look()
+        except StoreError as error:
+            if "database not found" in str(error):
+                self.server.begin()
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep these batches; what a server that fails halfway has taken is taken again when it is written again."""
         lines = lines_of(batches)
+        if lines and not self._stamped:
+            lines.append(f"{MEASUREMENT} {FIELD}={VERSION}i {time.time_ns()}".encode())
         for first in range(0, len(lines), _POST_LINES):
             answer = self.server.write(pack(lines[first : first + _POST_LINES]))
             if not answer.good:
                 raise StoreError(self.server.explain(answer))
+            self._stamped = True
             self._asked = -_FRESH_S
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
@@ -50,6 +66,7 @@ class Influx:
 
         if bound(after) >= bound(until):
             return arrow.empty(table)
+        self._check()
         wanted = None if columns is None else {*key_columns(table), *columns}
         fields = self._fields(table, wanted)
 
@@ -101,10 +118,24 @@ class Influx:
         fields = {field_name(table, name, kind) for name in names for kind in WIDTH}
         return ", ".join(map(_quoted, (ROW, *sorted(fields))))
 
+    def _check(self) -> None:
+        """Say so where another version has written here. No more: any agent's token can write that row."""
+        from store.influx_rows import rows_of
+
+        if not self._checked:
+            query = f'SELECT last("{FIELD}") FROM "{MEASUREMENT}"'  # noqa: S608 - our own names
+            for series in list(self._ask(query)):
+                try:
+                    refuse_other(self.server.address, int(rows_of(series)[0][1]))
+                except StoreError as error:
+                    log.warning("%s", error)
+            self._checked = True
+
     def _look(self) -> dict[str, frozenset[str]]:
         """The tables and their fields."""
         from store.influx_rows import rows_of
 
+        self._check()
         if time.monotonic() - self._asked >= _FRESH_S:
             tags, fields = (
                 {one["name"]: {row[0] for row in rows_of(one)} for one in self._ask(asked)} for asked in _LISTS

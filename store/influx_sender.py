@@ -167,9 +167,17 @@ class Sender:
         elif answer.status in (400, 413, 422):
             # The search begins post by post: a bad line is mostly alone, and its neighbours need not be unpacked.
             for one in posts:
-                yield [one], post(self.server, unpack(one.body))
+                yield [one], self._searched(one)
         else:
             raise UnsentError(answer)
+
+    def _searched(self, one: Post) -> Refused:
+        """Send the lines of one post; those that are refused, which are all of a post that is damaged on disk."""
+        try:
+            lines = unpack(one.body)
+        except StoreError as error:
+            return [(one.body[:100], str(error))] * one.lines
+        return post(self.server, lines)
 
     def _failed(self, why: str, rest_s: float | None) -> float:
         """Say so, not at every attempt; returns how long to wait."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -132,6 +133,11 @@ class Server:
             return f'{self.address} has no name for InfluxQL ({why}): set influxdb.reading = "flux", or map the bucket'
         if answer.status in (401, 403):
             return f"{self.address} refuses this token ({why}): influxdb.token_file must name one that is valid here"
+        if "beyond retention policy" in answer.reason:
+            return (
+                f"{self.address} keeps rows for a shorter time than these are old ({why}): copy later ones (--since), "
+                "or raise influxdb.keep_days before the database is created"
+            )
         if answer.status == 404:
             return f"{self.address} is not there ({why}): create the database or bucket, or name another store"
         return f"{self.address} answers {why}"
@@ -151,6 +157,17 @@ class Server:
             if found.status != 404 or "database not found" not in answer.reason or not self._create():
                 break
         return answer
+
+    def begin(self) -> None:
+        """Begin the database, of a server of the first dialect. Raises StoreError where that is not allowed."""
+        try:
+            made = self.dialect() == "v1" and self._create()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
+        if not made:
+            raise StoreError(
+                f"{self.address} is not there, and this user may not create it: have it created there first"
+            )
 
     def _create(self) -> bool:
         """Begin the database; whether that worked. A name cannot leave its quotes."""
@@ -219,6 +236,9 @@ def _said(body: bytes) -> str:
 
 
 def _line(error: object) -> str:
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        # Their words begin with the Python object that failed.
+        error = re.sub(r"^\w+\(.*?\): ", "", str(error)) or type(error).__name__
     return " ".join(str(error).split())[:300] or (type(error).__name__ if isinstance(error, Exception) else "")
 
 

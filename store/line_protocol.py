@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from store.columns import Type, check_name, fitted, key_columns, type_found, type_of
-from store.contract import StoreError
+from store.contract import StoreError, UnfitError
 from store.sample import Batch, Value
 
 ROW = "_row"
@@ -28,6 +28,9 @@ NTH = "_nth"
 """The tag that keeps apart rows of one time, machine and device; the first of them goes without it."""
 FIELD_KEYS = frozenset({"task", "library"})
 """Keys whose values are without number: fields, or each would begin a series."""
+
+PLAIN_BYTES = 32 << 20
+"""A body is never unpacked beyond this: a post of 5,000 lines is some megabytes, a megabyte of bad will a gigabyte."""
 
 _encode = msgspec.json.Encoder().encode  # writes the shortest digits that give the same double, faster than repr()
 _LINE = re.compile(rb'(?:[^"\n\\]|\\.|"(?:[^"\\]|\\.)*")+', re.DOTALL)
@@ -95,14 +98,34 @@ def pack(lines: Iterable[bytes]) -> bytes:
     return press.compress(b"\n".join(lines) + b"\n") + press.flush()
 
 
+def plain(body: bytes) -> bytes:
+    """The text of a body of one or more gzip members.
+
+    Raises StoreError for bytes that are no such members, or that are more than PLAIN_BYTES when unpacked.
+    """
+    found = bytearray()
+    try:
+        while body:
+            member = zlib.decompressobj(31)
+            found += member.decompress(body, PLAIN_BYTES + 1 - len(found))
+            if len(found) > PLAIN_BYTES:
+                raise StoreError(f"packed lines are more than {PLAIN_BYTES >> 20} MB when they are unpacked")
+            if not member.eof:
+                raise zlib.error("it breaks off")
+            body = member.unused_data
+    except zlib.error as error:
+        raise StoreError(f"packed lines cannot be unpacked: {error}") from error
+    return bytes(found)
+
+
 def unpack(body: bytes) -> list[bytes]:
-    """The lines of a body of one or more members; a line end within quotes is part of its line."""
-    plain = bytearray()
-    while body:
-        member = zlib.decompressobj(31)
-        plain += member.decompress(body) + member.flush()
-        body = member.unused_data
-    return _LINE.findall(bytes(plain))
+    """The lines of a body of one or more members. Raises StoreError as `plain` does."""
+    return split(plain(body))
+
+
+def split(text: bytes) -> list[bytes]:
+    """The lines of a text; a line end within quotes is part of its line."""
+    return _LINE.findall(text)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -153,7 +176,7 @@ def _form(table: str, columns: tuple[str, ...], kinds: tuple[type, ...]) -> _For
     for name in (table, *columns):
         check_name(name)
     if "time" in columns or "machine" in columns:
-        raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
+        raise UnfitError(f"a sample of table {table} has a value named time or machine: give it another name")
     keys = [at for at, name in enumerate(columns) if name in tag_keys(table) and kinds[at] is not type(None)]
     fields: dict[Type, list[int]] = {"double": [], "int64": [], "string": []}
     for at, (name, kind) in enumerate(zip(columns, kinds[:-1], strict=True)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
 
-from store.contract import StoreError
+from store.contract import LATEST, StoreError
 from store.line_protocol import NTH, ROW, column_of, untag
 from store.sample import Batch, Sample, Value
 
@@ -20,12 +20,12 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 Row = tuple[int, str, Sample]
 
 
-def batches_of(lines: Iterable[bytes]) -> list[Batch]:
+def batches_of(lines: Iterable[bytes], unread: Callable[[StoreError], None] | None = None) -> list[Batch]:
     """The samples of these lines in their order, those of one time and machine that stand together as one batch.
 
-    Raises StoreError for a line that no agent has written.
+    A line that no agent has written goes to `unread`; without that it raises StoreError.
     """
-    rows = (_row(line) for line in lines)
+    rows = _rows(lines, unread)
     return [
         Batch(machine, time, tuple(sample for _, _, sample in found))
         for (time, machine), found in groupby(rows, lambda row: row[:2])
@@ -49,30 +49,47 @@ def members(body: bytes) -> list[bytes]:
     return found
 
 
+def _rows(lines: Iterable[bytes], unread: Callable[[StoreError], None] | None) -> Iterator[Row]:
+    for line in lines:
+        try:
+            yield _row(line)
+        except StoreError as error:
+            if unread is None:
+                raise
+            unread(error)
+
+
 def _row(line: bytes) -> Row:
     parts = _HEAD.fullmatch(line)
     if parts is None:
-        raise StoreError(f"this is no line of an agent: {line[:100]!r}")
-    table, machine, keys = _head(parts[1])
-    values: dict[str, Value] = dict(keys)
+        raise _strange(line)
     try:
+        table, machine, keys = _head(parts[1])
+        values: dict[str, Value] = dict(keys)
         for field, cell in _FIELD.findall(parts[2].decode()):
             column = _column(table, field)
             if column:
                 values[column] = _value(cell)
+        time = int(parts[3])
     except ValueError as error:
-        raise StoreError(f"this is no line of an agent: {line[:100]!r}") from error
-    return int(parts[3]), machine, Sample(table, values)
+        raise _strange(line) from error
+    if abs(time) > LATEST:
+        raise _strange(line)
+    return time, machine, Sample(table, values)
+
+
+def _strange(line: bytes) -> StoreError:
+    return StoreError(f"this is no line of an agent: {line[:100]!r}")
 
 
 @lru_cache(maxsize=1 << 16)
 def _head(head: bytes) -> tuple[str, str, dict[str, str | None]]:
     """Table, machine and device keys: the same for every line of one device."""
-    text = head.decode()
+    text = head.decode()  # UnicodeDecodeError is a ValueError
     keys = {key: untag(_ESCAPED.sub(r"\1", value)) for key, value in _TAG.findall(text)}
     machine = keys.pop("machine", None)
     if machine is None:
-        raise StoreError(f"a line without a machine: {text[:100]!r}")
+        raise ValueError("a line without a machine")
     keys.pop(NTH, None)
     return text.partition(",")[0], machine, keys
 
@@ -84,7 +101,7 @@ def _column(table: str, field: str) -> str:
 
 
 def _value(cell: str) -> Value:
-    if cell[0] == '"':
+    if cell[:1] == '"':
         plain = cell[1:-1]
         return _ESCAPED.sub(r"\1", plain) if "\\" in plain else plain
-    return int(cell[:-1]) if cell[-1] == "i" else float(cell)
+    return int(cell[:-1]) if cell[-1:] == "i" else float(cell)

@@ -58,7 +58,11 @@ class Stream:
     def write(self, body: bytes) -> Answer:
         """Publish packed lines, a message each gzip member; good when the stream has all. Never raises for the net."""
         try:
-            self._connection.call(self._publish(members(body)))
+            pieces = members(body)
+        except StoreError as error:
+            return Answer(400, str(error))
+        try:
+            self._connection.call(self._publish(pieces))
         except FAILURES as error:
             return self._connection.answer(error)
         self._connection.fresh = False

@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 def open_store(place: str, create: bool = False, told: InfluxConfig | None = None) -> Store:
     """The store at this place: a folder is a recording, a .db (or .sqlite) file an embedded store.
 
-    `http://server:8086/database` is InfluxDB, spoken to as it is `told`. `create` begins a file that is not there.
+    `http://server:8086/database` is InfluxDB, spoken to as it is `told`. `create` begins what is not there.
     Raises StoreError with one line that names cause and mend.
     """
     if is_address(place):
         from store.influx import Influx
         from store.influx_flux import InfluxByFlux
 
-        return (InfluxByFlux if told and told.reading == "flux" else Influx)(_server(place, told))
+        influx = (InfluxByFlux if told and told.reading == "flux" else Influx)(_server(place, told))
+        if create:
+            influx.begin()
+        return influx
     if is_stream(place):
         raise StoreError(f"{place} is on the way to a store: name the store that `peerwatch writer` fills from it")
     path = Path(place).expanduser()

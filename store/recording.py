@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from store.columns import key_columns
 from store.contract import LATEST, StoreError
 from store.sample import Batch
+from store.schema import KEY, VERSION, refuse_other
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,6 +93,9 @@ class Recording:
 
         if file.stem in self._checked:
             return
+        # What others have written names no version: docs/recording.md is its form.
+        version = (schema.metadata or {}).get(KEY, b"%d" % VERSION)
+        refuse_other(file, int(version) if version.isdigit() else 0)
         for name, promise, right in (
             ("time", "integers (Unix nanoseconds)", pa.types.is_integer),
             ("machine", "strings", _is_text),
@@ -117,6 +121,11 @@ class Recording:
                 return [(group.min, group.max) for group in groups]
             ends = pc.min_max(pq.read_table(file, columns=["time"], partitioning=None).column("time")).as_py()
             return [(ends["min"], ends["max"])] if ends["min"] is not None else []
+
+
+def marked(schema: pa.Schema) -> pa.Schema:
+    """The schema of a file of a recording, with the version of its form."""
+    return schema.with_metadata({**(schema.metadata or {}), KEY: b"%d" % VERSION})
 
 
 @contextmanager

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 
 from store.catalogue import METRICS, TABLES
 from store.columns import WIDTH, Type, check_name, converter, fitted, key_columns, type_found, type_of
-from store.contract import StoreError
+from store.contract import UnfitError
 from store.sample import Batch, Value
 from store.sqlite import DECLARED, declared_types, quote
+
+MOST_COLUMNS = 500
+"""Of one table. SQLite takes 2,000; what writes new names without end is refused before."""
 
 Row = tuple[Value, ...]
 Groups = dict[tuple[str, tuple[str, ...]], list[Row]]
@@ -53,11 +56,11 @@ def insert(connection: sqlite3.Connection, groups: Groups, known: Known) -> None
 def _plan(
     connection: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Row], known: Known
 ) -> tuple[str, list[Converter]]:
-    """How rows of these columns are inserted; the table is made to hold them. Raises StoreError for unfit names."""
+    """How rows of these columns are inserted; the table is made to hold them. Raises UnfitError."""
     for name in (table, *columns):
         check_name(name)
     if len(set(columns)) < len(columns):
-        raise StoreError(f"a sample of table {table} has a value named time or machine: give it another name")
+        raise UnfitError(f"a sample of table {table} has a value named time or machine: give it another name")
     needs = _needs(table, columns, rows)
     types = known.types.get(table, {})
     if not all(name in types and _fits(need, types[name]) for name, need in needs.items()):
@@ -78,6 +81,8 @@ def _needs(table: str, columns: tuple[str, ...], rows: list[Row]) -> dict[str, T
 def _adapt(connection: sqlite3.Connection, table: str, needs: dict[str, Type | None]) -> dict[str, Type]:
     """Make the table hold these columns; returns the types of all it has."""
     types = declared_types(connection, table) or _create(connection, table)
+    if len(types | needs) > MOST_COLUMNS:
+        raise UnfitError(f"table {table} has {len(types)} columns and takes no more than {MOST_COLUMNS}")
     for name, need in needs.items():
         if name not in types:
             types[name] = need or "int64"  # nothing seen yet: wider types may follow

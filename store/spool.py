@@ -39,6 +39,17 @@ CREATE TABLE IF NOT EXISTS refused (time INTEGER, reason TEXT, line BLOB);
 CREATE TABLE IF NOT EXISTS ledger (name TEXT PRIMARY KEY, lines INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS server (began TEXT, reached INTEGER, until INTEGER);
 """
+# What can only be damage: values of a wrong type, numbers that no sum holds, posts that count as sent before they came.
+_FAULTS = (
+    "SELECT 1 FROM post WHERE typeof(time) != 'integer' OR typeof(body) != 'blob' OR typeof(lines) != 'integer' "
+    "OR NOT lines BETWEEN 1 AND 1000000 OR abs(time) > 1 << 62",
+    "SELECT 1 FROM sent WHERE typeof(time) != 'integer' OR abs(time) > 1 << 62",
+    "SELECT 1 FROM ledger WHERE typeof(lines) != 'integer' OR NOT lines BETWEEN 0 AND 1 << 62",
+    "SELECT 1 FROM server WHERE typeof(began) != 'text' OR typeof(reached) != 'integer' OR typeof(until) != 'integer'",
+    "SELECT 1 FROM sqlite_sequence WHERE typeof(seq) != 'integer' OR NOT seq BETWEEN 0 AND 1 << 62",
+    "SELECT 1 FROM sent WHERE post > (SELECT coalesce(max(seq), 0) FROM sqlite_sequence)",
+    "SELECT 1 FROM server WHERE max(reached, until) > (SELECT coalesce(max(seq), 0) FROM sqlite_sequence)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,7 @@ class Spool:
         self._lock = threading.Lock()
         self._held = hold(self.path.parent)
         try:
-            self._connection = opened(self.path, _SCHEMA)
+            self._connection = opened(self.path, _SCHEMA, _FAULTS)
             with self._explained():
                 self._recall()
         except BaseException:
@@ -209,7 +220,8 @@ class Spool:
             held = self._bytes + self._stays + change.waiting + change.stays
             if oldest is None or (held <= most_bytes and oldest[1] >= now - most_ns):
                 return
-            self._connection.execute("DELETE FROM post WHERE id = ?", oldest[:1])
+            if not self._connection.execute("DELETE FROM post WHERE id = ?", oldest[:1]).rowcount:
+                raise sqlite3.DatabaseError("malformed: a post cannot be found by its number")
             if oldest[0] <= self._sent:
                 change.stays -= oldest[3]
                 continue
@@ -262,5 +274,5 @@ class Spool:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(explain(self.path, error)) from error

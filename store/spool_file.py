@@ -6,10 +6,11 @@ import fcntl
 import logging
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 from store.contract import StoreError
-from store.sqlite import connect, explain
+from store.sqlite import connect, explain, is_damage
 
 log = logging.getLogger(__name__)
 
@@ -31,27 +32,40 @@ def hold(folder: Path) -> int:
     return held
 
 
-def opened(path: Path, schema: str) -> sqlite3.Connection:
-    """The file with the tables of this schema. Raises StoreError; a damaged file is moved away and a new one begun."""
+def opened(path: Path, schema: str, faults: Sequence[str]) -> sqlite3.Connection:
+    """The file with the tables of this schema, where none of the queries `faults` finds a row.
+
+    Raises StoreError; a damaged file is moved away and a new one begun.
+    """
     for last in (False, True):
         connection = None
         try:
             connection = connect(path, True)
             connection.executescript(schema)
+            _examine(connection, faults)
             return connection
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if connection is not None:
                 connection.close()
-            if last or isinstance(error, sqlite3.OperationalError):
+            if last or not is_damage(path, error):
                 raise StoreError(explain(path, error)) from error
             _move_away(path, error)
     raise AssertionError
 
 
-def _move_away(path: Path, error: sqlite3.Error) -> None:
+def _examine(connection: sqlite3.Connection, faults: Sequence[str]) -> None:
+    """Read all of it once, since damage that only a later step meets would stop that step for good."""
+    if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        raise sqlite3.DatabaseError("its pages are malformed")
+    for query in faults:
+        if connection.execute(query).fetchone():
+            raise sqlite3.DatabaseError("its values are malformed")
+
+
+def _move_away(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> None:
     """A damaged file must not keep the agent from watching: a new one is begun, the old one kept."""
     damaged = path.with_suffix(".damaged")
-    log.error("%s; it is kept as %s and a new one is begun", explain(path, error), damaged)
+    log.error("%s is damaged (%s): it is kept as %s and a new one is begun", path, error, damaged)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.replace(damaged)

@@ -11,12 +11,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from store.columns import key_columns
-from store.contract import Store, StoreError
+from store.contract import Store, StoreError, UnfitError
 from store.influx import Influx
 from store.influx_sender import POST_BYTES, Refused, UnsentError, post
-from store.line_protocol import unpack
+from store.line_protocol import plain, split
 from store.line_reader import batches_of
 from store.nats_stream import Message, Stream
 from store.sample import Batch, Sample, Value
@@ -30,7 +31,20 @@ AGAIN_S = 1.0
 LOOK_S = 10.0
 """How often it is looked whether the stream has dropped what nobody had taken."""
 
+MOST_LINES = 50_000
+"""Lines of one transaction, and of one message: an agent's has 5,000."""
+SAY_S = 60.0
+"""How often it is said that lines are refused."""
+
 Key = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A message and its text, unpacked; no text where it cannot be read."""
+
+    message: Message
+    text: bytes
 
 
 class Writer:
@@ -40,6 +54,9 @@ class Writer:
         self.stream, self.store, self.name = stream, store, name
         self.written = self.refused = self.lost = 0
         """Messages written, lines that the store refused, messages that the stream dropped before they were taken."""
+        self.unread = 0
+        """Messages passed over, since no agent has written them."""
+        self._said = -SAY_S
         self._looked = -LOOK_S
         self._took: deque[tuple[float, int, int]] = deque()
         """When messages were taken that InfluxDB may lose, their first and their last number."""
@@ -51,10 +68,10 @@ class Writer:
         """Write what waits, or what comes within so many seconds; returns how many messages. Raises StoreError."""
         self._look()
         messages = self.stream.take(self.name, AT_ONCE, wait_s)
-        for some in _portions(messages):
-            self._write(some)
-            self.stream.settle(some)
-            self.written += len(some)
+        for some in self._portions(messages):
+            self._write([one for one in some if one.text])
+            self.stream.settle([one.message for one in some])
+            self.written += sum(bool(one.text) for one in some)
         if isinstance(self.store, Influx):
             self._mend(self.store)
         return len(messages)
@@ -72,49 +89,108 @@ class Writer:
         if self._again:
             found = self.stream.take_again(self._again[0], AT_ONCE, AGAIN_S)
             found = [message for message in found if message.sequence in self._again]
-            for some in _portions(found):
-                self._pass_on(store, some)  # what is refused now was counted when it was refused first
+            for some in self._portions(found, again=True):
+                # What is refused now was counted when it was refused first.
+                self._pass_on(store, [one for one in some if one.text])
             reached = found[-1].sequence + 1 if found else self._again.stop
             self._again = range(reached, self._again.stop)
 
-    def _write(self, messages: Sequence[Message]) -> None:
+    def _write(self, taken: Sequence[_Taken]) -> None:
+        if not taken:
+            return
         if isinstance(self.store, Influx):
-            if refused := self._pass_on(self.store, messages):
+            if refused := self._pass_on(self.store, taken):
                 self._refuse(len(refused), refused[0][1])
-            numbers = [message.sequence for message in messages]
+            numbers = [one.message.sequence for one in taken]
             self._took.append((time.monotonic(), min(numbers), max(numbers)))
             return
-        fresh = [batch for message in messages if not message.again for batch in self._batches(message)]
-        again = [batch for message in messages if message.again for batch in self._batches(message)]
+        read = [(one.message, self._batches(one)) for one in taken]
+        try:
+            self._keep(read)
+        except UnfitError:
+            for one in read:
+                try:
+                    self._keep([one])
+                except UnfitError as error:
+                    self._set_aside(one[0], error)
+
+    def _keep(self, read: Iterable[tuple[Message, list[Batch]]]) -> None:
+        fresh: list[Batch] = []
+        again: list[Batch] = []
+        for message, batches in read:
+            (again if message.again else fresh).extend(batches)
         if again:
             again = list(_missing(self.store, again))
         if fresh or again:
             self.store.write([*again, *fresh])
 
-    def _batches(self, message: Message) -> list[Batch]:
-        try:
-            return batches_of(unpack(message.body))
-        except StoreError as error:
-            self._refuse(1, f"message {message.sequence}: {error}")
-            return []
+    def _batches(self, taken: _Taken) -> list[Batch]:
+        bad: list[StoreError] = []
+        found = batches_of(split(taken.text), bad.append)
+        if bad:
+            self._refuse(len(bad), f"message {taken.message.sequence}: {bad[0]}")
+        return found
 
-    def _pass_on(self, store: Influx, messages: Sequence[Message]) -> Refused:
+    def _pass_on(self, store: Influx, taken: Sequence[_Taken]) -> Refused:
         """Lines as they are, packed as they are; gives those that the server refuses, and why."""
         refused: Refused = []
-        answer = store.server.write(b"".join(message.body for message in messages))
+        if not taken:
+            return refused
+        answer = store.server.write(b"".join(one.message.body for one in taken))
         try:
             if answer.status in (400, 413, 422):
-                for message in messages:
-                    refused += post(store.server, unpack(message.body))
+                for one in taken:
+                    refused += post(store.server, split(one.text))
             elif not answer.good:
                 raise UnsentError(answer)
         except UnsentError as error:
             raise StoreError(store.server.explain(error.answer)) from error
         return refused
 
+    def _portions(self, messages: Iterable[Message], again: bool = False) -> Iterator[list[_Taken]]:
+        """What goes into one post or transaction. A message that cannot be read has no text."""
+        some: list[_Taken] = []
+        size = lines = 0
+        for message in messages:
+            one = self._read(message, again)
+            count = one.text.count(b"\n")
+            if some and (size + len(message.body) > POST_BYTES or lines + count > MOST_LINES):
+                yield some
+                some, size, lines = [], 0, 0
+            some.append(one)
+            size, lines = size + len(message.body), lines + count
+        if some:
+            yield some
+
+    def _read(self, message: Message, again: bool) -> _Taken:
+        try:
+            text = plain(message.body)
+            if text.count(b"\n") > MOST_LINES:
+                raise StoreError(f"it has more than {MOST_LINES} lines")
+            text.decode()
+        except (StoreError, UnicodeDecodeError) as error:
+            if not again:
+                self._set_aside(message, error)
+            return _Taken(message, b"")
+        return _Taken(message, text)
+
+    def _set_aside(self, message: Message, error: Exception) -> None:
+        """Count a message that cannot be read or kept; it stays in the stream for a person to look at."""
+        self.unread += 1
+        if self.unread == 1:
+            log.error(
+                "%s: message %d cannot be read and is passed over, as will be others: %s",
+                self.stream.address,
+                message.sequence,
+                error,
+            )
+
     def _refuse(self, lines: int, why: str) -> None:
         self.refused += lines
-        log.error("%d lines are refused, the first since %s", lines, why)
+        now = time.monotonic()
+        if now - self._said >= SAY_S:
+            self._said = now
+            log.error("%d lines are refused until now, the last since %s", self.refused, why)
 
     def _look(self) -> None:
         if time.monotonic() - self._looked < LOOK_S:
@@ -127,20 +203,6 @@ class Writer:
                 self.stream.address,
                 lost,
             )
-
-
-def _portions(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """What goes into one post or transaction."""
-    some: list[Message] = []
-    size = 0
-    for message in messages:
-        if some and size + len(message.body) > POST_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(message)
-        size += len(message.body)
-    if some:
-        yield some
 
 
 def _missing(store: Store, batches: Sequence[Batch]) -> Iterator[Batch]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from agent.kept import Kept
 from bpf.loader import BpfError, load
+from emulator.build import Libraries, build
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,8 +25,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+ALONE = {"probes_allowed", "emulated", "libraries", "rooted"}
+"""Fixtures of tests that would see the processes of a demo, or be late beside one."""
+PROBES = Kept("probes_of_tests", 1 << 20, 8)
+"""Compiled probes of tests that load them without an agent."""
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
 PLATFORM = "manylinux_2_18_x86_64"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole demos begin first, for they take longest; what probes or times processes comes when they are over."""
+    needed = defaultdict[Path, set[str]](set)
+    for item in items:
+        needed[item.path].update(getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: 0 if "demos" in needed[item.path] else 2 if needed[item.path] & ALONE else 1)
 
 
 def running(word: str) -> list[int]:
@@ -39,9 +56,16 @@ def running(word: str) -> list[int]:
 def probes_allowed() -> None:
     """Skips where this process may not load BPF programs, and says why."""
     try:
-        load(("nccl", "cuda")).close()
+        load(("nccl", "cuda"), PROBES).close()
     except BpfError as error:
         pytest.skip(f"no probes: {error}")
+
+
+def copied_libraries(folder: Path) -> Libraries:
+    """The emulated libraries, compiled once for all tests, as files that no other test's processes map."""
+    built = build().folder
+    shutil.copytree(built, folder / built.name)
+    return build(folder)
 
 
 def wheel_file(wheel: str, member: str, platform: str = PLATFORM) -> Path:

@@ -18,6 +18,7 @@ from agent.training import Training
 from agent.xid import NVLINK, Xids
 from store.sample import Sample, Value
 
+IDENTITY = ("uuid", "serial", "pci_address")
 _SLOW_NS = 10_000_000_000
 _PATIENCE_S = 0.3
 _MOST_REPEATS = 10_000
@@ -37,7 +38,8 @@ class Gpu:
         self._slow: dict[str, dict[str, Value]] = {}
         self._read_slow: int | None = None
         self._driver = ""
-        self._uuids: dict[str, str] = {}
+        self._identity: dict[str, dict[str, Value]] = {}
+        """By name, what tells which card it is: UUID, serial number and PCI address, as far as the driver knows."""
         self._gone: frozenset[str] = frozenset()  # names of GPUs that the driver does not find any more
 
     def read(self, now: int) -> list[Sample]:
@@ -75,7 +77,12 @@ class Gpu:
         there = {int(index): str(uuid) for index, (uuid, _) in answer["there"].items()}
         missing = self._names.learn(there, frozenset(map(int, (*answer["lost"], *answer["unread"]))))
         self._gone = frozenset(missing)
-        self._uuids = {name: there[index] for index in there if (name := self._names.name(index))}
+        places = {int(index): place for index, place in answer["places"].items()}
+        self._identity = {
+            name: {column: str(value) or None for column, value in zip(IDENTITY, (uuid, *places[index]), strict=True)}
+            for index, uuid in there.items()
+            if (name := self._names.name(index))
+        }
         events = self._lost(now, answer)
         driver = str(answer["driver"])[:80]
         message = f"driver {driver} with {len(there)} GPUs"
@@ -98,7 +105,7 @@ class Gpu:
             row: dict[str, Value] = {"gpu": name, **kept, **found}
             if "processes" in answer:
                 self._slow[name] = {column: value for column, value in found.items() if column in SLOW_COLUMNS}
-                row = {"gpu": name, "uuid": self._uuids.get(name), **found}
+                row = {"gpu": name, **self._identity.get(name, {}), **found}
             rows.append(Sample("gpu", row))
         return rows
 

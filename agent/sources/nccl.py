@@ -48,24 +48,30 @@ class Nccl:
     """One row a communicator."""
 
     def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, hot_path: HotPath) -> None:
-        maps = kernel.maps
+        maps, shares = kernel.maps, context.shares
+        assert shares is not None  # where there is a kernel side there are shares
         self._training = context.training
         self._inspector, self._hot_path = inspector, hot_path
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
         self._logs, self._rhythms = maps["logs"], dict[Process, Rhythm]()
-        self._slots, self._pool = maps["slots"], Pool(maps["slots"], maps["slot_of"], maps["free_slots"])
+        self._slots = maps["slots"]
+        self._pool = Pool(self._slots, maps["slot_of"], maps["free_slots"], shares.slots)
+        self._shares, self._left_out = shares, context.left_out
         self._turn = 0
         self._followed: dict[int, Followed] = {}  # by index in the kernel's array
 
     def read(self, now: int) -> list[Sample]:
         """A row for each communicator of a living process, and an event for each process that left some behind."""
-        self._communicators.apply(self._ring.drain())
+        events = self._ring.drain()
+        self._shares.drained(events)
+        self._communicators.apply(events)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
         rows = self._processes.rows()
         places = np.flatnonzero(rows["tgid"])
         processes = {int(row["tgid"]): row for row in rows[places]}
+        place_of = dict(zip(processes, places.tolist(), strict=True))
         self._listen(places, rows, living, clock)
         samples: list[Sample] = []
         left: dict[int, list[Communicator]] = {}
@@ -80,6 +86,8 @@ class Nccl:
                 left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
             if trainee is None or gone or entry["ended"]:
                 self._retire(index, entry)
+                if (place := place_of.get(pid)) is not None:
+                    self._shares.slots_of.add(place)
             else:
                 values = self._values(index, entry, trainee, clock)
                 values["iteration_seconds"] = self._rhythms.setdefault(trainee.process, Rhythm()).seconds(clock)
@@ -236,6 +244,7 @@ class Nccl:
         return [Sample("event", values | {"message": message})]
 
     def _loss(self) -> Sample:
+        self._shares.report(self._left_out)
         counts = self._losses.rows().copy()
         lost, foreign = int(counts[1:].sum()), int(counts[0])
         return Sample("source", {"source": "kernel", "lost_total": lost, "foreign_total": foreign})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.attachments import Attachments, Library
+from agent.attachments import Attachments
 from agent.context import Context
+from agent.left_out import LeftOut
+from agent.library import Library
 from store.sample import Sample
 
 _REPEAT_NS = 60_000_000_000
@@ -15,8 +17,8 @@ _REPEAT_NS = 60_000_000_000
 class Probe:
     """Rescans every few periods; writes a row for each library on change and once a minute."""
 
-    def __init__(self, attachments: Attachments, scan_ns: int) -> None:
-        self._attachments, self._scan_ns = attachments, scan_ns
+    def __init__(self, attachments: Attachments, left_out: LeftOut, scan_ns: int) -> None:
+        self._attachments, self._left_out, self._scan_ns = attachments, left_out, scan_ns
         self._scanned = 0
         self._told: dict[str, tuple[str, str, int]] = {}
         self._told_at = 0
@@ -41,7 +43,7 @@ class Probe:
             if repeat or self._told.get(library.identity) != state:
                 samples.append(_sample(name, library))
         self._told = told
-        return samples
+        return samples + self._left_out.rows() if repeat else samples
 
     def close(self) -> None:
         """Take the probes off."""
@@ -62,4 +64,4 @@ def _sample(name: str, library: Library) -> Sample:
 def open_source(context: Context) -> Probe:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     _, attachments = context.probes()
-    return Probe(attachments, int(context.config.scan_seconds * 1e9))
+    return Probe(attachments, context.left_out, int(context.config.scan_seconds * 1e9))

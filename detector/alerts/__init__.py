@@ -10,9 +10,11 @@ import msgspec
 
 from detector.alert import Sink
 from detector.alerts.command import Command, CommandConfig
+from detector.alerts.heartbeat import Heartbeat, HeartbeatConfig
 from detector.alerts.influxdb import Influxdb, InfluxdbConfig
 from detector.alerts.log import Log
 from detector.alerts.webhook import Webhook, WebhookConfig
+from store.settings import refuse_outside
 from store.statuses import Statuses
 
 
@@ -20,15 +22,19 @@ class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the table `[alerts]`. Raises ValueError for a value that cannot be meant."""
 
     sinks: tuple[str, ...] = ("log",)
-    """Where alerts go: log, influxdb, webhook, command."""
+    """Where alerts go: log, influxdb, webhook, command, heartbeat."""
     state_folder: str = ""
     """Where it is kept what each sink was told; empty: beside the store's file, or /var/lib/peerwatch/alerts."""
+    blind_seconds: float = 60.0
+    """After so long without readings every sink hears that Peerwatch is blind."""
     influxdb: InfluxdbConfig = msgspec.field(default_factory=InfluxdbConfig)
     webhook: WebhookConfig = msgspec.field(default_factory=WebhookConfig)
     command: CommandConfig = msgspec.field(default_factory=CommandConfig)
+    heartbeat: HeartbeatConfig = msgspec.field(default_factory=HeartbeatConfig)
 
     def __post_init__(self) -> None:
-        """Refuse a sink that nobody knows."""
+        """Refuse a sink that nobody knows, and a time that cannot be meant."""
+        refuse_outside(self, "alerts", (("blind_seconds", 10.0, 86400.0),))
         for word in self.sinks:
             if word not in SINKS:
                 raise ValueError(f"alerts.sinks names {word!r}: known are {', '.join(SINKS)}")
@@ -48,5 +54,6 @@ SINKS: dict[str, Callable[[AlertsConfig, Room], Sink]] = {
     "influxdb": lambda config, room: Influxdb(config.influxdb, room.statuses(config.influxdb.store), room.clock),
     "webhook": lambda config, room: Webhook(config.webhook, room.clock),
     "command": lambda config, room: Command(config.command, room.folder / "command-runs.json", room.clock),
+    "heartbeat": lambda config, room: Heartbeat(config.heartbeat, room.folder / "heartbeat"),
 }
 """Every sink by its name, and how it is opened; raises ValueError or OSError for settings that cannot be meant."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from detector.alert import Alert, LaterError, RefusedError, Sink
+from detector.alert import BLIND, Alert, LaterError, RefusedError, Sink
 from detector.verdict import Level
 
 log = logging.getLogger(__name__)
@@ -83,8 +83,8 @@ class Command(Sink):
     def send(self, alert: Alert) -> str:
         """Run it for this machine if all bounds allow. Raises RefusedError if they do not, LaterError if it fails."""
         level = alert.verdict.level
-        mine = [run for run in self.runs if (run.incident, run.level, run.dry) == (alert.incident, level, self._dry)]
-        if level not in self.config.levels or any(run.done for run in mine):
+        mine = self._since_turn(alert.incident, level)
+        if alert.verdict.kind == BLIND or level not in self.config.levels or any(run.done for run in mine):
             return "nothing to run"
         words = self._words(alert)
         if len(mine) >= ATTEMPTS:
@@ -107,6 +107,12 @@ class Command(Sink):
     def test(self, alert: Alert) -> str:
         """Say what would be run; nothing is."""
         return f"not run, being a test: {self._words(alert)}"
+
+    def _since_turn(self, incident: str, level: Level) -> list[Run]:
+        """Runs at this level for this incident since it last got worse or was over: one that begins again counts."""
+        mine = [run for run in self.runs if (run.incident, run.dry) == (incident, self._dry)]
+        turns = [at for at, run in enumerate(mine) if (run.level == "ok") != (level == "ok")]
+        return [run for run in mine[turns[-1] + 1 if turns else 0 :] if run.level == level]
 
     @property
     def _dry(self) -> bool:
@@ -207,6 +213,6 @@ def _environment(alert: Alert) -> dict[str, str]:
     about = {
         name: "" if value is None else str(value).replace("\0", "")
         for name, value in alert.as_json().items()
-        if not isinstance(value, list)
+        if not isinstance(value, (list, dict))
     }
     return ours | {f"PEERWATCH_{name.upper()}": value for name, value in about.items()}

@@ -65,4 +65,4 @@ def status_of(alert: Alert) -> Status:
         "metric": verdict.metric,
     }
     level = verdict.level if alert.event == "test" else alert.standing
-    return Status(verdict.machine, level, verdict.message, verdict.time, verdict.score, texts)
+    return Status(verdict.machine, level, alert.headline, verdict.time, verdict.score, texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from detector.alert import Alert, Sink
+from detector.alert_text import details
 from detector.verdict import Level
 
 _LEVELS: dict[Level, int] = {"ok": logging.INFO, "warn": logging.WARNING, "crit": logging.ERROR}
@@ -17,9 +18,8 @@ class Log(Sink):
     def send(self, alert: Alert) -> str:
         """Write the alert as one line; the machine's words cannot break it into two."""
         verdict = alert.verdict
-        message = " ".join(verdict.message.split())
-        if alert.end is not None:
-            message += f", after {(alert.end - alert.start) / 1e9:.0f} s"
-        head = f"{verdict.level} [{verdict.kind}, task {verdict.task}, incident {alert.incident}]"
-        _log.log(_LEVELS[verdict.level], "%s %s", head, message)
+        # Since when and how to ask for more stands in other words in the log already: its own time and the key.
+        task = f" task {verdict.task}," if verdict.task else ""
+        head = f"{verdict.level} [{verdict.kind},{task} incident {alert.incident}]"
+        _log.log(_LEVELS[verdict.level], "%s %s", head, " | ".join([alert.headline, *details(alert)[1:-1]]))
         return "written to the log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +17,17 @@ from agent.config import AgentConfig
 from agent.pace import Pace, Paces
 from agent.processes import Process
 from agent.training import Trainee
-from emulator.build import Libraries, build
+from emulator.build import Libraries
 from emulator.machine import command
+from tests.conftest import copied_libraries
 
 
 class Watch:
     """All sources of an agent, read when told to."""
 
     def __init__(self, **settings: Any) -> None:
-        self.context = loop.open_context(AgentConfig(machine="m41", scan_seconds=0.1, **settings))
+        settings = {"machine": "m41", "scan_seconds": 0.1, "root": os.environ["EMULATED_ROOT"], **settings}
+        self.context = loop.open_context(AgentConfig(**settings))
         self.reader = loop.open_reader(self.context)
         self.open = True
         self.rows: dict[str, list[dict[str, Any]]] = {}
@@ -63,14 +66,21 @@ class Watch:
 class Caller:
     """A process that has loaded libraries and calls them when told to."""
 
-    def __init__(self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = (), gpu: bool = True
+    ) -> None:
+        # As the driver would, also for NVIDIA's own libraries, which need a driver to open it.
+        node = [os.open(f"{os.environ['EMULATED_DEVICES']}/nvidia0", os.O_RDONLY)] if gpu else []
         options = [f"--library={library}" for library in libraries]
         self.process = subprocess.Popen(
             [*prefix, *command("caller", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            pass_fds=node,
         )
+        for descriptor in node:
+            os.close(descriptor)
         self.pid: int = self._line()["ready"]
 
     def call(self) -> dict[str, int]:
@@ -109,10 +119,24 @@ class Still(Paces):
         return (one for one in self.all if not one[1].taken)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A root for agents: this computer's /sys and kernel log, and a GPU's node, which emulated libraries open."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "dev").mkdir()
+    (root / "dev/nvidia0").touch()
+    (root / "dev/kmsg").symlink_to("/dev/kmsg")
+    (root / "sys").symlink_to("/sys")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMULATED_ROOT", str(root))
+        patch.setenv("EMULATED_DEVICES", str(root / "dev"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     """The emulated libraries."""
-    return build(tmp_path_factory.mktemp("emulated"))
+    return copied_libraries(tmp_path_factory.mktemp("emulated"))
 
 
 def watches() -> Iterator[Callable[..., Watch]]:
@@ -146,9 +170,13 @@ def caller() -> Iterator[Callable[..., Caller]]:
     started: list[Caller] = []
 
     def start(
-        *libraries: Path | str, calls: int = 11, mix: str = "ncclAllReduce", prefix: Sequence[str] = ()
+        *libraries: Path | str,
+        calls: int = 11,
+        mix: str = "ncclAllReduce",
+        prefix: Sequence[str] = (),
+        gpu: bool = True,
     ) -> Caller:
-        started.append(Caller(libraries, calls, mix, prefix))
+        started.append(Caller(libraries, calls, mix, prefix, gpu))
         return started[-1]
 
     yield start

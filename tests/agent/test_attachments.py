@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.attachments import Attachments, Library
+from agent.attachments import Attachments
+from agent.costs import Owner
 from agent.libraries import Answer
+from agent.library import Library
 from agent.processes import MappedFile, Processes
 from emulator.build import Libraries
 
@@ -185,7 +187,11 @@ class SwappedFinder:
     def __init__(self, wanted: list[str]) -> None:
         self.asked: list[object] = []
 
-    def ask(self, key: object, paths: tuple[str, ...]) -> None:
+    def has_room(self, owner: Owner) -> bool:
+        """Always."""
+        return True
+
+    def ask(self, key: object, paths: tuple[str, ...], owner: Owner) -> None:
         """Remember."""
         self.asked.append(key)
 
@@ -240,8 +246,8 @@ def test_a_number_that_another_file_has_now(monkeypatch: pytest.MonkeyPatch) -> 
     class Finder(SwappedFinder):
         """Finds nothing in any file."""
 
-        def ask(self, key: object, paths: tuple[str, ...]) -> None:
-            super().ask(key, paths)
+        def ask(self, key: object, paths: tuple[str, ...], owner: Owner) -> None:
+            super().ask(key, paths, owner)
             asked.append(paths[1])
 
         def poll(self) -> list[Answer]:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from agent.elf import answers, examine
 from agent.layouts import OPTIONAL, STRUCTURES
 from agent.libraries import Libraries
+from agent.opened import open_library
 from emulator.build import Libraries as Built
 
 TIOCSPTLCK, TIOCGPTN = 0x40045431, 0x80045430  # asm-generic/ioctls.h: unlock a pseudoterminal, and its number
@@ -34,7 +35,7 @@ def no_memory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def ask(path: Path, layout_for: str = "ncclCommInitRank") -> list[dict[str, object]]:
     """The answers about one file."""
-    return list(answers([str(path)], WANTED, layout_for))
+    return list(answers(open_library([str(path)]), WANTED, layout_for))
 
 
 def test_functions_and_layout(emulated: Built) -> None:
@@ -130,7 +131,7 @@ def test_a_device_is_not_opened(tmp_path: Path) -> None:
 
 def test_first_path_that_opens(emulated: Built, tmp_path: Path) -> None:
     """Of several paths the first that can be opened is read, and named."""
-    found = next(iter(examine([str(tmp_path / "no"), str(emulated.nccl)], WANTED, "")))
+    found = next(iter(examine(open_library([str(tmp_path / "no"), str(emulated.nccl)]), WANTED, "")))
     assert found["path"] == str(emulated.nccl)
 
 

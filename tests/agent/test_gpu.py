@@ -135,6 +135,8 @@ def test_every_column_is_its_own(reader: Reader) -> None:
     wanted |= {
         "gpu": "1",
         "uuid": reader.gpus.identity(1)[0],
+        "serial": reader.gpus.identity(1)[2],
+        "pci_address": "0000:2c:00.0",
         "remapped_rows": FIELDS["remapped_rows_corrected"] + FIELDS["remapped_rows_uncorrected"],
         "throttle_power_seconds_total": FIELDS["throttle_power_seconds_total"] + FIELDS["power_brake_seconds_total"],
         "nvlink_errors_total": sum(FIELDS[f"nvlink_{kind}_total"] for kind in ("crc_errors", "replays", "recoveries")),
@@ -341,6 +343,16 @@ def test_any_error_of_one_call_leaves_the_rest(reader: Reader, error: int) -> No
     reader.gpus.fail(1, "nvmlDeviceGetFieldValues", 0)
     assert reader.read()["1"]["power_watts"] == 611.5
     assert not reader.told("gpu_lost")
+
+
+def test_a_gpu_without_a_serial_number_is_read(gpus: Gpus) -> None:
+    """Boards for consumers have none: that column is empty, and all else is there."""
+    gpus.fail(1, "nvmlDeviceGetSerial")
+    reader = Reader(gpus)
+    row = reader.until(lambda: reader.rows if "uuid" in reader.rows.get("1", {}) else None, seconds=4)["1"]
+    assert (row["serial"], row["pci_address"]) == (None, "0000:2c:00.0")
+    assert not reader.told("gpu_unread")
+    reader.source.close()
 
 
 @pytest.mark.parametrize("error", [2, 10, 17, 23, 999])

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from agent import hot_path
-from agent.attachments import Library
 from agent.baseline import Continuation
 from agent.hot_path import Calls, HotPath
+from agent.library import Library
 from agent.processes import Process
 from emulator.build import Libraries
 

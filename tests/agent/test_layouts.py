@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from agent import elf, layouts
+from agent import elf, layouts, opened
 from agent.layouts import TABLE, Kept, Layout, checked, shipped
 from emulator.build import Libraries as Built
 
@@ -33,7 +33,7 @@ def layout() -> Layout:
 
 def told(path: Path) -> Layout | None:
     """What the reader of libraries says of one."""
-    *_, last = elf.answers([str(path)], ["ncclCommInitRank"], "ncclCommInitRank")
+    *_, last = elf.answers(opened.open_library([str(path)]), ["ncclCommInitRank"], "ncclCommInitRank")
     found: Layout | None = last["layout"]
     return found
 

@@ -24,6 +24,7 @@ from agent.elf import answers, find_trace_points
 from agent.heap import count_collections, find_statistics
 from agent.interpreter import STRIPPED, WANTED, plan
 from agent.memory import Memory
+from agent.opened import open_library
 from agent.returns import Returns, is_filtered, kernel_is_safe
 from agent.tracepoints import parse_notes
 from bpf.uprobe import Point
@@ -286,12 +287,12 @@ def stand_in(folder: Path, minor: int, bracket: bool = True, touch: bool = True)
 def test_symbols_of_every_version_are_found(tmp_path: Path, minor: int) -> None:
     """Out of a file with the symbols of a version comes the plan for it; stripped, the plan says why there is none."""
     library = stand_in(tmp_path, minor)
-    (answer,) = answers([str(library)], list(WANTED), "")
+    (answer,) = answers(open_library([str(library)]), list(WANTED), "")
     found = plan(answer["functions"], answer["semaphores"], "")
     assert found is not None
     assert [program for program, _ in found.points] == ["python_phase"]
     subprocess.run(["strip", str(library)], check=True)
-    (answer,) = answers([str(library)], list(WANTED), "")
+    (answer,) = answers(open_library([str(library)]), list(WANTED), "")
     found = plan(answer["functions"], answer["semaphores"], "")
     assert found is not None
     assert found.reason == STRIPPED

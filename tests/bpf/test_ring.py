@@ -15,6 +15,7 @@ from bpf.loader import load
 from bpf.maps import dtype_of_event, dtype_of_leaf
 from bpf.uprobe import Point, attach, detach
 from emulator.build import build
+from tests.conftest import PROBES
 
 
 def test_leaf_description() -> None:
@@ -44,7 +45,7 @@ def probed(probes_allowed: None) -> Any:
     """Probes on the emulated ncclCommDestroy, and the function itself in this process."""
     from agent.elf import examine
 
-    kernel, library = load(("nccl", "cuda")), build()
+    kernel, library = load(("nccl", "cuda"), PROBES), build()
     ctypes.CDLL(str(library.cudart), ctypes.RTLD_GLOBAL)
     (found,) = examine([str(library.nccl)], ["ncclCommDestroy"], "")
     for pool in ("free_processes", "free_slots"):

@@ -18,6 +18,7 @@ from elftools.elf.elffile import ELFFile
 from bpf import uprobe
 from bpf.loader import load
 from bpf.uprobe import Point, attach, detach
+from tests.conftest import PROBES
 
 SOURCE = """
 unsigned short watchers __attribute__((section(".probes"))) = 0;
@@ -43,7 +44,7 @@ class Place:
 @pytest.fixture(scope="module")
 def kernel(probes_allowed: None) -> Iterator[Any]:
     """The programs, and an entry for this process."""
-    loaded = load(("nccl", "cuda", "python"))
+    loaded = load(("nccl", "cuda", "python"), PROBES)
     loaded.maps["collector_of"].update(os.getpid().to_bytes(8, "little"), (3).to_bytes(4, "little"))
     yield loaded
     loaded.close()

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.config import Settings, signing_key
 from cli.main import app
 from detector.ledger import read_ledger
+from store.contract import Store
 from store.embedded import Embedded
+from store.signed import Signed
 from tests.cli.conftest import ROOT, SECOND, host, run, verdict
 from tests.wires import Scripted
 
@@ -97,7 +100,7 @@ def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
 ) -> None:
     """What happened while none ran is told by the next one, what was told is not, and `alerts show` counts it."""
     now = time.time_ns()
-    store = Embedded(place)
+    store = Signed(Embedded(place), signing_key(str(place), Settings(), True))
     store.write([verdict("m01", now - 90 * SECOND, "crit")])
     wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists()).kill()
     assert server.kept == []  # nobody knows whether it was told
@@ -126,7 +129,7 @@ def test_a_sink_that_cannot_be_opened_stops_nothing(
     """The detector says so and goes on; once it is mended, the next detector tells what has waited."""
     plain = config.read_text()
     config.write_text(plain.replace("[alerts.webhook]", f'[alerts.webhook]\nurl_file = "{config.parent / "url"}"'))
-    store = Embedded(place)
+    store = Signed(Embedded(place), signing_key(str(place), Settings(), True))
     process = wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists())
     process.kill()
     assert "sink webhook cannot be opened, mend it and start again: alerts.webhook.url_file" in process.communicate()[1]
@@ -143,7 +146,7 @@ def delivered(place: Path) -> int:
     return ledger.delivered if ledger else 0
 
 
-def wait_for(process: subprocess.Popen[str], store: Embedded, done: Callable[[], bool]) -> subprocess.Popen[str]:
+def wait_for(process: subprocess.Popen[str], store: Store, done: Callable[[], bool]) -> subprocess.Popen[str]:
     """The process, once that is so, while machines go on being read."""
     deadline = time.monotonic() + 60
     while not done():

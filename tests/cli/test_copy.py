@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.config import Settings
+from cli.config import Settings, open_place
 from cli.doctor import _store
 from cli.main import app
 from store.embedded import Embedded
@@ -75,7 +75,22 @@ def test_copies_that_cannot_be(tmp_path: Path) -> None:
     }.items():
         told = run("copy", *words, code=1)
         assert said in told
+        assert "(host=" not in told
         assert told.count("\n") == 1
+
+
+def test_a_server_that_is_new(tmp_path: Path, database: Callable[[], str]) -> None:
+    """The database is created for a copy and for a detector; the command that a copy names works as it is."""
+    source, place = filled(tmp_path / "s.db"), f"{database()}_new"
+    assert "keeps rows for a shorter time than these are old" in run("copy", source, place, code=1)
+    (tmp_path / "c.toml").write_text("[influxdb]\nkeep_days = 36500\n")
+    place += "er"
+    said = run("copy", source, place, "--config", tmp_path / "c.toml")
+    assert said.startswith("62 rows copied")
+    words = said.rpartition("peerwatch ")[2].split()
+    assert run(*words).splitlines()[1].split()[:2] == ["m1", "ok"]
+    open_place(f"{place}_too", True).close()
+    assert run("status", "--store", f"{place}_too", code=3).startswith("unknown: ")
 
 
 def test_status_of_a_server(database: Callable[[], str]) -> None:

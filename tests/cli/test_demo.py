@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from cli.demo import next_steps
+from cli.show import Outcome
 from tests.cli.injections import KINDS, TASK, named_device
 from tests.conftest import running
 
@@ -38,8 +40,9 @@ COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
 
 
 def demo(*options: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and what `--json` prints."""
-    done = subprocess.run([*COMMAND, "--json", *options], stdout=subprocess.PIPE, check=False)
+    """Exit code and what `--json` prints. Tests beside it, whose work would look like a fault, have to wait."""
+    order = ["nice", "--adjustment=-10", *COMMAND, "--json", *options]
+    done = subprocess.run(order, stdout=subprocess.PIPE, check=False)
     return done.returncode, json.loads(done.stdout)
 
 
@@ -113,15 +116,36 @@ def test_a_hang_tells_where_everybody_was(demos: dict[str, Future[Any]], folder:
 def test_ctrl_c_leaves_nothing_behind(probes_allowed: None, tmp_path: Path) -> None:
     """An interrupted demo ends with 130, and no process of it is left."""
     process = subprocess.Popen(
-        [*COMMAND, "--folder", str(tmp_path / "d")], stdout=subprocess.PIPE, start_new_session=True
+        [*COMMAND, "--folder", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=30)
+    said = process.communicate(timeout=30)[1]
     assert process.returncode == 130
+    assert f"stopped; readings in {tmp_path}/d/readings.db" in said
     assert running(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("fault", "other"), [("slow_link", "slow_gpu"), ("rank_exit", "slow_link")])
+def test_what_is_proposed_works_as_it_is_printed(fault: str, other: str, tmp_path: Path) -> None:
+    """A simulated demo's next steps show the verdict, another fault, and run in a shell as they stand."""
+    place = tmp_path / "a folder"
+    words = ["simulate", str(place / "recording"), "--fault", fault, "--machines=8", "--gpus=1", "--minutes=8"]
+    subprocess.run([*COMMAND[:-1], *words, "--stages=1", "--seed=5"], check=True, stdout=subprocess.PIPE)
+    outcome = Outcome({"kind": fault}, [{"level": "crit"}])
+    replay, show, report, again, up = next_steps(outcome, place, simulated=True)
+    assert again.endswith(f" demo --fault {other}")
+    assert up.endswith(" up  # on a machine that trains")
+    for step in (replay, show, report):
+        done = subprocess.run(["/bin/sh", "-c", step], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (step, done.stderr)
+    assert (place / "verdict.html").exists()
 
 
 def test_unknown_fault_is_refused() -> None:

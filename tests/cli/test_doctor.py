@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from bpf.tracepoint import attach
 from cli.delivery import Finding
 from cli.main import app
 from detector.ledger import Ledger, write_ledger
+from store.places import open_store
+from store.sample import Batch, Sample
 
 
 def run(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -170,3 +174,55 @@ def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert result.exit_code == 0
     assert "source host" in result.stdout
     assert "not in the configuration" in result.stdout
+
+
+def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the agent of this machine reports is shown, not what this command sees itself; other machines' is not."""
+    place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
+    now = time.time_ns()
+    blocked = {
+        "library": "libnccl.so.2",
+        "state": "blocked",
+        "reason": "stripped, or static",
+        "path": "/opt/libnccl.so.2",
+    }
+    left_out = {"library": "left out: communicators", "state": "blocked", "reason": "3744 in the last minute"}
+    rows = (
+        Sample("source", {"source": "host", "success": 0.0, "error": "no such pressure"}),
+        Sample("source", {"source": "kernel", "lost_total": 4711}),
+        Sample("probe", blocked),
+        Sample("probe", left_out),
+        Sample("probe", {"library": "libcudart.so.12", "state": "on", "symbols": 5, "path": "/opt/libcudart.so.12"}),
+    )
+    with closing(open_store(str(place), create=True)) as store:
+        store.write(
+            [Batch("m17", now, rows), Batch("m23", now, (Sample("probe", {"library": "other", "state": "on"}),))]
+        )
+    monkeypatch.setattr("cli.doctor._sources", lambda settings: pytest.fail("it looks for itself"))
+    code, found = run("--config", str(config), "--store", str(place))
+    assert code == 1
+    assert found["agent"]["state"] == "on"
+    assert (found["source host"]["state"], found["source host"]["why"]) == ("blocked", "no such pressure")
+    assert found["source nccl"]["state"] == "off"
+    assert "4711 hits" in found["kernel"]["why"]
+    library = found["library /opt/libnccl.so.2"]
+    assert (library["state"], library["why"]) == ("blocked", "0 probes; stripped, or static")
+    assert library["mend"].startswith("use a libnccl")
+    assert found["left out: communicators"]["why"] == "3744 in the last minute"
+    assert found["library /opt/libcudart.so.12"]["why"] == "5 probes"
+    assert not any("other" in name for name in found)
+
+
+def test_an_agent_that_is_silent_is_not_asked(tmp_path: Path) -> None:
+    """Where the last reading of this machine is old no agent runs: that is said, and this command looks for itself."""
+    place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
+    old = Sample("source", {"source": "host", "success": 0.0, "error": "long ago"})
+    with closing(open_store(str(place), create=True)) as store:
+        store.write([Batch("m17", time.time_ns() - 45_000_000_000, (old,))])
+    code, found = run("--config", str(config), "--store", str(place))
+    assert (code, found["agent"]["state"], found["source host"]["state"]) == (0, "off", "on")
+    assert found["agent"]["why"] == (
+        "no reading of m17 within 30 s: no agent runs here; what follows was looked at by this command"
+    )

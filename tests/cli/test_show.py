@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cli.explanation import folded
 from cli.main import app
 from cli.verdicts import complete, told
+from detector.alert import Book
 from detector.verdict import Level, Verdict
 from store.embedded import Embedded
 from store.sample import Batch, Sample
@@ -83,6 +85,24 @@ def test_names(place: Path, word: str) -> None:
     assert (found["number"], found["machine"], found["level"], found["over"]) == (2, "m3", "crit", ONSET + 120 * SECOND)
 
 
+def test_the_key_of_an_alert(place: Path) -> None:
+    """What an alert carries names its incident, here one that was told twice and cleared; nobody else's does."""
+    store = Embedded(place)
+    store.write([said("m3", 180, "crit", "its clock is low again")])  # soon after: the same incident
+    store.close()
+    book = Book()
+    words: list[tuple[int, Level]] = [(20, "warn"), (40, "crit"), (120, "ok"), (180, "crit")]
+    for after_s, level in words:
+        at = ONSET + after_s * SECOND
+        alert = book.enter(Verdict(at, "all", "m3", "gpu:1", "peer", "gpu.sm_clock_hertz", 4.5, ONSET, level, "low"))
+    assert alert
+    assert alert.event == "changed"
+    found = json.loads(CliRunner().invoke(app, ["show", alert.incident, "--json", "--store", str(place)]).stdout)
+    assert (found["number"], found["machine"], found["message"]) == (3, "m3", "its clock is low again")
+    done = CliRunner().invoke(app, ["show", "0123456789abcdef", "--store", str(place)])
+    assert (done.exit_code, "has no verdict 0123456789abcdef" in done.output) == (1, True)
+
+
 @pytest.mark.parametrize("word", ["3", "m9", "2026-05-28T20:29:31/m3", "2026-05-28T20:29:30/m1"])
 def test_unknown_names(place: Path, word: str) -> None:
     """A name that nothing has is refused in one line that names others."""
@@ -130,6 +150,9 @@ def test_a_narrow_terminal(place: Path) -> None:
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert "its peers  effect" in said
     assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert folded("nccl.host_blocked_seconds_total", 18) == ["nccl.host_blocked_", "seconds_total"]
+    assert folded("gpu.sm_clock_hertz", 9) == ["gpu.sm_", "clock_", "hertz"]
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import time
 from io import StringIO
 from pathlib import Path
@@ -16,7 +19,7 @@ from cli.standing import standing
 from cli.status import fitting, table
 from store.embedded import Embedded
 from store.sample import Batch, Sample
-from tests.cli.conftest import SECOND, host, one_line, run, verdict
+from tests.cli.conftest import ROOT, SECOND, host, one_line, run, verdict
 
 
 def test_all_is_well(place: Path) -> None:
@@ -68,7 +71,7 @@ def test_a_fleet_gone_silent(tmp_path: Path) -> None:
     lines = run("status", "--store", tmp_path / "s.db").stdout.splitlines()
     assert lines[41] == "not listed: 4 warn, 38 unknown, 1 ok; --all lists every machine"
     assert lines[82] == "4 more open verdicts; --all has them"
-    assert lines[83].endswith("silent: m044, m045, m046, m047, m048, m049, m050, m051 … (38 in all)")
+    assert lines[83].endswith("silent: m000, m001, m002, m003, m004, m005, m006, m007 … (82 in all)")
     assert len(lines) == 84
 
 
@@ -78,13 +81,16 @@ def test_a_fleet_gone_silent(tmp_path: Path) -> None:
     st.integers(0, 19),
 )
 def test_a_narrow_terminal(heads: list[str], width: int, cell: int) -> None:
-    """What is shown is shown whole: the first columns, three at least, as many as fit, all if all do."""
-    columns = [[head, "x" * cell] for head in heads]
-    shown = fitting(columns, width)
+    """What is shown is shown whole and in order: three columns at least, else as many as fit by their ranks."""
+    columns = [[f"{at} {head}", "x" * cell] for at, head in enumerate(heads)]
+    ranks = [-1, -1, -1, *range(len(heads) - 3, 0, -1)]
+    shown = fitting(columns, ranks, width)
     wide = [max(len(line) for text in column for line in text.split("\n")) for column in shown]
-    assert [column[0].replace("\n", " ") for column in shown] == heads[: len(shown)]
+    there = [int(column[0][0]) for column in shown]
+    assert there == sorted(there)
+    assert there[:3] == [0, 1, 2]
     assert len(shown) == 3 or sum(wide) + 2 * len(wide) - 2 <= width
-    if sum(max(len(head), cell) for head in heads) + 2 * len(heads) - 2 <= width:
+    if sum(max(len(column[0]), cell) for column in columns) + 2 * len(heads) - 2 <= width:
         assert shown == columns
 
 
@@ -95,10 +101,31 @@ def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     found = standing(store, 82 * SECOND, 30 * SECOND)
     store.close()
     screen = Console(width=40, file=StringIO())
-    screen.print(table(found, screen.width))
+    drawn, missing = table(found, screen.width)
+    screen.print(drawn)
     lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines[-1].split() == [name, "ok", "2", "s", "ago", "0.7"]
+    assert lines[-1].split() == [name, "ok", "2", "s", "ago", "70", "301"]
     assert max(map(len, lines)) <= 40
+    assert missing == ["GPU busy %"]
+
+
+def test_columns_that_decide_are_kept(tmp_path: Path) -> None:
+    """On 80 columns a straggler's readings stay, others go, and the line below says which."""
+    store, now = Embedded(tmp_path / "s.db"), time.time_ns()
+    nccl = {"gpu": "0", "slot": "0", "iteration_seconds": 2.25, "active_ratio": 0.5, "send_pending_ratio": 0.25}
+    values = {"cpu_utilization_ratio": 0.3, "memory_utilization_ratio": 0.4}
+    gpu = {"gpu": "0", "power_watts": 612.0, "duty_cycle_ratio": 0.8, "sm_clock_hertz": 1.9e9}
+    for back in (9, 5):
+        more = {"host_blocked_seconds_total": 3.0 - back * 0.1, "operations_total": 900 - 7 * back}
+        rows = (Sample("host", values), Sample("gpu", gpu), Sample("nccl", {**nccl, **more}))
+        store.write([Batch("m01", now - back * SECOND, rows)])
+    store.close()
+    lines = run("status", "--store", tmp_path / "s.db", COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1").stdout
+    said = re.sub(r"\x1b\[[0-9;]*m", "", lines)
+    heads = said[: said.index("m01")].split()
+    assert {"iteration", "waiting", "active", "sending"} <= set(heads)
+    assert "no room for GPU busy %, NCCL ops/s: widen" in said
+    assert max(len(line) for line in said.splitlines()) <= 80
 
 
 def test_readings(tmp_path: Path) -> None:
@@ -143,3 +170,61 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database\n" * 100)
     assert "is not an SQLite file" in one_line(run("status", "--store", tmp_path / "text.db"), 3)
     assert "is no duration" in one_line(run("status", "--store", tmp_path / "empty.db", "--silent", "soon"), 3)
+
+
+def test_orders_are_no_readings(tmp_path: Path) -> None:
+    """An order a moment ago makes no store fresh; a silent fleet stays listed, each machine with its age."""
+    path, now = tmp_path / "s.db", time.time_ns()
+    store = Embedded(path)
+    store.write([host(name, now - 4000 * SECOND, 0.3) for name in ("m01", "m02")])
+    order = Sample("event", {"source": "operator", "code": "ack", "severity": "info"})
+    store.write([Batch("m01", now - 2 * SECOND, (order,))])
+    store.close()
+    done = run("status", "--json", "--store", path)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["level"]) == (3, "unknown")
+    assert [(one["machine"], one["silent"], round(one["age_seconds"] / 100)) for one in found["machines"]] == [
+        ("m01", True, 40),
+        ("m02", True, 40),
+    ]
+    assert "the newest reading is 67 m old; does the agent run?" in run("status", "--store", path).stdout
+
+
+def test_a_critical_verdict_is_known_though_all_are_silent(tmp_path: Path) -> None:
+    """What was found and is not over counts for more than that nothing is read now; who is silent is told of all."""
+    path, now = tmp_path / "s.db", time.time_ns()
+    store = Embedded(path)
+    store.write([host(name, now - 90 * SECOND, 0.3) for name in ("m01", "m02")])
+    store.write([verdict("m01", now - 95 * SECOND, "crit")])
+    store.close()
+    done = run("status", "--json", "--store", path)
+    assert done.returncode == 2
+    assert [one["silent"] for one in json.loads(done.stdout)["machines"]] == [True, True]
+
+
+def test_as_it_was(place: Path) -> None:
+    """A store of long ago is shown as of then, by a time or by how long ago that is."""
+    assert run("status", "--store", place, "--at", "2026-05-01T12:00").returncode == 3
+    assert run("status", "--store", place, "--at", "0.1s").returncode == 0
+    assert "is no time" in one_line(run("status", "--store", place, "--at", "noon"), 3)
+
+
+def test_a_row_of_another_schema(place: Path) -> None:
+    """A verdict without the columns of today is shown as far as it goes."""
+    store = Embedded(place)
+    store.write([Batch("m02", time.time_ns(), (Sample("verdict", {"task": "t1", "level": "warn"}),))])
+    store.close()
+    done = run("status", "--store", place)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "warn: m02 (for 0 s)" in done.stdout or "warn: m02 (for 1 s)" in done.stdout
+
+
+def test_a_reader_that_hangs_up(place: Path) -> None:
+    """A pipe that is closed early is no warning: the exit code is that of SIGPIPE, and nothing is said."""
+    command = [sys.executable, "-m", "cli.main", "status", "--store", str(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, "")

@@ -68,11 +68,12 @@ def test_in_words(place: Path) -> None:
     assert "2 × 2 ranks within a machine, 40 operations a second" in done.stdout
 
 
-def test_nothing_there(place: Path) -> None:
-    """Where nothing was read one line says so."""
-    done = run(place, "--at", "2h")
+def test_nothing_there(place: Path, tmp_path: Path) -> None:
+    """Where nothing was read one line says so, and names the time that was asked for."""
+    open_store(str(tmp_path / "empty.db"), create=True).close()
+    now = run(tmp_path / "empty.db")
+    assert (now.returncode, now.stderr.count("\n")) == (1, 1)
+    assert "no communicator was read in the last minute: does the agent run where training does?" in now.stderr
+    done = run(place, "--at", "2026-05-01T12:00")
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "peerwatch: no communicator was read in the last minute: does the agent run where training does?\n"
-    )
+    assert "no communicator of the minute before 2026-05-01 12:00:00 UTC: name another --at" in done.stderr

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.alert import Book, sample
+from detector.alert import REOPEN_NS, Book, ends_first, sample
+from detector.brief import Brief, Number
 from detector.verdict import Level, Verdict
 
 
@@ -19,9 +21,10 @@ def verdict(time: int, level: Level, machine: str = "m3", task: str = "t9", scor
 
 
 def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
-    """What gets worse is the same incident; what comes after its end is another one."""
+    """What gets worse is the same incident; what comes long after its end is another one."""
     book = Book()
-    words: tuple[tuple[int, Level], ...] = ((20, "warn"), (31, "crit"), (45, "ok"), (59, "crit"))
+    late = 46 + REOPEN_NS
+    words: tuple[tuple[int, Level], ...] = ((20, "warn"), (31, "crit"), (45, "ok"), (late, "crit"))
     begun, worse, over, anew = (book.enter(verdict(time, level)) for time, level in words)
     assert begun is not None
     assert worse is not None
@@ -32,6 +35,47 @@ def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
     assert (over.start, over.opened, over.end, over.worst) == (13, 20, 45, "crit")
     assert over.finding == worse.verdict
     assert (begun.end, worse.end, begun.standing, over.standing) == (None, None, "warn", "ok")
+
+
+def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
+    """What comes back within minutes is the same incident, changed; it keeps its key and its beginning."""
+    book = Book()
+    begun, over, back = (
+        book.enter(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
+    )
+    assert begun
+    assert over
+    assert back
+    assert (back.event, back.incident, back.opened, back.end) == ("changed", begun.incident, 20, None)
+    assert (back.worst, back.verdict.level, over.event) == ("crit", "warn", "over")
+
+
+def test_a_task_that_goes_by_another_name_opens_no_second_incident() -> None:
+    """When `task of m00` becomes `task of m01`, the detector says one over and the other new: it is one incident."""
+    book = Book()
+    begun = book.enter(verdict(20, "crit", task="task of m00"))
+    renamed = [verdict(31, "crit", task="task of m01"), verdict(31, "ok", task="task of m00")]
+    _, again = (book.enter(word) for word in ends_first(renamed))
+    assert begun
+    assert again
+    assert (again.incident, again.event) == (begun.incident, "changed")
+    assert Book().take_up([begun.verdict, *renamed])[begun.incident].event == "changed"
+
+
+def test_the_headline_says_the_likely_cause() -> None:
+    """What is wrong, then why and how much; while nothing is read, since when; at the end, what it was."""
+    book = Book()
+    begun = book.enter(verdict(20, "crit"))
+    assert begun
+    assert begun.headline == "m3 crit"
+    clock = Number("gpu.sm_clock_hertz", "gpu:1", 1.14e9, 1.93e9, 1.95e9, "hertz", "clock 1.14 GHz, peers 1.95 GHz")
+    known = replace(begun, brief=Brief("gpu_heat", "a GPU that is slow by heat", numbers=(clock,)))
+    assert known.headline == "m3 crit. Likely a GPU that is slow by heat: clock 1.14 GHz, peers 1.95 GHz"
+    unread = replace(begun, unread=1_780_000_000_000_000_000)
+    assert unread.headline == "m3 crit (as last seen at 20:26:40 UTC: nothing is read)"
+    over = book.enter(verdict(13 + 130 * 10**9, "ok"))
+    assert over
+    assert over.headline == "m3 ok, after 2 min. It was: m3 crit"
 
 
 def test_a_recovery_from_nothing_is_no_alert() -> None:

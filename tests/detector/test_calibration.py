@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,16 @@ from detector.excursions import Excursions, calibrate, follow
 from detector.pipeline import replay
 
 Make = Callable[..., pa.Table]
+
+
+def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    """A device without end, a pipe or a file of megabytes is refused before it is read."""
+    large = tmp_path / "large.json"
+    large.write_bytes(b" " * 1_300_000)
+    os.mkfifo(tmp_path / "pipe")
+    for file in (Path("/dev/zero"), large, tmp_path / "pipe"):
+        with pytest.raises(CalibrationError, match=r"is no file of at most 1000000 bytes; make it anew"):
+            load(file)
 
 
 def test_a_budget_in_plain_words() -> None:

@@ -110,6 +110,17 @@ def test_once_an_incident(make: Callable[..., Command], tmp_path: Path) -> None:
     assert len(ran(tmp_path)) == 1
 
 
+def test_a_machine_that_was_put_back_is_taken_out_when_its_incident_goes_on(
+    make: Callable[..., Command], tmp_path: Path
+) -> None:
+    """An incident that was over and begins again under its key runs the program again, at each turn once."""
+    command, begun = make(levels=("crit", "ok")), alert()
+    again = replace(begun, event="changed")
+    for sent in (begun, begun, over(begun), over(begun), again, again):
+        command.send(sent)
+    assert [words[-1] for words in ran(tmp_path)] == ["crit", "ok", "crit"]
+
+
 def test_never_more_than_the_share(make: Callable[..., Command], tmp_path: Path) -> None:
     """The machine that would be too many is left to people, who are told the figures; so is one of an unknown fleet."""
     command = make(most_share=0.25)

@@ -267,3 +267,18 @@ def test_a_ledger_that_cannot_be_kept_stops_nothing(
         assert len(ear.wait(2)) == 2
         desk.close()
     assert sum("alerts may come twice" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_what_is_acknowledged_is_not_repeated(begin: Callable[..., Desk]) -> None:
+    """Of two incidents that last, the one that somebody has acknowledged is not told again; how it ends is told."""
+    ear = Ear()
+    ear.repeat_s = 60.0
+    desk = begin([], ear=ear)
+    desk.hear([verdict(20, "crit"), verdict(21, "crit", "m5")], FLEET, 21 * SECOND)
+    ear.wait(2)
+    desk.quiet = lambda said: said.machine == "m3"
+    desk.hear([], FLEET, 200 * SECOND)
+    assert ear.wait(3)[2] == ("repeat", "m5", "crit")
+    desk.hear([verdict(210, "ok")], FLEET, 210 * SECOND)
+    assert ear.wait(4)[3] == ("over", "m3", "ok")
+    desk.close()

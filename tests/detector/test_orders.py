@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.orders import Orders, in_maintenance
+from detector.orders import Orders, in_maintenance, orders_in
 from detector.pipeline import replay
 from detector.rows import rows_of
 
@@ -99,6 +99,44 @@ def test_what_is_still_wrong_after_clear_is_found_anew(memory: Any, fleet: Make)
     assert found[2][2] > 300
 
 
+def test_what_stands_still_is_forgotten_for_a_minute(memory: Any, fleet: Make) -> None:
+    """A fault that goes on is not said again in the second in which it is closed, but a minute later."""
+
+    def gone(values: np.ndarray) -> None:
+        values[40:, 3] = np.nan
+
+    verdicts = said(memory, events((130.5, "m3", "operator", "clear")), odd=fleet(steps=300, bend=gone))
+    levels = [(level, at) for machine, level, at in verdicts if machine == "m3"]
+    assert [level for level, _ in levels[-2:]] == ["ok", "crit"]
+    assert levels[-1][1] - levels[-2][1] >= 60
+
+
+def test_an_acknowledgement_leaves_the_incident_open(memory: Any, fleet: Make) -> None:
+    """It ends nothing and says nothing; what was said before it is known, what is said later is not."""
+    host = fleet(steps=90)
+    order = (60.5, "m3", "operator", "ack")
+    assert said(memory, events(LOST, order, reason="known"), host=host) == [("m3", "crit", 41)]
+    orders = orders_in(rows_of("event", events(LOST, order, reason="known")), START + 70 * SECOND)
+    known = orders.acknowledged("m3", "gpu:3", START + 41 * SECOND)
+    assert known is not None
+    assert known.reason == "known"
+    assert orders.acknowledged("m3", "gpu:3", START + 61 * SECOND) is None
+    assert orders.acknowledged("m2", "gpu:3", START + 41 * SECOND) is None
+
+
+def test_maintenance_that_comes_again(memory: Any, fleet: Make) -> None:
+    """It is silent in each of its windows, and between them as usual; after the last one it is over."""
+    times = {"begin": START + 100 * SECOND, "until": START + 120 * SECOND, "every": 100 * SECOND, "times": 2}
+    order = events((10.5, "m3", "operator", "maintenance")).drop_columns("until")
+    for name, value in times.items():
+        order = order.append_column(name, pa.array([value], pa.int64()))
+    facts = events(*((at + 0.5, "m3", "kernel_log", f"xid:{at}") for at in (110, 210, 310))).drop_columns("until")
+    table = pa.concat_tables([order, facts], promote_options="default")
+    assert said(memory, table, host=fleet(steps=340)) == [("m3", "crit", 311)]
+    for at, idle in ((50, False), (105, True), (150, False), (205, True), (305, False)):
+        assert (orders_in(rows_of("event", order), START + at * SECOND).idle == {"m3"}) == idle
+
+
 def test_maintenance_is_silent_and_leaves_no_history(memory: Any, fleet: Make) -> None:
     """Before, during and after: facts, silence and soft deviations of the machine convict neither then nor later."""
 
@@ -159,4 +197,4 @@ def test_orders_read_twice_count_once(codes: list[str], again: int) -> None:
         orders.feed(part)
         orders.turn(now)
         assert (orders.idle == {"m1"}) == (codes[-1] == "maintenance")
-    assert set(in_maintenance(whole, now)) == set(orders.idle)
+    assert set(in_maintenance(orders_in(whole, now))) == set(orders.idle)

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from detector.alert import Alert, Book, LaterError, RefusedError, sample
 from detector.alerts.webhook import Webhook, WebhookConfig
+from detector.brief import Brief, Number
 from detector.config import SECOND
 from detector.verdict import Level, Verdict
 from tests.wires import Reply, Scripted
@@ -69,42 +71,119 @@ def test_json_carries_the_whole_alert(serve: Callable[..., Scripted], tmp_path: 
 
 
 def test_slack_gets_one_readable_text(serve: Callable[..., Scripted]) -> None:
-    """Level, task and words, with Slack's own signs escaped; the end says how long it took and what it was."""
+    """The first line says what is wrong, with Slack's signs escaped; the end how long it took and what it was."""
     server = serve()
     webhook = hook(server, template="slack")
     begun, over = alerts("crit", "ok")
     webhook.send(begun)
     webhook.send(over)
-    first, last = (body["text"] for body in posted(server))
-    assert first == f"*CRIT* (task t9, incident {begun.incident}) m3 &lt;gpu:1&gt; is crit &amp; more"
-    assert last.startswith("*OK*")
-    assert last.endswith("after 67 s. It was: m3 &lt;gpu:1&gt; is crit &amp; more")
+    first, last = (body["text"].splitlines() for body in posted(server))
+    assert first == [
+        "*CRIT* m3 &lt;gpu:1&gt; is crit &amp; more",
+        "since 20:26:33 UTC, task t9",
+        f"more: peerwatch show {begun.incident}",
+    ]
+    ok = "*OK* m3 &lt;gpu:1&gt; is ok &amp; more, after 67 s. It was: m3 &lt;gpu:1&gt; is crit &amp; more"
+    assert last == [ok, f"incident {begun.incident}"]
+
+
+RUDE = "<!here> & <https://evil.test|click>\n*fine*"
+
+
+def test_no_name_reaches_slack_as_a_mention(serve: Callable[..., Scripted]) -> None:
+    """Task, machine, device, message and all that a brief carries are escaped, and stay on their line."""
+    server = serve()
+    number = Number("gpu.x", RUDE, 1.5, 2.5, 3.5, "", RUDE)
+    brief = Brief("kind", RUDE, RUDE, (RUDE,), (number, number), 7, {"uuid": RUDE})
+    said = Verdict(NOW, RUDE, RUDE, RUDE, "peer", RUDE, 2.25, NOW - 7 * SECOND, "crit", RUDE)
+    alert = Book().enter(said)
+    assert alert
+    hook(server, template="slack").send(replace(alert, brief=brief))
+    text = posted(server)[0]["text"]
+    assert "<" not in text
+    assert ">" not in text
+    assert text.count("&lt;!here&gt; &amp; &lt;https://evil.test|click&gt; *fine*") >= 7
+    assert len(text.splitlines()) == 8
+
+
+HOT = Brief(
+    "gpu_heat",
+    "a GPU that is slow by heat",
+    "Look at fans.",
+    (),
+    (Number("gpu.sm_clock_hertz", "gpu:1", 1.14e9, 1.93e9, 1.95e9, "hertz", "clock 1.14 GHz, peers 1.95 GHz"),),
+    15,
+    {"uuid": "GPU-5eed", "serial": "1650023", "pci_address": "0000:3b:00.0"},
+)
+
+
+def test_every_form_carries_cause_numbers_hardware_and_next_step(serve: Callable[..., Scripted]) -> None:
+    """What `peerwatch show` knows is in the alert, and how to ask it for more."""
+    server = serve()
+    alert = replace(alerts("crit")[0], brief=HOT)
+    for template in ("json", "slack", "alertmanager"):
+        hook(server, template=template).send(alert)
+    plain, slack, ((manager),) = posted(server)
+    assert (plain["likely"], plain["next"], plain["peers"]) == (HOT.likely, "Look at fans.", 15)
+    assert plain["hardware"]["serial"] == "1650023"
+    assert (plain["numbers"][0]["value"], plain["numbers"][0]["usual"], plain["numbers"][0]["unit"]) == (
+        1.14e9,
+        1.95e9,
+        "hertz",
+    )
+    for line in (
+        "Likely a GPU that is slow by heat: clock 1.14 GHz, peers 1.95 GHz",
+        "compared with 15 other machines",
+        "gpu:1: UUID GPU-5eed, serial 1650023, PCI 0000:3b:00.0",
+        "next: Look at fans.",
+        f"peerwatch show {alert.incident}",
+    ):
+        assert line in slack["text"]
+    notes = manager["annotations"]
+    assert notes["summary"].endswith("slow by heat: clock 1.14 GHz, peers 1.95 GHz")
+    assert (notes["next"], notes["serial"], notes["uuid"]) == ("Look at fans.", "1650023", "GPU-5eed")
+    assert f"peerwatch show {alert.incident}" in notes["description"]
 
 
 def test_alertmanager_gets_one_identity(serve: Callable[..., Scripted]) -> None:
     """The labels of beginning and end are the same; what lasts ends by itself unless it is told again."""
     server = serve()
     webhook = hook(server, template="alertmanager")
-    for alert in alerts("crit", "ok"):
+    for alert in alerts("warn", "ok"):
         webhook.send(alert)
     (begun,), (over,) = posted(server)
     assert begun["labels"] == over["labels"]
-    assert begun["labels"].items() >= {"machine": "m3", "task": "t9", "severity": "crit"}.items()
+    assert begun["labels"].items() >= {"machine": "m3", "task": "t9", "severity": "warning"}.items()
     assert (begun["startsAt"], begun["endsAt"]) == ("2026-05-28T20:26:33Z", "2026-05-28T20:30:40Z")
     assert over["endsAt"] == "2026-05-28T20:27:40Z"
     assert webhook.repeat_s == 60
     assert hook(server).repeat_s == 0
 
 
+def test_alertmanager_keeps_one_alert_firing_when_it_gets_worse(serve: Callable[..., Scripted]) -> None:
+    """The post that says critical ends the warning, whatever of both had been delivered before; so does the end."""
+    server = serve()
+    webhook = hook(server, template="alertmanager")
+    for alert in alerts("warn", "crit", "ok"):
+        webhook.send(alert)
+    firing: dict[str, str] = {}
+    for post, at in zip(posted(server), ("20:26:40", "20:26:40", "20:28:40"), strict=True):
+        firing |= {one["labels"]["severity"]: one["endsAt"] for one in post}
+        open_now = [severity for severity, ends in firing.items() if ends > f"2026-05-28T{at}Z"]
+        assert len(open_now) <= 1, firing
+    assert firing == {"warning": "2026-05-28T20:26:40Z", "critical": "2026-05-28T20:28:40Z"}
+
+
 def test_a_test_is_harmless(serve: Callable[..., Scripted]) -> None:
-    """In each form a test says that it is one and holds nothing against anybody."""
+    """In each form a test says that it is one and holds nothing against anybody; Alertmanager shows it for minutes."""
     server = serve()
     for template in ("json", "slack", "alertmanager"):
         hook(server, template=template).test(sample(NOW, 8))
     plain, slack, (manager,) = posted(server)
     assert (plain["event"], plain["level"]) == ("test", "ok")
     assert "nothing is wrong" in slack["text"]
-    assert (manager["labels"]["alertname"], manager["startsAt"]) == ("PeerwatchTest", manager["endsAt"])
+    assert (manager["labels"]["alertname"], manager["labels"]["severity"]) == ("PeerwatchTest", "warning")
+    assert (manager["startsAt"], manager["endsAt"]) == ("2026-05-28T20:26:40Z", "2026-05-28T20:30:40Z")
 
 
 @pytest.mark.parametrize(

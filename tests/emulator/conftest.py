@@ -14,9 +14,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from emulator import faults
-from emulator.build import Libraries, build
+from emulator.build import Libraries
 from emulator.fabric import Fabric, create
 from emulator.machine import command
+from tests.conftest import copied_libraries
 
 FAST = ("--load=0.01", "--compute=0.03", "--optimizer=0.005", "--checkpoint-every=0", "--gradient-bytes=50000000")
 
@@ -95,8 +96,8 @@ class Ranks:
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    """The emulated libraries, compiled afresh."""
-    return build(tmp_path_factory.mktemp("libraries"))
+    """The emulated libraries."""
+    return copied_libraries(tmp_path_factory.mktemp("libraries"))
 
 
 @pytest.fixture(scope="session")

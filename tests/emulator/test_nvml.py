@@ -76,8 +76,9 @@ def test_layouts_of_both_sides_agree(libraries: Libraries) -> None:
 def test_identity(gpus: Gpus) -> None:
     """GPUs are numbered in the file's order and say who they are."""
     assert pynvml.nvmlDeviceGetCount() == 3 == len(gpus)
-    uuid, bus_id = gpus.identity(1)
+    uuid, bus_id, serial = gpus.identity(1)
     assert pynvml.nvmlDeviceGetUUID(handle()) == uuid
+    assert pynvml.nvmlDeviceGetSerial(handle()) == serial
     assert pynvml.nvmlDeviceGetPciInfo(handle()).busId == bus_id
     assert pynvml.nvmlDeviceGetName(handle()) == "Emulated H100"
     assert pynvml.nvmlDeviceGetIndex(handle()) == 1

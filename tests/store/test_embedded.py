@@ -189,6 +189,98 @@ def test_wrong_files_are_explained(tmp_path: Path) -> None:
         Embedded(tmp_path / "pipe.db")
 
 
+def test_reading_writes_nothing(tmp_path: Path) -> None:
+    """Whoever only reads leaves a foreign database, an empty file and an idle store as they are; a write opens them."""
+    foreign = tmp_path / "foreign.sqlite"
+    other = sqlite3.connect(foreign)
+    other.execute("CREATE TABLE bookmarks (url TEXT)")
+    other.commit()
+    other.close()
+    (tmp_path / "empty.db").touch()
+    ours = tmp_path / "ours.db"
+    store = Embedded(ours)
+    store.write([host("m1", 4, 17)])
+    store.close()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for create in (False, True):
+        with pytest.raises(StoreError, match=r"foreign\.sqlite is the database of another program"):
+            Embedded(foreign, create)
+    empty = Embedded(tmp_path / "empty.db", create=False)
+    reader = Embedded(ours, create=False)
+    assert (empty.tables(), empty.span(), reader.read("host").num_rows) == ((), None, 1)
+    empty.close()
+    reader.close()
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    reader = Embedded(ours, create=False)
+    reader.write([host("m1", 5, 18)])
+    assert reader.read("host").num_rows == 2
+    reader.close()
+
+
+def test_a_reader_sees_what_is_written_meanwhile(tmp_path: Path) -> None:
+    """A reader that was there first, or that came later, reads each row as soon as it is kept."""
+    writes = Embedded(tmp_path / "s.db")
+    writes.write([host("m1", 4, 17)])
+    writes.close()
+    reader = Embedded(tmp_path / "s.db", create=False)
+    assert reader.read("host").num_rows == 1
+    writes = Embedded(tmp_path / "s.db")
+    writes.write([host("m1", 5, 18)])
+    assert reader.read("host").num_rows == 2
+    reader.close()
+    writes.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("PRAGMA user_version = 7", "was written by a newer Peerwatch .schema 7, here 1.: upgrade it here"),
+        (
+            "ALTER TABLE verdict RENAME COLUMN task TO job",
+            "another Peerwatch: table verdict lacks task; name a new store",
+        ),
+    ],
+)
+def test_another_schema_is_named(tmp_path: Path, change: str, said: str) -> None:
+    """A store of another version is refused in one line, for reading and for writing; one without a version is ours."""
+    store = Embedded(tmp_path / "s.db")
+    store.write([Batch("m1", 3, (Sample("verdict", {"task": "t", "level": "ok"}),))])
+    assert store._connection.execute("PRAGMA user_version").fetchone() == (1,)
+    store._connection.execute("PRAGMA user_version = 0")
+    store.close()
+    Embedded(tmp_path / "s.db", create=False).close()
+    plain = sqlite3.connect(tmp_path / "s.db")
+    plain.execute(change)
+    plain.commit()
+    plain.close()
+    for create in (False, True):
+        with pytest.raises(StoreError, match=rf"^[^\n]*s\.db {said}|{said}"):
+            Embedded(tmp_path / "s.db", create)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_users_outside_the_group_are_told_so(tmp_path: Path) -> None:
+    """The file is for user and group alone; who is in neither is told in one line how to get in."""
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o750)
+    for above in list(tmp_path.parents)[:-1]:
+        above.chmod(above.stat().st_mode | 0o055)
+    tmp_path.chmod(0o755)
+    store = Embedded(folder / "s.db")
+    store.write([host("m1", 4, 19)])
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o640}
+    code = (
+        "import os, sys; from store.embedded import Embedded, StoreError; os.setgroups([]); os.setgid(65534)\n"
+        "os.setuid(65534)\ntry: Embedded(sys.argv[1], False)\nexcept StoreError as e: print(e)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = [sys.executable, "-c", code, str(folder / "s.db")]
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=True)
+    assert "s.db is for members of the group root" in done.stdout
+    assert "usermod -aG root" in done.stdout
+    store.close()
+
+
 def test_damage_is_explained(tmp_path: Path) -> None:
     """A file whose pages were overwritten gives one line, not a traceback of SQLite's."""
     path = tmp_path / "s.db"

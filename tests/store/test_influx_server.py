@@ -186,10 +186,25 @@ def test_written_again_is_written_once(database: Callable[[], str]) -> None:
     store.close()
 
 
+def test_another_schema_is_named(database: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads what another version has written is told so once, and reads it: any agent may write that row."""
+    store = influx(place := database())
+    store.write([Batch("m1", 4, (Sample("host", {"cpu_utilization_ratio": 0.31}),))])
+    assert (store.tables(), store.read("host").num_rows, caplog.messages) == (("host",), 1, [])
+    store.server.write(pack([b"peerwatch schema=3i"]))
+    other = influx(place)
+    assert [other.read("host").num_rows for _ in range(2)] == [1, 1]
+    assert [one for one in caplog.messages if "newer" in one] == [
+        f"{place} was written by a newer Peerwatch (schema 3, here 1): upgrade it here"
+    ]
+    other.close()
+    store.close()
+
+
 def test_series_stay_bounded_in_a_real_server(
     database: Callable[[], str], influx_server: servers.ServerProcess
 ) -> None:
-    """New processes, communicators, ranks and tasks begin no series: the server itself counts them."""
+    """New processes, communicators, ranks and tasks begin no series: the server counts them, one for the schema."""
     store = influx(database())
 
     def fill(rounds: range) -> bytes:
@@ -201,8 +216,8 @@ def test_series_stay_bounded_in_a_real_server(
             store.write([Batch("m1", n, (*samples, Sample("task", {"task": f"run-{n}"})))])
         return influx_server.ask("SHOW SERIES", store.server.address.database)
 
-    assert fill(range(1, 3)).count(b"\n") == 1 + 4
-    assert fill(range(3, 60)).count(b"\n") == 1 + 4
+    assert fill(range(1, 3)).count(b"\n") == 1 + 4 + 1
+    assert fill(range(3, 60)).count(b"\n") == 1 + 4 + 1
     assert store.read("verdict").num_rows == 59
     store.close()
 

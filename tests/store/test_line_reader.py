@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -51,7 +52,27 @@ def test_rows_of_one_moment_are_all_there() -> None:
     assert found == [Batch("m1", 17, (*twins, Sample("host", {})))]
 
 
-@pytest.mark.parametrize("line", [b"", b"host _row=1i 5", b"host,machine=m1 _row=1i", b"host,machine=m1 a=b 7"])
+STRANGE = [
+    b"gpu,machine=a,gpu=\xff _row=1i 1",
+    b"gpu,machine=a,gpu=3 _row=1i,x= 1",
+    b"gpu,machine=a,gpu=3 _row=1i,x=\xff 1",
+    b"gpu,gpu=3 _row=1i 1",
+    b"gpu,machine=a _row=1i 99999999999999999999",
+    b"gpu,machine=a _row=1i,x=%bi 2" % (b"9" * 5000),
+]
+
+
+@given(st.binary(max_size=60), st.integers(0, 60))
+def test_any_bytes_within_a_line(bytes_: bytes, at: int) -> None:
+    """Whatever stands within a line, it is read or refused by the one error."""
+    whole = b'gpu,machine=a\\ b,gpu=0 _row=1i,power_watts=1.5,name="a\\"b,c" 12345'
+    with suppress(StoreError):
+        batches_of([whole[:at] + bytes_ + whole[at:]])
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"host _row=1i 5", b"host,machine=m1 _row=1i", b"host,machine=m1 a=b 7", *STRANGE]
+)
 def test_no_line_of_ours(line: bytes) -> None:
     """A line that no agent writes is an error that shows it."""
     with pytest.raises(StoreError):

@@ -152,7 +152,9 @@ def test_writer_killed_before_it_settled(place: str, opened: Callable[..., Strea
     """Messages that were written and never settled come again, to the next writer, and are there once."""
     killed, store = opened(place, settle_seconds=0.4), Embedded(tmp_path / "a.db")
     assert killed.write(body(1, 2, 5)).good
-    Writer(killed, store, "w")._write(some := taken(killed, 2))
+    writer = Writer(killed, store, "w")
+    for portion in writer._portions(some := taken(killed, 2)):
+        writer._write(portion)
     assert [one.again for one in some] == [True, True]  # an agent's first post may always have been there
     killed.close()
     following = opened(place, settle_seconds=0.4)
@@ -318,6 +320,70 @@ def test_lines_that_nobody_can_read(place: str, opened: Callable[..., Stream], t
     writer = carry(stream, store)
     assert (writer.refused, writer.written, seen(store)) == (1, 3, [1, 2])
     store.close()
+
+
+POISON = {
+    "five bytes": b"hello",
+    "a piece that breaks off": pack([b"host,machine=m1 _row=1i 3"])[:-5],
+    "no UTF-8": pack([b"host,machine=m1 _row=1i 3", b"gpu,machine=m1,gpu=\xff _row=1i 1"]),
+    "a bomb": gzip.compress(bytes(40 << 20)),
+    "lines without end": pack([b"host,machine=m1 _row=1i 3"] * 60_000),
+    "a name that no column can have": pack([b"odd,machine=m1 _row=1i,time=4 5"]),
+    "columns without end": pack([b"odd,machine=m1 _row=1i,%b 6" % b",".join(b"c%d=1" % n for n in range(700))]),
+}
+
+
+@pytest.mark.parametrize("kind", ["embedded", "influx"])
+def test_poison(
+    kind: str, place: str, opened: Callable[..., Stream], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What no agent writes is passed over, counted and said once; what stands beside it is written."""
+    stream = opened(place)
+    server = servers.influxd(tmp_path) if kind == "influx" else None
+    if server:
+        server.start()
+    store = influx(f"{server.url}/lines", keep_days=36500) if server else Embedded(tmp_path / "a.db")
+    assert stream.write(body(1)).good
+
+    async def publish(poison: bytes) -> None:
+        await (await stream._connection.jetstream()).publish(stream.address.subject, poison)
+
+    for poison in POISON.values():
+        stream._connection.call(publish(poison))
+    assert stream.write(body(2)).good
+    writer = carry(stream, store)
+    assert seen(store) == [1, 2]
+    assert writer.unread == (5 if server else 7)
+    assert len([one for one in caplog.records if "passed over" in one.message]) == 1
+    store.close()
+    if server:
+        server.kill()
+
+
+def test_rights_as_documented(tmp_path: Path, opened: Callable[..., Stream]) -> None:
+    """With the rights of docs/security.md an agent publishes, and neither begins a stream nor takes from it."""
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rights = text[text.index("    authorization {") :].split("\n\n")[0].replace("…", "pw31")
+    (tmp_path / "rights.conf").write_text(rights)
+    server = servers.nats(tmp_path, "-c", str(tmp_path / "rights.conf"))
+    server.start()
+    tokens = {}
+    for user in ("agent", "writer"):
+        (tmp_path / user).write_text(f"{user}:pw31\n")
+        tokens[user] = str(tmp_path / user)
+    writer = opened(f"{server.url}/peerwatch", token_file=tokens["writer"])
+    assert writer.standing("w").waiting == 0
+    agent = opened(f"{server.url}/peerwatch", token_file=tokens["agent"])
+    assert agent.write(body(1, 2)).good
+    with pytest.raises(StoreError):
+        agent.take("w", 5, 0.5)
+    with pytest.raises(StoreError):
+        opened(f"{server.url}/other", token_file=tokens["agent"], timeout_seconds=0.5).kept()
+    store = Embedded(tmp_path / "a.db")
+    assert carry(writer, store).written == 2
+    assert seen(store) == [1, 2]
+    store.close()
+    server.kill()
 
 
 def test_who_is_let_in(tmp_path: Path, opened: Callable[..., Stream]) -> None:

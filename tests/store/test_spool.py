@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -284,6 +285,47 @@ def test_damage_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert len(waiting(one)) == 1
     assert (folder / FILE).with_suffix(".damaged").read_bytes().startswith(b"no database, ")
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    one.close()
+
+
+@pytest.mark.timeout(120)
+def test_wrong_bytes_stop_nothing(tmp_path: Path) -> None:
+    """Wrong bytes anywhere in the file cost at most the readings in it: none raises, none is worked on for ever."""
+    one = spool(tmp_path, resend_seconds=600.0)
+    for number in range(1, 21):
+        one.put([line(number)], number)
+    one.settle(one.take(1000), now=5)
+    one.close()
+    data, chance = (tmp_path / "spool" / FILE).read_bytes(), Random(5)
+    aside = 0
+    for case in range(80):
+        damaged = bytearray(data)
+        for _ in range(chance.choice((1, 4, 64, 500))):
+            damaged[chance.randrange(len(data))] = chance.randrange(256)
+        folder = tmp_path / str(case)
+        (folder / "spool").mkdir(parents=True)
+        (folder / "spool" / FILE).write_bytes(damaged)
+        one = spool(folder, resend_seconds=600.0)
+        one.put([line(31)], 10**18)
+        while taken := one.take(10**6):
+            one.settle(taken, now=10**18)
+        one.again("some time")
+        one.take_again(1000)
+        one.close()
+        aside += (folder / "spool" / FILE).with_suffix(".damaged").exists()
+    assert aside > 15
+
+
+def test_posts_that_were_sent_before_they_came(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Posts that count as sent before they came, by one wrong number, are not taken for sent: the file is set aside."""
+    one = spool(tmp_path)
+    one.put([line(3)], 7)
+    one._connection.execute("INSERT INTO sent VALUES (72057594037927937, 7)")
+    one.close()
+    one = spool(tmp_path)
+    one.put([new := line(4)], 8)
+    assert waiting(one) == [new]
+    assert len(caplog.records) == 1
     one.close()
 
 

@@ -34,6 +34,13 @@ def test_the_example_changes_nothing(tmp_path: Path) -> None:
     assert read_settings(aloud) == Settings()
 
 
+def test_state_is_for_the_group() -> None:
+    """All units share one folder, and none opens it to everybody: who can open a file there can lock it."""
+    for unit in UNITS:
+        lines = unit.read_text().splitlines()
+        assert {"StateDirectory=peerwatch", "StateDirectoryMode=0750", "UMask=0027"} <= set(lines), unit
+
+
 def names(table: dict[str, Any]) -> dict[str, Any]:
     """The keys of a table and of the tables in it."""
     return {key: names(value) if isinstance(value, dict) else None for key, value in table.items()}

@@ -1,0 +1,60 @@
+"""What children give up before they touch what others control: capabilities, and all ways to gain any."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable
+
+DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, CHECKPOINT_RESTORE = 2, 19, 21, 40
+"""Numbers of capabilities (include/uapi/linux/capability.h)."""
+_VERSION, _LAST = 0x20080522, 64
+_SYS_CAPGET, _SYS_CAPSET = 125, 126  # x86-64
+_CAPBSET_DROP, _NO_NEW_PRIVS, _AMBIENT = 24, 38, 47  # include/uapi/linux/prctl.h
+_AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def give_up(kept: Iterable[int] = (), handed_on: Iterable[int] = ()) -> None:
+    """Keep no capability but these, as far as they are there; programs that are executed get only what is handed on.
+
+    Raises OSError where the kernel refuses to take them away.
+    """
+    passed = _mask(handed_on) & _permitted()
+    left = (_mask(kept) | passed) & _permitted()
+    for number in range(_LAST):  # fails where there is no such number, or without the right: then nothing is gained
+        if not passed >> number & 1:
+            _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)
+    _libc.prctl(_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
+    _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check(_libc.syscall(_SYS_CAPSET, _header(), struct.pack("<6I", *_words(left, left, passed))))
+    for number in range(_LAST):
+        if passed >> number & 1:
+            _check(_libc.prctl(_AMBIENT, _AMBIENT_RAISE, number, 0, 0))
+
+
+def _mask(numbers: Iterable[int]) -> int:
+    return sum(1 << number for number in set(numbers))
+
+
+def _permitted() -> int:
+    sets = ctypes.create_string_buffer(24)
+    _check(_libc.syscall(_SYS_CAPGET, _header(), sets))
+    words = struct.unpack("<6I", sets.raw)
+    return int(words[1] | words[4] << 32)
+
+
+def _words(*masks: int) -> list[int]:
+    """Effective, permitted, inheritable: their low words, then their high words."""
+    return [mask & 0xFFFFFFFF for mask in masks] + [mask >> 32 for mask in masks]
+
+
+def _header() -> bytes:
+    return struct.pack("<Ii", _VERSION, 0)
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,83 @@
+"""`peerwatch config`: check a configuration, show what holds, begin one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.config import PLACE, ConfigError, Settings, judging, located, read_settings
+from cli.options import ConfigOption, JsonOption
+from cli.reference import keys, template
+from cli.terminal import say, say_json
+
+app = typer.Typer(help="Check, show or begin the configuration.", no_args_is_help=True)
+
+
+@app.callback()
+def options() -> None:
+    """Check, show or begin the configuration."""
+
+
+@app.command()
+def check(config: ConfigOption = None) -> None:
+    """Check a configuration and the files that it names. Exit code: 0 it can be used, 1 it cannot, and why."""
+    settings = read_settings(config)
+    judging(settings)
+    _check_tokens(settings)
+    place = config or PLACE
+    there = place.is_file()
+    name = str(place) if there else f"{place} is not there, so the defaults hold"
+    say(f"{name}: ok; store {located(None, config)[0]}, alerts to {', '.join(settings.alerts.sinks) or 'nobody'}")
+
+
+@app.command()
+def show(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show what holds: every key with its value, and which of them the configuration changes."""
+    now, usual = keys(read_settings(config)), keys()
+    if json:
+        say_json({table or "": {key.name: key.default for key in found} for table, found in now.items()})
+        return
+    for table, found in now.items():
+        if table:
+            say(f"\n[{table}]")
+        for key, default in zip(found, usual[table], strict=True):
+            say(f"{key.name} = {key.default}" + ("" if key.default == default.default else "  # changed"))
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write; - prints it.")] = PLACE,
+    overwrite: Annotated[bool, typer.Option(help="Replace the file that is there.")] = False,
+) -> None:
+    """Begin a configuration: every key as a comment, with its meaning and its default."""
+    if str(file) == "-":
+        say(template())
+        return
+    if file.exists() and not overwrite:
+        raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(template(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}; run as root, or name another file") from error
+    say(f"{file} is written; edit it, then: peerwatch config check --config {file}")
+
+
+def _check_tokens(settings: Settings) -> None:
+    """Raises ConfigError for a file that is named and cannot be read."""
+    webhook = settings.alerts.webhook
+    named = {
+        "influxdb.token_file": settings.influxdb.token_file,
+        "influxdb.ca_file": settings.influxdb.ca_file,
+        "nats.token_file": settings.nats.token_file,
+        "nats.ca_file": settings.nats.ca_file,
+        "alerts.webhook.url_file": webhook.url_file,
+        "alerts.webhook.token_file": webhook.token_file,
+        "alerts.webhook.ca_file": webhook.ca_file,
+    }
+    for key, file in named.items():
+        if file and not (os.path.isfile(file) and os.access(file, os.R_OK)):
+            raise ConfigError(f"{key} names {file}, which is not there or may not be read by this user")

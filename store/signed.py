@@ -1,0 +1,164 @@
+"""A store in which what makes or orders something counts only with the right signature: verdicts and orders.
+
+Whoever may write readings may write any row. Verdicts are taken up by the next detector and reach the command that
+drains a machine; orders clear incidents and put machines into maintenance. So the detector and the commands of people
+sign such rows with a key that agents do not have, and the detector passes over all others.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from store.catalogue import METRICS
+from store.columns import fitted, key_columns, type_of
+from store.contract import LATEST, Store, StoreError
+from store.sample import Batch, Sample, Value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+SIGNATURE = "signature"
+SOURCES = frozenset({"operator", "detector"})
+"""Whose events are signed."""
+_LEAST = 32
+_UNKEPT = (None, "", float("inf"), float("-inf"))
+_SIGNED = {
+    table: tuple(
+        sorted({*key_columns(table)[2:], *(m.name for m in METRICS.values() if m.table == table)} - {SIGNATURE})
+    )
+    for table in ("verdict", "event")
+}
+"""The columns that a signature covers, beside table, time and machine."""
+
+
+class Signed:
+    """A store behind which rows are signed as they are written, and passed over when they are read unsigned."""
+
+    def __init__(self, store: Store, key: bytes) -> None:
+        self.store, self._key = store, key
+        self.refused = 0
+        """Rows passed over."""
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep these batches, verdicts and orders among them with a signature."""
+        self.store.write(
+            [replace(batch, samples=tuple(self._sign(batch, one) for one in batch.samples)) for batch in batches]
+        )
+
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
+        """Rows with after < time <= until but those whose signature is wrong; the contract has the details."""
+        if table not in _SIGNED:
+            return self.store.read(table, after, until, columns)
+        wanted = None if columns is None else {*key_columns(table), *columns}
+        found = self.store.read(table, after, until, None if columns is None else {*_SIGNED[table], SIGNATURE})
+        found = self._trusted(table, found)
+        return found.select([name for name in found.column_names if wanted is None or name in wanted])
+
+    def span(self, after: int = 0) -> tuple[int, int] | None:
+        """Times of the oldest and the newest row later than `after`, of any row."""
+        return self.store.span(after)
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that are there."""
+        return self.store.tables()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.store.close()
+
+    def _sign(self, batch: Batch, sample: Sample) -> Sample:
+        if not _needs(sample.table, sample.values):
+            return sample
+        time = batch.time if sample.time is None else sample.time
+        signature = self._signature(sample.table, time, batch.machine, sample.values)
+        return replace(sample, values={**sample.values, SIGNATURE: signature})
+
+    def _trusted(self, table: str, found: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        suspects = self._suspects(table, found)
+        if not suspects:
+            return found
+        rows = found.take(suspects).to_pylist()
+        bad = {at for at, row in zip(suspects, rows, strict=True) if not self._is_right(table, row)}
+        if not bad:
+            return found
+        if not self.refused:
+            log.warning(
+                "%d rows of table %s are passed over, as others will be: they do not bear this detector's signature",
+                len(bad),
+                table,
+            )
+        self.refused += len(bad)
+        return found.filter(pa.array([at not in bad for at in range(found.num_rows)], pa.bool_()))
+
+    def _suspects(self, table: str, found: pa.Table) -> list[int]:
+        """Places of the rows that need a signature."""
+        if table == "verdict":
+            return list(range(found.num_rows))
+        if "source" not in found.column_names:
+            return []
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        ours = pc.is_in(found.column("source"), pa.array(sorted(SOURCES), pa.string()))
+        places: list[int] = pc.indices_nonzero(ours).to_pylist()
+        return places
+
+    def _is_right(self, table: str, row: Mapping[str, Any]) -> bool:
+        expected = self._signature(table, row["time"], row["machine"], row)
+        return hmac.compare_digest(expected.encode(), str(row.get(SIGNATURE) or "").encode())
+
+    def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
+        """HMAC-SHA256 of all that the row says, as any store gives it back: some keep no infinity and no empty text."""
+        said = {}
+        for name in _SIGNED[table]:
+            value = fitted(table, name, type_of(table, name) or "string", values.get(name))
+            if value not in _UNKEPT:
+                said[name] = value
+        return hmac.new(self._key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
+
+
+def _needs(table: str, values: Mapping[str, Value]) -> bool:
+    return table == "verdict" or (table == "event" and values.get("source") in SOURCES)
+
+
+def _begin(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with suppress(FileExistsError):  # another was quicker
+        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w") as out:
+            out.write(secrets.token_hex(_LEAST) + "\n")
+            if os.geteuid() == 0:  # the detector, whose folder this is, must read it too
+                owner = file.parent.stat()
+                os.fchown(handle, owner.st_uid, owner.st_gid)
+
+
+def key_of(file: Path, create: bool = False) -> bytes:
+    """The key in this file, begun with `create` where there is none. Raises StoreError."""
+    try:
+        if create and not file.exists():
+            _begin(file)
+        with file.open("rb") as given:
+            key = given.read(4096).strip()
+    except OSError as error:
+        raise StoreError(
+            f"the signing key {file} cannot be read: {error.strerror}; give orders as root on the detector's machine, "
+            "or name a copy of its key as signing_key_file"
+        ) from error
+    if len(key) < _LEAST:
+        raise StoreError(
+            f"{file} is no signing key: it holds less than {_LEAST} bytes; remove it and restart the detector"
+        )
+    return key
