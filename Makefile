@@ -105,7 +105,7 @@ bench: servers ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
 
 soak: servers ## ten minutes of a hundred agents and their server under random kills
-	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 -k soak tests/store/test_soak.py $(ARGS)
+	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 -k soak tests/store/bench/test_soak.py $(ARGS)
 
 format: tools ## bring Python and C into form
 	@export PATH="$(VENV)/bin:$$PATH"

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import msgspec
 
-from agent import loop
 from agent.config import AgentConfig
-from agent.ending import end_by_signals
-from store.contract import StoreError
-from store.embedded import Embedded
-from store.influx_config import InfluxConfig
-from store.nats_config import NatsConfig, is_stream
-from store.orders import open_orders
-from store.places import open_sink
+from agent.sampling import loop
+from agent.system.shutdown import end_by_signals
+from store.influx.config import InfluxConfig
+from store.nats.config import NatsConfig, is_stream
+from store.open import open_sink
+from store.schema.contract import StoreError
+from store.sqlite.embedded import Embedded
+from store.zoom_requests import open_orders
 
 log = logging.getLogger("agent")
 
 
-class Told(msgspec.Struct, frozen=True):
+class AgentSettings(msgspec.Struct, frozen=True):
     """All that an agent is told."""
 
     store: str
@@ -34,7 +34,7 @@ class Told(msgspec.Struct, frozen=True):
     nats: NatsConfig
 
 
-def run(told: Told) -> None:
+def run(told: AgentSettings) -> None:
     """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
     sink = open_sink(told.store, told.influxdb, told.nats)
     # What is on a stream cannot be asked for.
@@ -60,7 +60,7 @@ def main() -> int:
     """Exit code 0, or 1 with one line on standard error."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
-        run(msgspec.json.decode(Path(sys.argv[-1]).read_bytes(), type=Told))
+        run(msgspec.json.decode(Path(sys.argv[-1]).read_bytes(), type=AgentSettings))
     except (OSError, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         sys.stderr.write(f"peerwatch: {lines[0]}\n")

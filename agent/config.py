@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from store.settings import refuse_outside
+from store.config_checks import refuse_outside
 
 USUAL = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup", "stacks")
 SOURCES = (*USUAL, "ras")

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from agent.attachments import Attachments
 from agent.config import AgentConfig
-from agent.gpu_use import GpuUse
-from agent.left_out import LeftOut
-from agent.pool import Pool
-from agent.processes import Processes
-from agent.shares import Shares
-from agent.training import Training
+from agent.probes.attachments import Attachments
+from agent.probes.shares import ProxyShares
+from agent.probes.slot_pool import Pool
+from agent.probes.training_processes import TrainingProcesses
+from agent.process.gpu_use import GpuUse
+from agent.process.procfs import Processes
+from agent.system.left_out import LeftOut
 from bpf.loader import Kernel
-from store.sample import Sample
+from store.schema.sample import Sample
 
 
 class Source(Protocol):
@@ -29,7 +29,7 @@ class Source(Protocol):
         """Let go of what it holds."""
 
 
-class NothingThereError(Exception):
+class SourceUnavailableError(Exception):
     """This machine has nothing for the source to read, or the source cannot be had here; the message says why."""
 
 
@@ -44,22 +44,22 @@ class Context:
     proc: Path = Path("/proc")
     processes: Processes = field(default_factory=Processes)
     left_out: LeftOut = field(default_factory=LeftOut)
-    training: Training = field(init=False)
-    shares: Shares | None = field(init=False)
+    training: TrainingProcesses = field(init=False)
+    shares: ProxyShares | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Training processes are those that the probes have met and that have a GPU open."""
         maps = self.kernel.maps if self.kernel else None
-        shares, pool = Shares(maps) if maps else None, None
+        shares, pool = ProxyShares(maps) if maps else None, None
         if maps and shares:
             free = maps["free_processes"]
             pool = Pool(maps["processes"], maps["process_of"], free, shares.processes, shares.of_process)
         use = GpuUse(Path(self.config.root), self.processes) if self.config.require_gpu else None
         object.__setattr__(self, "shares", shares)
-        object.__setattr__(self, "training", Training(self.processes, pool, use))
+        object.__setattr__(self, "training", TrainingProcesses(self.processes, pool, use))
 
     def probes(self) -> tuple[Kernel, Attachments]:
         """The probes. Raises NothingThereError where there are none."""
         if self.kernel is None or self.attachments is None:
-            raise NothingThereError(self.no_probes or "probes are switched off")
+            raise SourceUnavailableError(self.no_probes or "probes are switched off")
         return self.kernel, self.attachments

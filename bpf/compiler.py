@@ -18,8 +18,8 @@ from bpf.btf import VMLINUX, definitions
 from bpf.maps import described
 from bpf.program import numbered
 
-FOLDER = Path(__file__).parent
-SHARED = "thread.bpf.h"
+FOLDER = Path(__file__).parent / "programs"
+SHARED = "common.bpf.h"
 
 
 def source_text(stems: list[str]) -> bytes:

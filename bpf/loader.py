@@ -19,13 +19,13 @@ import numpy as np
 from bpf.maps import Map, create, dtype_of_event, dtype_of_leaf
 from bpf.program import PROBE, TRACEPOINT
 from bpf.program import load as load_program
-from bpf.ring import Ring
+from bpf.ringbuf import Ring
 from bpf.tracepoint import PREFIX
 
 COMPILE_TIMEOUT_S = 60.0
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "programs"
 
 
 class BpfError(OSError):
@@ -101,7 +101,7 @@ def load(stems: Sequence[str], keeper: Keeper | None = None) -> Kernel:
 def _key(request: dict[str, Any]) -> str:
     """Another text, compiler of ours or kernel is another image."""
     digest = hashlib.blake2b(json.dumps([request, os.uname().release, os.uname().version]).encode())
-    for path in sorted(path for path in FOLDER.rglob("*") if path.suffix in (".c", ".h", ".py")):
+    for path in sorted(path for path in Path(__file__).parent.rglob("*") if path.suffix in (".c", ".h", ".py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from agent.config import AgentConfig
-from detector.alerts import AlertsConfig
+from detector.alerts.registry import AlertsConfig
 from detector.config import Config as DetectorConfig
-from store.contract import Store, StoreError
-from store.influx_config import InfluxConfig, is_address
-from store.nats_config import NatsConfig, WriterConfig
-from store.places import open_store
+from store.influx.config import InfluxConfig, is_address
+from store.nats.config import NatsConfig, WriterConfig
+from store.open import open_store
+from store.schema.contract import Store, StoreError
 from store.signed import Signed, key_of
 
 PLACE = Path("/etc/peerwatch/peerwatch.toml")

@@ -9,29 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import (
-    agent,
-    alerts,
-    calibrate,
-    configuration,
-    copy,
-    dataset,
-    demo,
-    detector,
-    doctor,
-    evaluate,
-    explanation,
-    export,
-    orders,
-    replay,
-    report,
-    simulate,
-    status,
-    tasks,
-    train,
-    up,
-    writer,
-)
+from cli.commands.data import copy, export, import_dataset, replay, simulate
+from cli.commands.evaluation import calibrate, evaluate, train
+from cli.commands.fleet import doctor, report, show, status, tasks
+from cli.commands.operator import alerts, configuration, orders
+from cli.commands.service import agent, demo, detector, up, writer
 from cli.config import PLACE
 from cli.options import ORDER
 from cli.terminal import guard, hang_up, say
@@ -103,7 +85,7 @@ def options(
 
 app.command()(demo.demo)
 app.command()(status.status)
-app.command()(explanation.show)
+app.command()(show.show)
 app.command()(tasks.tasks)
 app.command()(doctor.doctor)
 app.command()(orders.ack)
@@ -114,7 +96,7 @@ app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.command()(evaluate.evaluate)
 app.command()(calibrate.calibrate)
-app.command("import")(dataset.dataset)
+app.command("import")(import_dataset.dataset)
 app.command()(train.train)
 app.command()(export.export)
 app.command()(copy.copy)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SECOND = 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class Config:

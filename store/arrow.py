@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.columns import Type, key_columns, type_of
-from store.contract import LATEST, StoreError
+from store.schema.columns import Type, key_columns, type_of
+from store.schema.contract import StoreError
+from store.schema.time import LATEST
 
 TYPES: dict[Type, pa.DataType] = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string()}
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from store.columns import key_columns
-from store.contract import LATEST, StoreError
-from store.sample import Batch
-from store.schema import KEY, VERSION, refuse_other
+from store.schema.columns import key_columns
+from store.schema.contract import StoreError
+from store.schema.sample import Batch
+from store.schema.time import LATEST
+from store.schema.version import KEY, VERSION, refuse_other
 
 if TYPE_CHECKING:
     import pyarrow as pa

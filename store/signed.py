@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from store.catalogue import METRICS
-from store.columns import fitted, key_columns, type_of
-from store.contract import LATEST, Store, StoreError
-from store.sample import Batch, Sample, Value
+from store.schema.catalogue import METRICS
+from store.schema.columns import fitted, key_columns, type_of
+from store.schema.contract import Store, StoreError
+from store.schema.sample import Batch, Sample, Value
+from store.schema.time import LATEST
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from agent.kept import Kept
+from agent.system.disk_cache import Kept
 from bpf.loader import BpfError, load
-from emulator.build import Libraries, build
+from emulator.libraries.build import Libraries, build
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,9 +9,9 @@ import numpy as np
 
 from agent.config import CUDA_CALLS
 from agent.context import Context
-from agent.processes import Process
+from agent.process.procfs import Process
 from bpf.maps import Map
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _GROUP_OF = {
     "launches_total": ("launches", "launches"),

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from agent.context import Context
-from agent.events import Event, Repeats, samples
-from agent.gpu_facts import NVML_EVENTS, XID, GpuFacts
-from agent.gpu_names import GpuNames
-from agent.nvml_fields import SLOW_COLUMNS
-from agent.nvml_watch import Watch
-from agent.training import Training
-from agent.xid import NVLINK, Xids
-from store.sample import Sample, Value
+from agent.kernel_log.xid import NVLINK, Xids
+from agent.nvml.conditions import NVML_EVENTS, XID, GpuConditions
+from agent.nvml.fields import SLOW_COLUMNS
+from agent.nvml.gpu_identity import GpuNames
+from agent.nvml.watchdog import Watch
+from agent.probes.training_processes import TrainingProcesses
+from agent.system.events import Event, Repeats, samples
+from store.schema.sample import Sample, Value
 
 IDENTITY = ("uuid", "serial", "pci_address")
 _SLOW_NS = 10_000_000_000
@@ -31,9 +31,9 @@ class Gpu:
     What changes slowly is read every 10 s and repeated in between.
     """
 
-    def __init__(self, watch: Watch, training: Training) -> None:
+    def __init__(self, watch: Watch, training: TrainingProcesses) -> None:
         self._watch, self._training = watch, training
-        self._names, self._facts = GpuNames(), GpuFacts()
+        self._names, self._facts = GpuNames(), GpuConditions()
         self._xids, self._repeats = Xids(), Repeats()
         self._slow: dict[str, dict[str, Value]] = {}
         self._read_slow: int | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from agent.context import Context
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _FILE_BYTES = 1 << 16
 _OF_DISKS = {"disk_read_bytes_total": "read_bytes", "disk_write_bytes_total": "write_bytes"}

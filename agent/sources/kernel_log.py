@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent.bus import Bus
-from agent.context import Context, NothingThereError
-from agent.events import Event, Repeats, samples
-from agent.kernel_lines import Fact, read
-from agent.kmsg import Log, Record
-from agent.training import Trainee, Training
-from agent.xid import Xids
-from store.sample import Sample
+from agent.context import Context, SourceUnavailableError
+from agent.kernel_log.kmsg import Log, Record
+from agent.kernel_log.patterns import Fact, read
+from agent.kernel_log.xid import Xids
+from agent.probes.training_processes import TrainingProcess, TrainingProcesses
+from agent.system.events import Event, Repeats, samples
+from agent.system.pci import Bus
+from store.schema.sample import Sample
 
 LIMIT = 300
 FLAP_NS = 300_000_000_000
@@ -30,7 +30,7 @@ _FRAGMENTS = 4096
 class KernelLog:
     """Reads what is new; repeats of an event within a minute are one event with their number."""
 
-    def __init__(self, log: Log, bus: Bus, training: Training) -> None:
+    def __init__(self, log: Log, bus: Bus, training: TrainingProcesses) -> None:
         self._log, self._bus, self._training = log, bus, training
         self._xids, self._repeats = Xids(), Repeats()
         self._downs: dict[str, deque[int]] = {}  # by device, the times of its last two link losses
@@ -63,7 +63,7 @@ class KernelLog:
         self._begun = text if record.continues else ""
         return text
 
-    def _events(self, now: int, text: str, living: Mapping[int, Trainee]) -> list[Event]:
+    def _events(self, now: int, text: str, living: Mapping[int, TrainingProcess]) -> list[Event]:
         fact = read(self._spelled_out(text))
         if fact is None:
             return []
@@ -87,7 +87,7 @@ class KernelLog:
             text, self._lost_gpu = f"{self._lost_gpu} {text[6:]}", ""
         return text
 
-    def _device(self, now: int, fact: Fact, living: Mapping[int, Trainee]) -> str:
+    def _device(self, now: int, fact: Fact, living: Mapping[int, TrainingProcess]) -> str:
         if fact.kind == "pci":
             return self._bus.device(fact.place, now)
         if fact.kind == "net":
@@ -119,9 +119,11 @@ def open_source(context: Context) -> KernelLog:
     try:
         log = Log(path)
     except FileNotFoundError:
-        raise NothingThereError(f"there is no {path}: in a container, mount the machine's and set agent.root") from None
+        raise SourceUnavailableError(
+            f"there is no {path}: in a container, mount the machine's and set agent.root"
+        ) from None
     except PermissionError:
-        raise NothingThereError(
+        raise SourceUnavailableError(
             f"{path} may not be read: run as root or with CAP_SYSLOG (kernel.dmesg_restrict is 1)"
         ) from None
     return KernelLog(log, Bus(root), context.training)

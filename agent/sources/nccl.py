@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from agent.baseline import MEMORY, Baseline, Continuation
-from agent.communicator_row import of_process, of_transfers, operation_of
-from agent.communicators import Communicator, Communicators
 from agent.context import Context
-from agent.continued import continued
-from agent.hot_path import Calls, HotPath
-from agent.inspector import Inspector
-from agent.pool import Pool
-from agent.processes import Process
-from agent.rhythm import Rhythm
-from agent.training import Trainee
+from agent.nccl.communicators import Communicator, Communicators
+from agent.nccl.count_continuation import continued
+from agent.nccl.inspector import Inspector
+from agent.nccl.iteration import IterationDetector
+from agent.nccl.operation_count import MEMORY, CountOrigin, CountTracker
+from agent.nccl.probe_throttle import Calls, ProbeThrottle
+from agent.nccl.row import of_process, of_transfers, operation_of
+from agent.probes.slot_pool import Pool
+from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Process
 from bpf.loader import Kernel
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _TRIES = 5
 LISTEN_EVERY = 2
@@ -35,11 +35,11 @@ class Followed:
     process: Process
     gpu: str
     slot: int
-    baseline: Baseline = field(default_factory=Baseline)
+    baseline: CountOrigin = field(default_factory=CountOrigin)
     queries: int = 0
     blocked: int = 0
     """For how long it has held up the host, as last told; ns."""
-    count: Continuation = field(default_factory=Continuation)
+    count: CountTracker = field(default_factory=CountTracker)
     by_memory: bool = False
     """Its calls went uncounted at some time."""
 
@@ -47,14 +47,14 @@ class Followed:
 class Nccl:
     """One row a communicator."""
 
-    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, hot_path: HotPath) -> None:
+    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, hot_path: ProbeThrottle) -> None:
         maps, shares = kernel.maps, context.shares
         assert shares is not None  # where there is a kernel side there are shares
         self._training = context.training
         self._inspector, self._hot_path = inspector, hot_path
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
-        self._logs, self._rhythms = maps["logs"], dict[Process, Rhythm]()
+        self._logs, self._rhythms = maps["logs"], dict[Process, IterationDetector]()
         self._slots = maps["slots"]
         self._pool = Pool(self._slots, maps["slot_of"], maps["free_slots"], shares.slots)
         self._shares, self._left_out = shares, context.left_out
@@ -90,7 +90,8 @@ class Nccl:
                     self._shares.slots_of.add(place)
             else:
                 values = self._values(index, entry, trainee, clock)
-                values["iteration_seconds"] = self._rhythms.setdefault(trainee.process, Rhythm()).seconds(clock)
+                rhythm = self._rhythms.setdefault(trainee.process, IterationDetector())
+                values["iteration_seconds"] = rhythm.seconds(clock)
                 values |= of_process(processes.get(pid))
                 samples.append(Sample("nccl", self._by_memory(index, entry, values, clock)))
         for pid, held in left.items():
@@ -106,7 +107,7 @@ class Nccl:
         """Let go of the processes."""
         self._inspector.close()
 
-    def _listen(self, places: Any, rows: Any, living: Mapping[int, Trainee], clock: int) -> None:
+    def _listen(self, places: Any, rows: Any, living: Mapping[int, TrainingProcess], clock: int) -> None:
         """Take in which operations the processes have asked for."""
         # Across a time in which calls went uncounted there is no rhythm.
         known = {one.process for one in living.values() if not self._hot_path.quiet(one.process)}
@@ -117,11 +118,11 @@ class Nccl:
             trainee = living.get(int(rows[place]["tgid"]))
             if trainee is None or trainee.process not in known or logs[place]["tgid"] != trainee.process.pid:
                 continue
-            rhythm = self._rhythms.setdefault(trainee.process, Rhythm())
-            if rhythm.hurried or (place + self._turn) % LISTEN_EVERY == 0:
+            rhythm = self._rhythms.setdefault(trainee.process, IterationDetector())
+            if rhythm.log_nearly_full or (place + self._turn) % LISTEN_EVERY == 0:
                 rhythm.feed(int(logs[place]["count"]), logs[place]["entries"], clock)
 
-    def _values(self, index: int, entry: Any, trainee: Trainee, clock: int) -> dict[str, Value]:
+    def _values(self, index: int, entry: Any, trainee: TrainingProcess, clock: int) -> dict[str, Value]:
         pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])
         followed = self._follow(index, trainee)
         known = self._identify(trainee, comm)
@@ -175,7 +176,7 @@ class Nccl:
         if quiet and not followed.by_memory:
             followed.by_memory = True
             if not followed.count.in_step:  # calls went uncounted from its birth on, but the library counted them
-                followed.count = Continuation(in_step=True)
+                followed.count = CountTracker(in_step=True)
         if not followed.by_memory:
             return values
         own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
@@ -203,7 +204,7 @@ class Nccl:
             told[followed.process.pid] = told.get(followed.process.pid, 0) + max(followed.count.total, 0)
         self._training.uncounted = told
 
-    def _follow(self, index: int, trainee: Trainee) -> Followed:
+    def _follow(self, index: int, trainee: TrainingProcess) -> Followed:
         """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
         followed = self._followed.get(index)
         if followed is None or followed.gpu != trainee.gpu:  # the driver may tell its GPU after the first call
@@ -214,7 +215,7 @@ class Nccl:
             self._followed[index] = followed
         return followed
 
-    def _identify(self, trainee: Trainee, comm: int) -> Communicator:
+    def _identify(self, trainee: TrainingProcess, comm: int) -> Communicator:
         pid = trainee.process.pid
         known = self._communicators.look_up(pid, comm, self._inspector.pointer)
         told = self._inspector.identify(trainee.process, comm)
@@ -254,5 +255,5 @@ def open_source(context: Context) -> Nccl:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     kernel, attachments = context.probes()
     config = context.config
-    hot_path = HotPath(attachments, config.nccl_probes, config.nccl_calls_per_second)
+    hot_path = ProbeThrottle(attachments, config.nccl_probes, config.nccl_calls_per_second)
     return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), hot_path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.attachments import Attachments
 from agent.context import Context
-from agent.left_out import LeftOut
-from agent.library import Library
-from store.sample import Sample
+from agent.probes.attachments import Attachments
+from agent.probes.library import Library
+from agent.system.left_out import LeftOut
+from store.schema.sample import Sample
 
 _REPEAT_NS = 60_000_000_000
 """A state that does not change is told once a minute, so that a reader need not go back far."""

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Mapping
 
-from agent.collectors import Collector, Collectors
 from agent.context import Context
-from agent.returns import Returns
-from agent.training import Trainee
-from store.sample import Sample, Value
+from agent.probes.training_processes import TrainingProcess
+from agent.probes.uretprobe_policy import UretprobePolicy
+from agent.python_gc.gc_probes import GcProbe, GcProbes
+from store.schema.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 """A state that does not change is told once a minute, so that a reader need not go back far."""
@@ -20,7 +20,7 @@ _SHOWN = {"on": "on", "read": "on", "resting": "blocked", "blocked": "blocked"}
 class Python:
     """One row a GPU: the pauses of its processes are added up; and one for each interpreter, on change."""
 
-    def __init__(self, context: Context, collectors: Collectors) -> None:
+    def __init__(self, context: Context, collectors: GcProbes) -> None:
         self._training, self.watched = context.training, collectors
         self._told: dict[str, tuple[Value, ...]] = {}
         self._told_at = 0
@@ -35,7 +35,7 @@ class Python:
         """Take the probes off."""
         self.watched.close()
 
-    def _pauses(self, living: Mapping[int, Trainee]) -> list[Sample]:
+    def _pauses(self, living: Mapping[int, TrainingProcess]) -> list[Sample]:
         rows: dict[str, dict[str, Value]] = {}
         resting = set()
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -52,7 +52,7 @@ class Python:
         # A sum that goes on without one of its parts would look as if the counting had begun anew.
         return [Sample("cuda", row) for gpu, row in rows.items() if gpu not in resting]
 
-    def _seconds(self, collector: Collector, clock: int) -> dict[str, float]:
+    def _seconds(self, collector: GcProbe, clock: int) -> dict[str, float]:
         if not collector.plan.timed:
             return {}
         entry = self.watched.entry(collector)
@@ -84,5 +84,5 @@ class Python:
 def open_source(context: Context) -> Python:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     kernel, _ = context.probes()
-    returns = Returns(context.config.return_probes, os.uname().release, context.proc)
-    return Python(context, Collectors(kernel, context.processes, returns))
+    returns = UretprobePolicy(context.config.return_probes, os.uname().release, context.proc)
+    return Python(context, GcProbes(kernel, context.processes, returns))

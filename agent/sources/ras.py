@@ -11,10 +11,10 @@ from dataclasses import astuple
 from typing import Any
 
 from agent.context import Context
-from agent.errand import Errand
-from agent.pace import Paces
-from agent.processes import Processes
-from store.sample import Sample
+from agent.nccl.stall import StallDetectors
+from agent.process.procfs import Processes
+from agent.system.child_process import ChildTask
+from store.schema.sample import Sample
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Where launchers say which rank of the task a process is."""
@@ -25,9 +25,9 @@ _REST_S = 60.0
 class Ras:
     """A row a communicator, or one that says why there is none."""
 
-    def __init__(self, paces: Paces, processes: Processes, least_s: float) -> None:
+    def __init__(self, paces: StallDetectors, processes: Processes, least_s: float) -> None:
         self._paces, self._processes, self._least_s = paces, processes, least_s
-        self._errand = Errand("agent.ras_child", 30.0)
+        self._errand = ChildTask("agent.nccl.ras_worker", 30.0)
         self._rested, self._told = float("-inf"), False
 
     def read(self, now: int) -> list[Sample]:
@@ -67,5 +67,5 @@ def is_first(environment: Mapping[str, str]) -> bool:
 def open_source(context: Context) -> Ras:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     kernel, _ = context.probes()
-    paces = Paces(context.training, kernel.maps["processes"], kernel.maps["logs"])
+    paces = StallDetectors(context.training, kernel.maps["processes"], kernel.maps["logs"])
     return Ras(paces, context.processes, context.config.ras_after_seconds)

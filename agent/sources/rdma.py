@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.context import Context
-from agent.ethtool import Ethtool
-from agent.port_columns import column_of
-from agent.port_files import SECOND, PortFiles, PortGoneError
-from agent.port_link import Link
-from agent.port_statistics import Statistics
-from agent.ports import Place, find, interfaces, text_of
-from store.sample import Sample
+from agent.rdma.counter_names import column_of
+from agent.rdma.discovery import Place, find, interfaces, text_of
+from agent.rdma.ethtool import Ethtool
+from agent.rdma.ethtool_counters import Statistics
+from agent.rdma.link_state import Link
+from agent.rdma.sysfs_counters import SECOND, PortFiles, PortGoneError
+from store.schema.sample import Sample
 
 log = logging.getLogger(__name__)
 

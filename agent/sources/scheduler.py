@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.context import Context, NothingThereError
-from agent.crew import Crew
-from agent.sockets import Sockets
-from agent.training import Training
+from agent.context import Context, SourceUnavailableError
+from agent.probes.training_processes import TrainingProcesses
+from agent.probes.watched_processes import WatchedProcesses
+from agent.process.tcp_sockets import Sockets
 from bpf.loader import Kernel
 from bpf.tracepoint import PREFIX, attach
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 _U64 = (1 << 64) - 1
@@ -63,14 +63,14 @@ def disk_ns(waits: Sequence[int], clock: int, longest: int) -> int:
 class Scheduler:
     """One row a GPU: its processes, and those that they started, are added up in the kernel."""
 
-    def __init__(self, kernel: Kernel, training: Training, proc: Path) -> None:
+    def __init__(self, kernel: Kernel, training: TrainingProcesses, proc: Path) -> None:
         self._links, self._blocked = attach_all(kernel)
         if not self._links:
-            raise NothingThereError("; ".join(f"{name}: {why}" for name, why in self._blocked.items()))
+            raise SourceUnavailableError("; ".join(f"{name}: {why}" for name, why in self._blocked.items()))
         self._began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self._waits, self._training, self._layout = kernel.maps["waits"], training, kernel.layout
         self._rings = kernel.rings
-        self._crew = Crew(kernel.maps["watched"], kernel.maps["sieve"], self._waits.capacity, proc)
+        self._crew = WatchedProcesses(kernel.maps["watched"], kernel.maps["sieve"], self._waits.capacity, proc)
         self._sockets = Sockets(proc)
         self._disk: dict[str, int] = {}
         self._told = 0

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from agent.context import Context
-from agent.errand import Errand
-from agent.pace import Pace, Paces
-from agent.spy import spy_path
-from agent.training import Trainee
-from store.sample import Sample
+from agent.nccl.stall import StallDetector, StallDetectors
+from agent.probes.training_processes import TrainingProcess
+from agent.stacks.py_spy import spy_path
+from agent.system.child_process import ChildTask
+from store.schema.sample import Sample
 
 _AT_ONCE = 64
 
@@ -21,10 +21,10 @@ _AT_ONCE = 64
 class Stacks:
     """A row a process and standstill. A hang is everybody's: each machine takes its own ranks' stacks, unasked."""
 
-    def __init__(self, paces: Paces, least_s: float) -> None:
+    def __init__(self, paces: StallDetectors, least_s: float) -> None:
         self._paces, self._least_s = paces, least_s
-        self._asked: dict[int, tuple[Trainee, float]] = {}
-        self._errand = Errand("agent.stack_child")
+        self._asked: dict[int, tuple[TrainingProcess, float]] = {}
+        self._errand = ChildTask("agent.stacks.worker")
         self.nothing = "" if os.access(spy_path(), os.X_OK) else "without py-spy, only what the kernel tells of threads"
 
     def read(self, now: int) -> list[Sample]:
@@ -44,7 +44,7 @@ class Stacks:
         """End the child."""
         self._errand.close()
 
-    def _take(self, wanted: list[tuple[Trainee, Pace]]) -> None:
+    def _take(self, wanted: list[tuple[TrainingProcess, StallDetector]]) -> None:
         if not wanted:
             return
         for trainee, pace in wanted:
@@ -61,5 +61,5 @@ class Stacks:
 def open_source(context: Context) -> Stacks:
     """The source, ready to read. Raises NothingThereError where probes cannot be had."""
     kernel, _ = context.probes()
-    paces = Paces(context.training, kernel.maps["processes"], kernel.maps["logs"])
+    paces = StallDetectors(context.training, kernel.maps["processes"], kernel.maps["logs"])
     return Stacks(paces, context.config.stacks_after_seconds)

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from agent.attachments import Attachments
 from agent.context import Context
-from agent.processes import Process
-from agent.training import Trainee
+from agent.probes.attachments import Attachments
+from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Process
 from bpf.maps import Map
-from store.sample import Sample, Value
+from store.schema.sample import Sample, Value
 
 _REPEAT_NS = 60_000_000_000
 _HEAVY = 1e6
@@ -41,7 +41,7 @@ _MARKS = {
     "communicator_made_seconds": "born_ns",
     "first_operation_seconds": "operation_ns",
 }
-"""Column: the field of the kernel's entry (bpf/thread.bpf.h, struct process)."""
+"""Column: the field of the kernel's entry (bpf/programs/common.bpf.h, struct process)."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Startup:
             self._looks = self._attachments.looks
             self._notice(boot, living)
         self._follow(boot, {pid for pid, entry in entries.items() if entry["operation_ns"]})
-        youngest: dict[str, tuple[Trainee, Any]] = {}
+        youngest: dict[str, tuple[TrainingProcess, Any]] = {}
         for trainee in sorted(living.values(), key=lambda trainee: trainee.process.start):
             entry = entries.get(trainee.process.pid)
             if entry is not None:
@@ -115,7 +115,7 @@ class Startup:
     def close(self) -> None:
         """The maps are the loader's."""
 
-    def _notice(self, boot: int, living: Mapping[int, Trainee]) -> None:
+    def _notice(self, boot: int, living: Mapping[int, TrainingProcess]) -> None:
         """When each library is first seen in each process."""
         seen = self._attachments.mapped(("cudart", "nccl"))
         for word, processes in seen.items():
@@ -147,7 +147,7 @@ class Startup:
     def _witnessed(self, process: Process) -> bool:
         return process.start * _TICK_NS >= self._opened - _TICK_NS
 
-    def _row(self, offset: int, trainee: Trainee, entry: Any) -> dict[str, Value]:
+    def _row(self, offset: int, trainee: TrainingProcess, entry: Any) -> dict[str, Value]:
         process = trainee.process
         start = process.start * _TICK_NS
         started = (start + offset) // 10**6 / 1e3
@@ -169,7 +169,7 @@ class Startup:
                 row[column] = max(at + self._asleep - start, 0) / 1e9 if at else None
         return row
 
-    def _news(self, now: int, boot: int, youngest: dict[str, tuple[Trainee, Any]]) -> list[Sample]:
+    def _news(self, now: int, boot: int, youngest: dict[str, tuple[TrainingProcess, Any]]) -> list[Sample]:
         repeat = not 0 <= now - self._told_at < _REPEAT_NS
         if repeat:
             self._told_at = now

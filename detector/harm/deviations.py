@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from detector.stats.arrays import Ints
+
 LEAST = 0.5
 """In multiples of the least difference that counts: smaller ones are taken for none."""
 

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.config import SECOND, Config
+from detector.config import Config
 from detector.harm.deviations import Deviations
 from detector.harm.kinds import is_capacity, is_known, is_symptom, is_work
 from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
 from detector.harm.share import BUSY, DONE, Share
 from detector.harm.standstill import Standstill
-from detector.panel import Panel
+from detector.methods.peers.state import Panel
+from detector.model.verdict import Finding, Verdict
+from detector.stats.arrays import Bools
 from detector.stats.robust import shift_down
-from detector.verdict import Finding, Verdict
+from store.schema.time import SECOND
 
-Bools = NDArray[np.bool_]
 Key = tuple[str, str, str, str, str]
 Place = tuple[str, str, str]
 SILENT = "event.silent"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.catalogue import METRICS
+from store.schema.catalogue import METRICS
 
 CAPACITY = frozenset(
     {

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.config import SECOND
-from detector.panel import Panel
+from detector.methods.peers.state import Panel
+from detector.stats.arrays import Ints
+from store.schema.time import SECOND
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
 SIGNALS = (
     "nccl.operations_total",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.panel import Panel
+from detector.methods.peers.state import Panel
+from detector.stats.arrays import Ints
 
-Ints = NDArray[np.int64]
 SIGNALS = (
     "gpu.duty_cycle_ratio",
     "gpu.graphics_active_ratio",

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.config import SECOND, Config
-from detector.dissimilarity import Bounds, bounds_of
+from detector.config import Config
 from detector.harm.pace import Pace
-from detector.panel import Panel
-from detector.peer_groups import middle
+from detector.methods.peers.state import Panel
+from detector.model.metrics import bounds_of
+from detector.model.text import comparison, subject
+from detector.model.verdict import Finding, Verdict
+from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
-from detector.verdict import Finding, Verdict
-from detector.words import comparison, subject
+from store.schema.time import SECOND
 
 _MEMORY = "gpu.memory_used_bytes"
 STATES = (

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from agent import loop
 from agent.config import AgentConfig
-from agent.pace import Pace, Paces
-from agent.processes import Process
-from agent.training import Trainee
-from emulator.build import Libraries
-from emulator.machine import command
+from agent.nccl.stall import StallDetector, StallDetectors
+from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Process
+from agent.sampling import loop
+from emulator.cluster.machine import command
+from emulator.libraries.build import Libraries
 from tests.conftest import copied_libraries
 
 
@@ -73,7 +73,7 @@ class Caller:
         node = [os.open(f"{os.environ['EMULATED_DEVICES']}/nvidia0", os.O_RDONLY)] if gpu else []
         options = [f"--library={library}" for library in libraries]
         self.process = subprocess.Popen(
-            [*prefix, *command("caller", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
+            [*prefix, *command("training.call_generator", [*options, f"--calls={calls}", f"--mix={mix}", "--wait"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -105,16 +105,17 @@ class Caller:
         return found
 
 
-class Still(Paces):
+class Still(StallDetectors):
     """Says that these processes have stood still for so many seconds."""
 
     def __init__(self, seconds: float, *processes: Process) -> None:
-        self.all = [(Trainee(process, "3"), Pace(7, time.monotonic() - seconds)) for process in processes]
+        begun = time.monotonic() - seconds
+        self.all = [(TrainingProcess(process, "3"), StallDetector(7, begun)) for process in processes]
 
     def look(self, now: int, clock: float) -> None:
         """There is nothing to look at."""
 
-    def standing(self, clock: float, least_s: float) -> Iterator[tuple[Trainee, Pace]]:
+    def standing(self, clock: float, least_s: float) -> Iterator[tuple[TrainingProcess, StallDetector]]:
         """Those of whom that was not taken up."""
         return (one for one in self.all if not one[1].taken)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bpf.loader import load
 from bpf.maps import dtype_of_event, dtype_of_leaf
 from bpf.uprobe import Point, attach, detach
-from emulator.build import build
+from emulator.libraries.build import build
 from tests.conftest import PROBES
 
 
@@ -43,7 +43,7 @@ def test_event_description(kinds: list[str]) -> None:
 @pytest.fixture
 def probed(probes_allowed: None) -> Any:
     """Probes on the emulated ncclCommDestroy, and the function itself in this process."""
-    from agent.elf import examine
+    from agent.binaries.elf_worker import examine
 
     kernel, library = load(("nccl", "cuda"), PROBES), build()
     ctypes.CDLL(str(library.cudart), ctypes.RTLD_GLOBAL)

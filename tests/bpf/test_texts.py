@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TEXTS = sorted(Path(__file__).resolve().parents[2].glob("bpf/*.bpf.[ch]"))
+TEXTS = sorted(Path(__file__).resolve().parents[2].glob("bpf/programs/*.bpf.[ch]"))
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from store.embedded import Embedded
-from store.sample import Batch, Sample
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
 
 ROOT = Path(__file__).parents[2]
 SECOND = 10**9

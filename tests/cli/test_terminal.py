@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cli.terminal import safe
-from store.embedded import Embedded
-from store.sample import Batch, Sample
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
 from tests.cli.conftest import ROOT, SECOND, host, run
 
 RUDE = "m\x1b]0;owned\x07\x1b[31m\x9b32m[/red]x[bold]\u202e"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from emulator import faults
-from emulator.build import Libraries
-from emulator.fabric import Fabric, create
-from emulator.machine import command
+from emulator.cluster.machine import command
+from emulator.libraries.build import Libraries
+from emulator.shared import faults
+from emulator.shared.fabric import Fabric, create
 from tests.conftest import copied_libraries
 
 FAST = ("--load=0.01", "--compute=0.03", "--optimizer=0.005", "--checkpoint-every=0", "--gradient-bytes=50000000")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from emulator.faults import KINDS
+from emulator.shared.faults import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.nvml_files import find_library
+from agent.nvml.library_path import find_library
 from tests.conftest import NCCL_WHEEL, wheel_file
 
 CUDART_WHEEL = "nvidia-cuda-runtime-cu12==12.9.79"

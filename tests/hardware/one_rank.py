@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from emulator.calls import FLOAT32, SUM, Calls, UniqueId
+from emulator.training.ctypes_api import FLOAT32, SUM, Calls, UniqueId
 
 OPERATIONS, COUNT, SYNCHRONIZE_EACH = 137, 4099, 10
 _TO_DEVICE, _TO_HOST = 1, 2

@@ -15,7 +15,7 @@ import pytest
 from agent.config import AgentConfig
 from agent.context import Context
 from agent.sources.gpu import open_source
-from store.catalogue import METRICS
+from store.schema.catalogue import METRICS
 
 pytestmark = pytest.mark.hardware
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory import Identity, Memory
-from emulator.build import build
+from agent.process.memory import Identity, Memory
+from emulator.libraries.build import build
 from tests.agent.conftest import Watch
 from tests.hardware.one_rank import COUNT, OPERATIONS
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from store.contract import LATEST, Store
-from store.embedded import Embedded
-from store.export import export
-from store.influx import Influx
-from store.influx_config import InfluxConfig, address_of
-from store.influx_server import Server
+from store.influx.config import InfluxConfig, address_of
+from store.influx.influxql import Influx
+from store.influx.server import Server
 from store.recording import Recording
-from store.sample import Batch
+from store.schema.contract import Store
+from store.schema.sample import Batch
+from store.schema.time import LATEST
+from store.sqlite.embedded import Embedded
+from store.transfer.export import export
 from tests import servers
 from tests.servers import ServerProcess
 

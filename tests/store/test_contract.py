@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.columns import type_of
-from store.sample import Batch, Sample
+from store.schema.columns import type_of
+from store.schema.sample import Batch, Sample
 from tests.store.conftest import Fill, rows
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from store.contract import StoreError
-from store.embedded import Embedded
-from store.export import export, write_recording
-from store.places import open_store
+from store.open import open_store
 from store.recording import Recording, RecordingError
-from store.sample import Batch, Sample
+from store.schema.contract import StoreError
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
+from store.transfer.export import export, write_recording
 from tests.store.conftest import rows
 
 HOST = {"time": np.array([30, 10, 20]), "machine": ["m3", "m1", "m2"], "cpu_utilization_ratio": [0.3, np.nan, 0.2]}

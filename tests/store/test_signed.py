@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from store.contract import Store, StoreError
-from store.copying import copy
-from store.embedded import Embedded
-from store.sample import Batch, Sample
+from store.schema.contract import Store, StoreError
+from store.schema.sample import Batch, Sample
 from store.signed import SIGNATURE, Signed, key_of
+from store.sqlite.embedded import Embedded
+from store.transfer.copy import copy
 from tests.servers import ServerProcess
 from tests.store.conftest import influx, rows
 

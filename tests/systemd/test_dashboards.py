@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from store.catalogue import METRICS, TABLES
-from store.influx import Influx
-from store.influx_config import InfluxConfig, address_of
-from store.influx_server import Server
-from store.line_protocol import FIELD_KEYS
-from store.sample import Batch, Sample
-from store.statuses import CHECK_ID, FIELDS, MEASUREMENT, TAGS, Status, open_statuses
+from store.influx.check_statuses import CHECK_ID, FIELDS, MEASUREMENT, TAGS, Status, open_statuses
+from store.influx.config import InfluxConfig, address_of
+from store.influx.influxql import Influx
+from store.influx.server import Server
+from store.line_protocol.write import FIELD_KEYS
+from store.schema.catalogue import METRICS, TABLES
+from store.schema.sample import Batch, Sample
 from tests import servers
 
 FOLDER = Path(__file__).parents[2] / "systemd"

@@ -122,7 +122,11 @@ MANY = """
 long sysconf(int name) { return name == _SC_PAGESIZE ? 4096 : name == _SC_CLK_TCK ? 100 : 192; }
 int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) { memset(set, 255, size < 24 ? size : 24); return 0; }
 """
-PROGRAMS = {"agent": "agent.loop", "detector": "detector.pipeline", "writer": "store.stream_writer"}
+PROGRAMS = {
+    "agent": "agent.sampling.loop",
+    "detector": "detector.engine.pipeline",
+    "writer": "store.transfer.stream_writer",
+}
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)

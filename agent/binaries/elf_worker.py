@@ -1,0 +1,300 @@
+"""Reads libraries in a process of its own: which functions are where, and how NCCL lays out its structures.
+
+The files belong to others. So a child with bounds on time and memory reads them, one answer a line, and whoever
+started it survives whatever they hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import re
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from agent.binaries.opened_file import Opened, open_library
+from agent.binaries.struct_layouts import OPTIONAL, STRUCTURES, Kept, Layout, is_plausible, is_whole, shipped, wanted_of
+from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
+from agent.system.rights import give_up
+
+SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+_VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
+_EXECUTABLE = 1  # PF_X
+_PAGE = 4096
+CPU_SECONDS, FIRST_SECONDS = 10, 4  # for each file, and for its functions alone
+BATCH_SECONDS, LONGEST_SECONDS, BATCH_FILES = 2.0, 8.0, 512
+"""Processor time, time and files after which it begins with no other file: there may be more urgent ones by now."""
+MEMORY_BYTES = 8 << 30
+"""Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
+DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
+_MATCHES, _CLONES = 4096, 64
+"""Of one function: how often its name is looked at, and how many forms of it are; as many trace points."""
+_LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
+
+
+def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, int]:
+    """File offsets of those of the wanted functions that this file defines.
+
+    A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are looked for as
+    bytes and symbols by the place of their name.
+    """
+    found: dict[str, int] = {}
+    for symbols, low, high in _tables(elf, data, _FUNCTION):
+        for name in wanted:
+            if name not in found:
+                symbol = _symbol(data, symbols, name.encode(), low, high)
+                offsets = list(elf.address_offsets(int(symbol["value"]))) if symbol is not None else []
+                if offsets:
+                    found[name] = offsets[0]
+    return found
+
+
+def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | None:
+    """Where a variable lies, in bytes from the beginning of the executable mapping, and its size."""
+    for symbols, low, high in _tables(elf, data, _VARIABLE):
+        symbol = _symbol(data, symbols, name.encode(), low, high)
+        for segment in elf.iter_segments("PT_LOAD") if symbol is not None else ():
+            if segment["p_flags"] & _EXECUTABLE:
+                return int(symbol["value"]) - segment["p_vaddr"] // _PAGE * _PAGE, int(symbol["size"])
+    return None
+
+
+def _tables(elf: Any, data: mmap.mmap, kind: int) -> Iterator[tuple[Any, int, int]]:
+    """The symbols of that kind that this file defines, table by table, and where their names begin and end."""
+    for section in elf.iter_sections():
+        if section["sh_type"] not in ("SHT_DYNSYM", "SHT_SYMTAB"):
+            continue
+        names = elf.get_section(section["sh_link"])
+        low, high = names["sh_offset"], names["sh_offset"] + names["sh_size"]
+        begin, size = section["sh_offset"], section["sh_size"]
+        if max(high, begin + size) > len(data):
+            raise ELFError("a symbol table reaches beyond the end of the file")
+        symbols = np.frombuffer(data, SYMBOL, size // SYMBOL.itemsize, begin)
+        yield symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == kind) & (symbols["value"] != 0)], low, high
+
+
+def _symbol(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) -> Any:
+    place = data.find(name + b"\0", low, high)
+    while place >= 0:
+        hits = symbols[symbols["name"] == place - low]
+        if hits.size:
+            return hits[0]
+        place = data.find(name + b"\0", place + 1, high)
+    return None
+
+
+def find_clones(elf: Any, data: mmap.mmap, name: str) -> dict[str, int]:
+    """File offsets of a function that is found under its own name, or as what a compiler made of it.
+
+    A static function may lose arguments or be specialized, and is called `name.isra.0` or `name.constprop.1` then
+    (GCC's ipa-clones; Clang's ThinLTO writes `.llvm.` and a number). Its pieces (`.part`, `.cold`) are not meant.
+    """
+    pattern = re.compile(re.escape(name.encode()) + rb"(?:\.(?:isra|constprop|lto_priv|llvm)\.[0-9]{1,20}){0,4}(?=\0)")
+    names = {match[0].decode() for match in islice(pattern.finditer(data), _MATCHES)}
+    return find_functions(elf, data, sorted(names)[:_CLONES])
+
+
+def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """File offsets of the named trace points' places and of their semaphores: `name`, `name#1`, `name#2` and so on."""
+    notes, base = elf.get_section_by_name(NOTES), elf.get_section_by_name(BASE)
+    places: dict[str, int] = {}
+    semaphores: dict[str, int] = {}
+    if notes is None or notes["sh_size"] > NOTES_BYTES:
+        return places, semaphores
+    for point in parse_notes(notes.data()):
+        moved = base["sh_addr"] - point.base if base is not None else 0
+        offsets = list(elf.address_offsets(point.location + moved))
+        if point.name not in names or not offsets:
+            continue
+        if len(places) > _CLONES:
+            break
+        same = sum(known.split("#")[0] == point.name for known in places)
+        key = f"{point.name}#{same}" if same else point.name
+        places[key] = offsets[0]
+        held = list(elf.address_offsets(point.semaphore + moved)) if point.semaphore else []
+        if held:
+            semaphores[key] = held[0]
+    return places, semaphores
+
+
+def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, Any]]:
+    """Where functions are, functions with clones (`name*`), trace points (`provider:name`) and variables (`&name`)."""
+    functions = find_functions(elf, data, [name for name in wanted if name.isidentifier()])
+    for name in wanted:
+        if name.endswith("*"):
+            functions |= find_clones(elf, data, name[:-1])
+    places, semaphores = find_trace_points(elf, [name for name in wanted if ":" in name])
+    variables = {name[1:]: find_variable(elf, data, name[1:]) for name in wanted if name[0] == "&"}
+    known = {name: place for name, place in variables.items() if place is not None}
+    return {"functions": functions | places, "semaphores": semaphores, "variables": known}
+
+
+def find_layout(elf: Any) -> Layout | None:
+    """Byte offsets of the members that are read from outside, and sizes; None where not all are there."""
+    if not elf.has_dwarf_info():
+        return None
+    dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
+    units = []
+    for unit in dwarf.iter_CUs():
+        name = unit.get_top_DIE().attributes.get("DW_AT_name")
+        path = os.path.basename(name.value.decode(errors="replace")) if name else ""
+        units.append((_LIKELY_UNITS.index(path) if path in _LIKELY_UNITS else len(_LIKELY_UNITS), unit))
+    layout: Layout = {}
+    wanted = {*STRUCTURES, *OPTIONAL}
+    for _, unit in sorted(units, key=lambda pair: pair[0]):
+        for die in unit.get_top_DIE().iter_children():
+            _learn(die, layout)
+        if wanted <= layout.keys():
+            break
+    return layout if is_whole(layout) else None
+
+
+def _learn(die: Any, layout: Layout) -> None:
+    if die.tag != "DW_TAG_structure_type" or "DW_AT_declaration" in die.attributes:
+        return
+    name = die.attributes["DW_AT_name"].value.decode(errors="replace") if "DW_AT_name" in die.attributes else ""
+    wanted = wanted_of(name)
+    if not wanted or name in layout:
+        return
+    members = {"sizeof": int(die.attributes["DW_AT_byte_size"].value)}
+    for member in die.iter_children():
+        label = member.attributes.get("DW_AT_name")
+        place = member.attributes.get("DW_AT_data_member_location")
+        if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
+            members[label.value.decode()] = int(place.value)
+    if is_plausible(name, members):
+        layout[name] = members
+
+
+def find_build_id(elf: Any) -> str:
+    """The build id in hex digits; empty where the linker left none."""
+    section = elf.get_section_by_name(".note.gnu.build-id")
+    if section is None or section["sh_size"] > _PAGE:
+        return ""
+    notes = [note["n_desc"] for note in section.iter_notes() if note["n_type"] == "NT_GNU_BUILD_ID"]
+    return notes[0] if notes and re.fullmatch(r"[0-9a-f]{16,128}", notes[0]) else ""
+
+
+def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
+    """The layout as shipped or kept for this build, else from debug information: then it is kept.
+
+    Any user may give a file any build id: only what root owns shares its layout with files of the same build.
+    """
+    build = find_build_id(elf)
+    known = shipped(build)
+    if known is not None or not build:
+        return known or find_layout(elf)
+    key = build if status.st_uid == 0 else f"{build} {name}"
+    known = Kept().find(key)
+    if known is None and (known := find_layout(elf)):
+        Kept().keep(key, known)
+    return known
+
+
+def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
+    """What one file holds: identity and functions at once, then the layout where it defines `layout_for`.
+
+    Raises what the parsers raise for a file that is no library.
+    """
+    answer: dict[str, Any] = {"inode": opened.status.st_ino, "identity": opened.identity, "path": opened.path}
+    if opened.file is None:
+        yield answer | {"functions": {}, "done": True}
+        return
+    with opened.file as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:4] != b"\x7fELF" or data[4] != 2:
+            yield answer | {"functions": {}, "done": True}
+            return
+        elf = ELFFile(file)
+        found = find(elf, data, wanted)
+        more = layout_for in found["functions"]
+        yield answer | found | {"done": not more}
+        if more:
+            yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
+
+
+def answers(opened: Opened | OSError, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
+    """The answers about one file; the last one says `done`."""
+    if isinstance(opened, OSError):
+        yield {"gone": opened.strerror or str(opened), "done": True}
+        return
+    try:
+        yield from examine(opened, wanted, layout_for)
+    except OSError as error:
+        yield {"gone": error.strerror or str(error), "done": True}
+    except Exception as error:  # whatever a damaged or hostile file makes the parsers raise: it is not readable
+        yield {"error": f"not a readable library ({type(error).__name__}: {error})"[:200], "done": True}
+
+
+def _open_all(files: list[list[str]]) -> list[Opened | OSError]:
+    """The files, as many as this process may open, telling of each before it is opened: that may never return."""
+    opened: list[Opened | OSError] = []
+    for number, paths in enumerate(files[:BATCH_FILES]):
+        print(json.dumps({"opening": number}), flush=True)
+        one = open_library(paths)
+        if isinstance(one, OSError) and one.errno == errno.EMFILE and opened:
+            break
+        opened.append(one)
+    print(json.dumps({"opening": None}), flush=True)
+    return opened
+
+
+def table(paths: list[str]) -> dict[str, dict[str, Any]]:
+    """What layouts.json holds of these libraries: by build id what they call themselves, and the layout."""
+    found = {}
+    for path in paths:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            elf = ELFFile(file)
+            version = re.search(rb"NCCL version ([0-9][ -~]{1,60})", data)
+            layout = find_layout(elf)
+            if layout:
+                found[find_build_id(elf)] = {"version": version[1].decode() if version else "", "layout": layout}
+    return found
+
+
+def main() -> None:
+    """Answer one request from standard input, one JSON line an answer; with libraries as arguments print their layouts.
+
+    The files are opened first, then all rights are given up: what a file holds is read without them.
+    """
+    if sys.argv[1:]:
+        print(json.dumps(table(sys.argv[1:]), indent=1))
+        return
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
+    request = json.load(sys.stdin)
+    opened = _open_all(request["files"])
+    give_up()
+    begin, deadline = time.process_time(), time.monotonic() + LONGEST_SECONDS
+    for one in opened:
+        if time.process_time() - begin > BATCH_SECONDS or time.monotonic() > deadline:
+            return
+        _limit(FIRST_SECONDS)
+        told = time.process_time()
+        for answer in answers(one, request["wanted"], request["layout_for"]):
+            now = time.process_time()
+            print(json.dumps(answer | {"seconds": round(now - told, 6)}), flush=True)
+            told = now
+            _limit(CPU_SECONDS)
+
+
+def _limit(seconds: int) -> None:
+    """Have the kernel end this process after so much more processor time."""
+    limit = int(time.process_time()) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+
+
+if __name__ == "__main__":
+    main()

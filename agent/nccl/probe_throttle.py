@@ -1,0 +1,113 @@
+"""When the probes on NCCL's calls let go: a task that calls very often is followed from its memory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.probes.attachments import Attachments
+from agent.probes.library import Library
+from agent.process.procfs import Process
+
+FIRST_S, LOOK_S = 10.0, 2.0
+"""How long the first look at calls takes where it ends by itself, and a later one."""
+FAST_S, CALM_S = 5.0, 10.0
+"""How long calls must come too often before probes let go, and seldom enough before they stay on again."""
+AGAIN_S, SOON_S = 600.0, 30.0
+"""When to look again, and when because of communicators that no call has shown yet; that doubles up to the other."""
+_CALM = 0.5
+"""Share of the limit below which calls come seldom enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What is known of the calls of one process."""
+
+    total: int
+    """Those counted since it is followed."""
+    followed: bool
+    """It has communicators, and all of them can be followed from memory."""
+    unseen: int
+    """Communicators that it announced and that no counted call has named yet."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is remembered of one library; times in monotonic seconds."""
+
+    since: float
+    """When the probes on its calls were put on, or let go."""
+    quiet: bool = False
+    let_go: bool = False
+    """They have let go since they were put on for good."""
+    fast_since: float | None = None
+    unseen: int = 0
+    soon: float = 0.0
+
+
+class ProbeThrottle:
+    """Decides for each library whether its calls are worth a probe; Attachments does it. Modes: config.NCCL_PROBES."""
+
+    def __init__(self, attachments: Attachments, mode: str, most: float) -> None:
+        self._attachments, self._mode, self._most = attachments, mode, most
+        self._looks: dict[str, _Look] = {}
+        self._quiet: set[Process] = set()
+        self._before: tuple[float, dict[int, int]] = 0.0, {}
+
+    def quiet(self, process: Process) -> bool:
+        """Whether calls of this process go uncounted now, or did a moment ago and may again."""
+        return process in self._quiet
+
+    def judge(self, clock: float, calls: Mapping[int, Calls]) -> None:
+        """Take in the calls of all training processes, at that time (monotonic seconds)."""
+        if self._mode == "always":
+            return
+        then, before = self._before
+        rates = {pid: (one.total - before.get(pid, one.total)) / max(clock - then, 1e-3) for pid, one in calls.items()}
+        self._before = clock, {pid: one.total for pid, one in calls.items()}
+        libraries = {one.identity: one for one in tuple(self._attachments.libraries.values()) if one.hot}
+        self._looks = {name: self._looks.get(name, _Look(clock)) for name in libraries}
+        self._quiet = set()
+        for name, library in libraries.items():
+            look, users = self._looks[name], tuple(library.users)
+            mine = [calls[user.pid] for user in users if user.pid in calls]
+            rate = max((rates[user.pid] for user in users if user.pid in rates), default=0.0)
+            if look.quiet != library.quiet:
+                look.quiet, look.since, look.fast_since = library.quiet, clock, None
+                look.let_go |= library.quiet
+            if library.quiet:
+                self._wait(library, look, clock, sum(one.unseen for one in mine))
+            else:
+                self._watch(library, look, clock, (rate, mine))
+            if look.let_go:
+                self._quiet.update(users)
+
+    def _wait(self, library: Library, look: _Look, clock: float, unseen: int) -> None:
+        """Look again after a while, soon where communicators were made."""
+        if unseen > look.unseen:
+            look.soon = 0.0
+        look.unseen = unseen
+        if clock - look.since >= (min(look.soon, AGAIN_S) if unseen else AGAIN_S):
+            look.soon = max(SOON_S, 2 * look.soon)
+            library.suspend_reason = ""
+
+    def _watch(self, library: Library, look: _Look, clock: float, told: tuple[float, Iterable[Calls]]) -> None:
+        """Let go where a look has lasted, or calls come too often; only where memory tells as much."""
+        rate, calls = told
+        lasted, why = clock - look.since, "the look at its calls is over"
+        over = lasted >= (LOOK_S if look.let_go else FIRST_S)
+        if self._mode == "auto":
+            fast = rate > self._most * (_CALM if look.let_go else 1.0)
+            look.fast_since = (look.fast_since or clock) if fast else None
+            over = look.fast_since is not None and clock - look.fast_since >= (LOOK_S if look.let_go else FAST_S)
+            why = f"a process calls it {rate:.0f} times a second"
+            if look.let_go and not fast and lasted >= CALM_S:
+                look.let_go, library.reason = False, ""
+        if not over:
+            return
+        followed = [one.followed for one in calls]
+        if followed and all(followed):
+            library.suspend_reason = f"probes on its calls let go: {why}, and progress is read from memory"
+        elif self._mode == "auto" or followed:
+            look.let_go = False
+            library.reason = f"probes on its calls stay, though {why}: not all communicators can be read from memory"

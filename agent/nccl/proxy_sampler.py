@@ -1,0 +1,171 @@
+"""Quick looks at the progress of transfers, many a second, summed up for the slower reading."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field
+from random import Random
+
+from agent.binaries.struct_layouts import Layout
+from agent.nccl.proxy_state import Proxy, Steps, Transfers
+from agent.process.memory import Memory
+
+_SHARE = 0.01
+"""Of a core, that looks may take."""
+_EASY_S = 60.0
+_EASY, _NOBODY = 2, 10
+"""Periods between two looks when nothing has moved for so long, and when there is nothing to look at."""
+Key = tuple[int, int]
+"""Process number and address of a communicator in it."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """How many looks found what, since the first."""
+
+    looks: int = 0
+    active: int = 0
+    sending: int = 0
+    receiving: int = 0
+
+
+@dataclass(slots=True)
+class _Place:
+    """One proxy's list, which communicators may share."""
+
+    proxy: Proxy
+    counts: _Counts = field(default_factory=_Counts)
+    last: Transfers = field(default_factory=Transfers)
+    moved: float = 0.0
+    """When something at work was last seen to have moved, or nothing was at work; monotonic seconds."""
+    looked: float = 0.0
+
+
+@dataclass(slots=True)
+class _Target:
+    place: tuple[int, int]
+    """Process and address of the proxy's list."""
+    told: bool
+    """Whether the library says which rank a transfer is for."""
+    before: _Counts = field(default_factory=_Counts)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyShares:
+    """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited; and the last look.
+
+    What several communicators share is nobody's own: then ranks and steps are None.
+    """
+
+    active: float
+    sending: float
+    receiving: float
+    send_to: int | None
+    receive_from: int | None
+    awaiting_gpu: bool
+    still: float
+    """Seconds for which nothing at work has moved."""
+    steps: Steps | None
+
+
+class ProxySampler:
+    """A thread that looks at every known communicator's proxy `hertz` times a second, at random times."""
+
+    def __init__(self, hertz: float) -> None:
+        self._targets: dict[Key, _Target] = {}
+        self._places: dict[tuple[int, int], _Place] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, args=(1 / hertz,), name="looks", daemon=True)
+        self._thread.start()
+
+    def watch(self, key: Key, memory: Memory, layout: Layout) -> None:
+        """Look at this communicator from now on, if its proxy can be found."""
+        head = memory.active_list(key[1], layout)
+        if head is None:
+            return
+        place = key[0], head
+        try:
+            proxy = Proxy(memory, head, layout)
+        except (KeyError, struct.error):  # members that overlap: another's word, and an absurd one
+            return
+        with self._lock:
+            known = self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
+            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), copy(known.counts))
+
+    def forget(self, gone: Callable[[Key], bool]) -> None:
+        """Look no more at the communicators of which this is true."""
+        with self._lock:
+            self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
+            wanted = {target.place for target in self._targets.values()}
+            self._places = {place: known for place, known in self._places.items() if place in wanted}
+
+    def take(self, key: Key) -> ProxyShares | None:
+        """What the looks since the last call found; None: no look worked."""
+        with self._lock:
+            target = self._targets.get(key)
+            if target is None:
+                return None
+            place, before = self._places[target.place], target.before
+            looks = place.counts.looks - before.looks
+            if not looks:
+                return None
+            target.before = now = copy(place.counts)
+            alone = sum(one.place == target.place for one in self._targets.values()) == 1
+            known = alone and target.told
+            return ProxyShares(
+                (now.active - before.active) / looks,
+                (now.sending - before.sending) / looks,
+                (now.receiving - before.receiving) / looks,
+                place.last.send_to if known else None,
+                place.last.receive_from if known else None,
+                place.last.awaiting_gpu,
+                place.looked - place.moved,
+                copy(place.proxy.steps) if alone else None,
+            )
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._thread.join()
+
+    def _run(self, period: float) -> None:
+        stirred, chance = time.monotonic(), Random()
+        while not self._closed:
+            now, spent = time.monotonic(), time.thread_time()
+            with self._lock:
+                for place in self._places.values():
+                    if _look(place, now):
+                        stirred = now
+                easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _NOBODY
+            # At random times, or an iteration that takes a whole number of periods would always show the same moment.
+            # A sleep has half the price of a wait for an event, and this happens many times a second.
+            time.sleep(pause(easy * period, time.thread_time() - spent) * chance.uniform(0.5, 1.5))
+
+
+def pause(period: float, spent: float) -> float:
+    """Seconds from one look to the next, given those of CPU that one takes: many communicators are seen less often."""
+    return max(period, spent / _SHARE)
+
+
+def _look(place: _Place, now: float) -> bool:
+    """Whether something at work has moved."""
+    try:
+        seen = place.proxy.look()
+    except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
+        return False
+    if seen is None:
+        return False
+    counts = place.counts
+    counts.looks += 1
+    counts.active += seen.active
+    counts.sending += seen.sending
+    counts.receiving += seen.receiving
+    place.last, place.looked = seen, now
+    if place.proxy.moved or not seen.active:
+        place.moved = now
+    return place.proxy.moved and seen.active

@@ -1,0 +1,127 @@
+"""The child that calls NVML: one line of JSON for what it found at the start, then one for each request on stdin.
+
+It holds no numpy and ends with its parent. Before it asks a GPU it writes that GPU's index plus one into shared
+memory: when a call does not return, that tells where.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from agent.nvml.binding import GONE, LOST, NvmlError, nvml, open_library
+from agent.nvml.device import Device
+from agent.nvml.events import Events
+from agent.system.rights import give_up
+
+_PR_SET_PDEATHSIG = 1
+STARTING = 255
+"""In place of a GPU: the library is being initialised."""
+
+
+class Gpus:
+    """All GPUs that NVML finds, in its order. Raises NvmlError when the driver is gone."""
+
+    def __init__(self, where: mmap.mmap) -> None:
+        self._where = where
+        self._devices: dict[int, Device] = {}
+        self._lost: dict[int, str] = {}
+        self._unread: dict[int, str] = {}  # those whose failure says nothing of the GPU
+        self._count = int(nvml.nvmlDeviceGetCount())
+        self._open()
+        self._events = Events(self._handles())
+
+    def hello(self) -> dict[str, Any]:
+        """What there is."""
+        return {
+            "driver": str(nvml.nvmlSystemGetDriverVersion()),
+            "there": {index: [device.uuid, device.mig] for index, device in self._devices.items()},
+            "places": {index: [device.serial, device.pci_address] for index, device in self._devices.items()},
+            "lost": self._lost,
+            "unread": self._unread,
+        }
+
+    def read(self, slow: bool) -> dict[str, Any]:
+        """One reading. A GPU that fails, or has changed, is opened anew: tried at slow readings until it works."""
+        opened = slow and self._open()
+        found, processes = {}, {}
+        for index, device in self._devices.items():
+            self._where[0] = index + 1
+            try:
+                found[index] = device.read(time.monotonic(), slow)
+                if slow:
+                    processes[index] = device.processes()
+            except NvmlError as error:
+                self._lose(index, error)
+        self._where[0] = 0
+        for index in (*self._lost, *self._unread):
+            self._devices.pop(index, None)
+        events, dropped = self._events.take()
+        answer = {"gpus": found, "lost": self._lost, "unread": self._unread, "events": events, "dropped": dropped}
+        if slow:
+            answer["processes"] = processes
+        if opened:
+            self._events.handles = self._handles()
+            answer |= self.hello()
+        return answer
+
+    def _handles(self) -> dict[int, Any]:
+        return {index: device.handle for index, device in self._devices.items()}
+
+    def _open(self) -> bool:
+        """Open the GPUs that are not, or are no longer what they were; whether there were any."""
+        opened = 0
+        for index in range(self._count):
+            self._where[0] = index + 1
+            try:
+                if index in self._devices and not self._devices[index].outdated:
+                    continue
+                self._devices.pop(index, None)
+                self._lost.pop(index, None)
+                self._unread.pop(index, None)
+                self._devices[index] = Device(nvml.nvmlDeviceGetHandleByIndex(index))
+                opened += 1
+            except NvmlError as error:
+                self._lose(index, error)
+        self._where[0] = 0
+        return opened > 0
+
+    def _lose(self, index: int, error: NvmlError) -> None:
+        if error.value in GONE:
+            raise error
+        (self._lost if error.value in LOST else self._unread)[index] = str(error)
+
+
+def _tell(value: dict[str, Any]) -> None:
+    line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def main() -> None:
+    """Arguments: the descriptor of the shared memory, then the paths where the library may be."""
+    give_up()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which ends this child in order
+    where = mmap.mmap(int(sys.argv[1]), mmap.PAGESIZE)
+    where[0] = STARTING
+    try:
+        open_library(sys.argv[2:])
+        where[0] = 0
+        gpus = Gpus(where)
+        _tell(gpus.hello())
+        while request := os.read(0, 64):
+            _tell(gpus.read(b"s" in request))
+    except NvmlError as error:
+        _tell({"gone": f"NVML says: {error}"})
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more
+    except OSError as error:
+        _tell({"gone": str(error)})
+    os._exit(0)  # the thread that waits for events need not come back

@@ -1,0 +1,70 @@
+"""A library that carries probes or cannot, and how many of them one user and one process may bring about."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agent.binaries.struct_layouts import Layout
+from agent.process.procfs import Process
+from agent.system.costs import Owner
+
+ATTACHED, OF_USER, OF_PROCESS = 256, 64, 16
+"""Libraries that may carry probes: of all, found through processes of one user, and through one process."""
+LISTED, LISTED_OF_USER, LISTED_OF_PROCESS = 256, 32, 8
+"""Those that are listed as blocked; more of them are only counted."""
+
+
+@dataclass
+class Library:
+    """One file on disk (or deleted from it) and the probes on it."""
+
+    identity: str
+    path: str
+    """As a process that maps it calls it."""
+    state: str = "on"
+    """on, blocked, or gone (no process maps it any more)."""
+    reason: str = ""
+    crowded: bool = False
+    """It is blocked only because others carry probes."""
+    owner: Owner = (0, 0)
+    """At whose expense it carries probes, or is listed."""
+    since: float = field(default_factory=time.monotonic)
+    layout: Layout | None = None
+    probes: dict[int, int] = field(default_factory=dict)
+    """Descriptors by file offset."""
+    users: set[Process] = field(default_factory=set)
+    hot: dict[int, str] = field(default_factory=dict)
+    """NCCL's functions that a task calls over and over, by file offset."""
+    quiet: bool = False
+    """Those carry no probes now."""
+    suspend_reason: str = ""
+    """Why they shall carry none; empty: they shall."""
+    file: int = -1
+    """Descriptor by which probes are put on."""
+
+    @property
+    def name(self) -> str:
+        """The file's name alone."""
+        return os.path.basename(self.path)
+
+
+def payer(libraries: Iterable[Library], owners: Iterable[Owner]) -> Owner | None:
+    """The first of these at whose expense another library may carry probes."""
+    on = Counter(library.owner for library in libraries if library.state == "on")
+    if on.total() >= ATTACHED:
+        return None
+    of_user = Counter[int]()
+    for (user, _), count in on.items():
+        of_user[user] += count
+    return next((one for one in owners if of_user[one[0]] < OF_USER and on[one] < OF_PROCESS), None)
+
+
+def may_list(libraries: Iterable[Library], owner: Owner) -> bool:
+    """Whether another library that is blocked may be listed at the expense of that process."""
+    listed = [library.owner for library in libraries if library.state == "blocked"]
+    of_user = sum(user == owner[0] for user, _ in listed)
+    return len(listed) < LISTED and of_user < LISTED_OF_USER and listed.count(owner) < LISTED_OF_PROCESS

@@ -1,0 +1,105 @@
+"""The training processes: who called a function that carries a probe and has a GPU open, and which GPU it works on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.probes.slot_pool import Pool
+from agent.process.gpu_use import GpuUse
+from agent.process.procfs import Process, Processes, gpu_of
+
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProcess:
+    """One training process and the index of its GPU on the machine."""
+
+    process: Process
+    gpu: str
+
+
+class TrainingProcesses:
+    """Training processes by number, learned at their first call; each entry of the kernel's array belongs to one.
+
+    The GPU is what the launcher says until the driver tells (`place`); a process without a launcher's word gets the
+    lowest index that no other has, so that its readings have a place of their own and the number of series stays small.
+    """
+
+    def __init__(self, processes: Processes, pool: Pool | None = None, use: GpuUse | None = None) -> None:
+        self._processes, self._pool, self._use = processes, pool, use
+        self._owners: dict[int, Process] = {}  # by index in the kernel's array of processes
+        self._known: dict[int, TrainingProcess] = {}
+        self._living: Mapping[int, TrainingProcess] = {}
+        self._surveyed: int | None = None
+        self.uncounted: Mapping[int, int] = {}
+        """By process whose calls carry no probes just now, how many operations its memory tells of."""
+        self._lock = threading.Lock()  # sources read on threads of their own
+
+    def living(self, now: int) -> Mapping[int, TrainingProcess]:
+        """The training processes alive at the reading of that time, looked at once for all sources.
+
+        One that has ended, or runs another program by now, gives its entry in the kernel back.
+        """
+        with self._lock:
+            if now != self._surveyed:
+                self._living = self._survey()
+                self._surveyed = now
+            return self._living
+
+    def alive(self, pid: int) -> bool:
+        """Whether any program runs under that number, asked now."""
+        return self._processes.find(pid) is not None
+
+    def place(self, gpus: Mapping[int, str]) -> None:
+        """The GPU on which the driver sees processes compute: it counts more than what a launcher told.
+
+        In a container that was given some of the machine's GPUs, a launcher counts those from 0.
+        """
+        with self._lock:
+            for pid, gpu in gpus.items():
+                known = self._known.get(pid)
+                if known is not None and known.gpu != gpu:
+                    self._known[pid] = TrainingProcess(known.process, gpu)
+
+    def last_known(self, pid: int) -> TrainingProcess | None:
+        """What was known of a process, be it alive or not."""
+        return self._known.get(pid)
+
+    def _survey(self) -> dict[int, TrainingProcess]:
+        if self._pool is None:
+            return {}
+        callers: list[Process] = []
+        indices, entries = self._pool.taken()
+        for index, pid in zip(indices.tolist(), entries["tgid"].tolist(), strict=True):
+            process = self._processes.find(pid)
+            if process is not None and self._owners.setdefault(index, process) == process:
+                callers.append(process)
+            else:
+                if self._owners.pop(index, None) is None:
+                    self._known.pop(pid, None)  # it ended before it was looked at: of an earlier one nothing holds
+                self._pool.give_back(index, pid.to_bytes(8, "little"))
+        counted = set(callers) if self._use is None else self._use.users(callers)
+        for process in callers:
+            if process not in counted and self._known.get(process.pid, TrainingProcess(process, "")).process != process:
+                del self._known[process.pid]  # the number was another's
+        return {process.pid: self._learn(process) for process in callers if process in counted}
+
+    def _learn(self, process: Process) -> TrainingProcess:
+        known = self._known.get(process.pid)
+        if known is not None and known.process == process:
+            return known
+        gpu = gpu_of(self._processes.environment(process.pid))
+        if len(self._known) >= _REMEMBERED:
+            self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
+        self._known[process.pid] = TrainingProcess(process, self._spare() if gpu is None else gpu)
+        return self._known[process.pid]
+
+    def _lives(self, trainee: TrainingProcess) -> bool:
+        return self._processes.alive(trainee.process)
+
+    def _spare(self) -> str:
+        taken = {trainee.gpu for trainee in self._known.values() if self._lives(trainee)}
+        return next(str(index) for index in range(len(taken) + 1) if str(index) not in taken)

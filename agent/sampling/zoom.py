@@ -1,0 +1,171 @@
+"""Zoom: read one source many times a second for a while, where the detector asks for a closer look.
+
+An order comes from the store, so from anybody who may write there: it is checked, bounded and paid from a budget. What
+reads quickly is a second reader of the same thing, so the usual reading, once a period, does not notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from agent.config import AgentConfig
+from agent.context import Source
+from store.schema.catalogue import METRICS, TABLES, ZOOM, ZOOMED
+from store.schema.sample import Sample, Value
+from store.zoom_requests import Order, Orders
+
+log = logging.getLogger(__name__)
+
+SECOND = 1_000_000_000
+MOST_S = 60.0
+"""No single order lasts longer."""
+APART_NS = 120 * SECOND
+"""An order that was given longer ago, or later than now by the machine's clock, is not obeyed: clocks that differ by
+more than this say nothing of each other."""
+_KEPT = 4096
+_FAREWELL_S = 2.0
+_COLUMNS = {
+    table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.bad != "none")})
+    for table in ZOOMED
+}
+"""What is worth a second look: the readings that are judged."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Seconds that may be spent, earned back within an hour; `at` is when that was last reckoned, in seconds."""
+
+    most: float
+    left: float
+    at: float
+
+    def take(self, seconds: float, now: float) -> float:
+        """How many of these seconds may be spent."""
+        self.left = min(self.most, self.left + max(0.0, now - self.at) * self.most / 3600)
+        self.at = now
+        granted = min(seconds, self.left)
+        self.left -= granted
+        return granted
+
+
+def refusal(order: Order, config: AgentConfig, now: int) -> str:
+    """Why an order is not obeyed at `now` (Unix ns); empty where it is."""
+    if order.source not in ZOOMED or order.source not in config.sources:
+        return f"no source {order.source[:40]!r} is read here that can be read faster"
+    if not (math.isfinite(order.hertz) and order.hertz > 0):
+        return f"{order.hertz:g} readings a second are none"
+    if abs(now - order.time) > APART_NS:
+        return f"it was given {(now - order.time) / SECOND:.0f} s ago by this machine's clock"
+    if not 0 < order.until - now <= MOST_S * SECOND:
+        return f"it is to last {(order.until - now) / SECOND:.0f} s, and not more than {MOST_S:g} are given"
+    return ""
+
+
+def quick(samples: list[Sample], table: str, now: int) -> Iterator[Sample]:
+    """A reading as rows of the table for quick ones; events and what is not judged are left to the usual reading."""
+    for sample in samples:
+        if sample.table == table:
+            values = {name: value for name, value in sample.values.items() if name in _COLUMNS[table]}
+            yield Sample(f"{table}{ZOOM}", values, now)
+
+
+class Zoom:
+    """A thread that asks for orders, and obeys one at a time."""
+
+    def __init__(self, config: AgentConfig, orders: Orders, open_source: Callable[[str], Source]) -> None:
+        self._config, self._orders, self._open = config, orders, open_source
+        self._budget = Budget(config.zoom_seconds_per_hour, config.zoom_seconds_per_hour, time.monotonic())
+        self._rows: deque[Sample] = deque(maxlen=_KEPT)
+        self.spent = 0.0
+        """Seconds in which a source was read quickly."""
+        self.refused = self.failures = 0
+        self.error = ""
+        self._told = (0.0, 0, 0)
+        self._stop, self._chance = threading.Event(), Random()
+        self._thread = threading.Thread(target=self._run, name="zoom", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[Sample]:
+        """The quick rows since the last call, and, where there is news, a row on how it fares."""
+        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+        state = (self.spent, self.refused, self.failures)
+        if state == self._told:
+            return rows
+        self._told = state
+        values: dict[str, Value] = {
+            "source": "zoom",
+            "success": float(not self.error),
+            "failures_total": self.failures,
+            "zoomed_seconds_total": self.spent,
+            "refused_total": self.refused,
+            "error": self.error or None,
+        }
+        return [*rows, Sample("source", values)]
+
+    def close(self) -> None:
+        """End the thread; one that hangs is left behind, it ends with the process."""
+        self._stop.set()
+        self._thread.join(_FAREWELL_S)
+
+    def _run(self) -> None:
+        heard = time.time_ns()  # what was ordered before is for an agent that is no more
+        # Not all agents of a fleet at once.
+        while not self._stop.wait(self._orders.every_s * self._chance.uniform(0.75, 1.25)):
+            try:
+                given = self._orders.read(max(heard, time.time_ns() - APART_NS))
+            except OSError as error:
+                self._fail(str(error))
+                continue
+            # A time that is far ahead must not hide what is ordered until then.
+            heard = max([heard, *(min(order.time, time.time_ns()) for order in given)])
+            for order in given:
+                self._heed(order)
+        self._orders.close()
+
+    def _heed(self, order: Order) -> None:
+        """Obey an order, or say why not."""
+        now = time.time_ns()
+        reason = refusal(order, self._config, now)
+        seconds = 0.0 if reason else self._budget.take((order.until - now) / SECOND, time.monotonic())
+        if not reason and seconds < 1.0:
+            reason = f"the budget of {self._config.zoom_seconds_per_hour:g} s an hour is spent"
+        if reason:
+            self.refused, self.error = self.refused + 1, f"an order was refused: {reason}"
+            log.warning("zoom: %s", self.error)
+            return
+        log.info("zoom: %s is read many times a second for %.0f s", order.source, seconds)
+        try:
+            source = self._open(order.source)
+        except Exception as error:  # a source may fail in any way it likes; the usual reading goes on
+            self._fail(f"{order.source} cannot be opened: {error}")
+            return
+        try:
+            self._look(order, source, time.monotonic() + seconds)
+        except Exception as error:
+            self._fail(f"{order.source}: {type(error).__name__}: {error}")
+        finally:
+            source.close()
+
+    def _look(self, order: Order, source: Source, end: float) -> None:
+        """Read the source until the time is over, as often as asked and as the share of a core allows."""
+        self.error = ""
+        start, hertz = time.monotonic(), min(order.hertz, self._config.zoom_hertz)
+        while start < end and not self._stop.is_set():
+            now = time.time_ns()
+            self._rows.extend(quick(list(source.read(now)), order.source, now))
+            took = time.monotonic() - start
+            self._stop.wait(max(1 / hertz, took / self._config.zoom_share) - took)
+            before, start = start, time.monotonic()
+            self.spent = round(self.spent + start - before, 3)
+
+    def _fail(self, reason: str) -> None:
+        if reason != self.error:
+            log.warning("zoom: %s", reason)
+        self.failures, self.error = self.failures + 1, reason

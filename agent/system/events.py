@@ -1,0 +1,88 @@
+"""Something discrete that a source saw, and the folding of its repeats: a storm of one event makes two rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from store.schema.sample import Sample
+
+Severity = Literal["info", "warn", "crit"]
+
+WINDOW_NS = 60_000_000_000
+"""Repeats within a minute of the last word on an event are counted and told at its end."""
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. Two are the same when code, device and severity are."""
+
+    code: str
+    device: str
+    """Such as gpu:3 or rdma:mlx5_0/1; empty: the machine as a whole."""
+    severity: Severity
+    message: str
+
+
+def samples(source: str, now: int, events: Iterable[Event]) -> list[Sample]:
+    """Rows of the table `event`, a nanosecond apart: rows of one code on two devices must not share time and keys."""
+    return [
+        Sample(
+            "event",
+            {
+                "source": source,
+                "code": event.code,
+                "device": event.device,
+                "severity": event.severity,
+                "message": event.message,
+            },
+            now + number,
+        )
+        for number, event in enumerate(events)
+    ]
+
+
+@dataclass(slots=True)
+class _Told:
+    at: int
+    event: Event
+    again: int = 0
+
+
+class Repeats:
+    """Lets the first of equal events through and counts the others until its window ends. Times are Unix ns."""
+
+    def __init__(self, window_ns: int = WINDOW_NS) -> None:
+        self._window_ns = window_ns
+        self._told: dict[tuple[str, str, str], _Told] = {}
+        self.unfolded = 0
+        """Events that were dropped since there were too many different ones to tell apart."""
+
+    def take(self, now: int, event: Event) -> Event | None:
+        """The event if it is news, else None: it is counted."""
+        key = (event.code, event.device, event.severity)
+        told = self._told.get(key)
+        if told is not None:
+            told.again += 1
+            told.event = event
+            return None
+        if len(self._told) >= _REMEMBERED:
+            self.unfolded += 1
+            return None
+        self._told[key] = _Told(now, event)
+        return event
+
+    def due(self, now: int) -> list[Event]:
+        """What is to be said of repeats whose window has ended; those that go on are watched for another one."""
+        found = []
+        for key, told in [item for item in self._told.items() if not 0 <= now - item[1].at < self._window_ns]:
+            if not told.again:
+                del self._told[key]
+                continue
+            seconds = max(now - told.at, 0) / 1e9
+            words = f"{told.event.message} ({told.again} more times in {seconds:.0f} s)"
+            found.append(replace(told.event, message=words))
+            told.at, told.again = now, 0
+        return found

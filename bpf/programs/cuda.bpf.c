@@ -1,0 +1,62 @@
+/*
+ * libcudart's calls: synchronize calls always; launches, graph launches, copies and allocations where they are
+ * attached.
+ *
+ * A function here has the name of the symbol it is attached to; `<name>_ptsz` forms share the program. Programs that
+ * use the driver API or a static runtime are not seen: the counts are a lower bound.
+ */
+#include "common.bpf.h"
+
+static __always_inline int synchronize(void)
+{
+	u64 id = caller(), now = bpf_ktime_get_ns();
+	struct process *process;
+	struct thread *thread = enter(id, now, &process);
+	struct slot *slot;
+
+	if (!thread)
+		return 0;
+	ADD(process->synchronize_calls, 1);
+	process->synchronize_since = now;
+	thread->synchronize_at = now;
+	thread->synchronizes = thread->behind;
+	thread->behind = NONE;
+	slot = slots.lookup(&thread->synchronizes);
+	if (slot && slot->tgid == id >> 32)
+		slot->blocked_since = now;
+	return 0;
+}
+
+int cudaStreamSynchronize(struct pt_regs *ctx)
+{
+	return synchronize();
+}
+
+int cudaDeviceSynchronize(struct pt_regs *ctx)
+{
+	return synchronize();
+}
+
+int cudaEventSynchronize(struct pt_regs *ctx)
+{
+	return synchronize();
+}
+
+#define COUNT(name, field, amount)                                                                                     \
+	int name(struct pt_regs *ctx)                                                                                  \
+	{                                                                                                              \
+		struct process *process;                                                                               \
+		u64 id = caller();                                                                                     \
+                                                                                                                       \
+		if (enter(id, bpf_ktime_get_ns(), &process))                                                           \
+			ADD(process->field, amount);                                                                   \
+		return 0;                                                                                              \
+	}
+
+COUNT(cudaLaunchKernel, launches, 1)
+COUNT(cudaLaunchKernelExC, launches, 1)
+COUNT(cudaGraphLaunch, graph_launches, 1)
+COUNT(cudaMemcpy, copy_bytes, ctx->dx)
+COUNT(cudaMemcpyAsync, copy_bytes, ctx->dx)
+COUNT(cudaMalloc, allocated_bytes, ctx->si)
+COUNT(cudaMallocAsync, allocated_bytes, ctx->si)

@@ -1,0 +1,120 @@
+/*
+ * Garbage collections of CPython in training processes: how many, and how long they kept their thread.
+ *
+ * The agent attaches these to one process each and names that process here before; a hit of any other one (a child
+ * that was forked with the breakpoints in it) is counted and left alone. A collection holds the interpreter's lock,
+ * so one that is under way is all that need be known of a process.
+ */
+#include "common.bpf.h"
+
+/* One process whose interpreter carries probes. The agent chooses the entry, and reads it through a memory map. */
+struct collector {
+	u64 tgid;
+	u64 hits; /* entries into these programs: what watching costs */
+	u64 pauses;
+	u64 ns;
+	u64 since;  /* beginning of the collection that is under way, or 0 */
+	u64 thread; /* which thread is at it */
+	u64 lost;   /* hits that could not be told apart: the word that says it was not in memory */
+	u64 unread; /* where the last such word lies, for the agent to fetch */
+};
+
+/* As many as there are processes: 0.06 MB. */
+BPF_F_TABLE("array", u32, struct collector, collectors, PROCESSES, BPF_F_MMAPABLE);
+BPF_TABLE("hash", u64, u32, collector_of, PROCESSES);
+BPF_F_TABLE("array", u32, u64, python_strangers, 1, BPF_F_MMAPABLE);
+
+static __always_inline struct collector *collector(u64 id)
+{
+	u64 tgid = id >> 32, *strangers;
+	u32 *index = collector_of.lookup(&tgid), first = 0;
+	struct collector *found = index ? collectors.lookup(index) : 0;
+
+	if (found) {
+		ADD(found->hits, 1);
+		return found;
+	}
+	strangers = python_strangers.lookup(&first);
+	if (strangers)
+		ADD(*strangers, 1);
+	return 0;
+}
+
+static __always_inline void begin_pause(struct collector *found, u64 id)
+{
+	found->thread = id;
+	found->since = bpf_ktime_get_ns();
+}
+
+static __always_inline void end_pause(struct collector *found, u64 id)
+{
+	u64 since = found->since;
+
+	if (!since || found->thread != id)
+		return; /* it began before the probes came */
+	found->since = 0;
+	ADD(found->pauses, 1);
+	ADD(found->ns, bpf_ktime_get_ns() - since);
+}
+
+/* At a trace point before the collection, or at the entry of its function where the return is probed too. */
+int python_begin(struct pt_regs *ctx)
+{
+	u64 id = caller();
+	struct collector *found = collector(id);
+
+	if (found)
+		begin_pause(found, id);
+	return 0;
+}
+
+/* At a trace point behind the collection, or at the return of its function. */
+int python_end(struct pt_regs *ctx)
+{
+	u64 id = caller();
+	struct collector *found = collector(id);
+
+	if (found)
+		end_pause(found, id);
+	return 0;
+}
+
+/* At the entry of a collection whose end nothing tells. */
+int python_count(struct pt_regs *ctx)
+{
+	struct collector *found = collector(caller());
+
+	if (found)
+		ADD(found->pauses, 1);
+	return 0;
+}
+
+#define STAR 0x72617473 /* the first four bytes of "start" */
+#define STOP 0x706f7473
+
+/*
+ * At the entry of invoke_gc_callback, which CPython enters before and after each collection with "start" or "stop" as
+ * its second argument, whether there are callbacks or not; the first one where the compiler dropped what is unused.
+ * Guessing where the word cannot be read could take all that lies between the collections for collections.
+ */
+int python_phase(struct pt_regs *ctx)
+{
+	u64 id = caller();
+	struct collector *found = collector(id);
+	u32 word = 0;
+
+	if (!found)
+		return 0;
+	bpf_probe_read_user(&word, sizeof(word), (void *)ctx->si);
+	if (word != STAR && word != STOP)
+		bpf_probe_read_user(&word, sizeof(word), (void *)ctx->di);
+	if (word == STAR)
+		begin_pause(found, id);
+	else if (word == STOP)
+		end_pause(found, id);
+	else {
+		ADD(found->lost, 1);
+		found->unread = ctx->si >= 4096 ? ctx->si : ctx->di;
+	}
+	return 0;
+}

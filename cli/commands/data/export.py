@@ -1,0 +1,48 @@
+"""`peerwatch export`: a span of the store as a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import time_format
+from cli.config import located, open_place
+from cli.options import ConfigOption, StoreOption
+from cli.terminal import progress, say
+from store.schema.contract import StoreError
+from store.schema.time import LATEST
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder that the recording is written to.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    since: Annotated[str | None, typer.Option(help="From this time on, such as 2026-05-01T12:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
+    last: Annotated[str | None, typer.Option(help="Only the newest readings, such as 1h or 2d.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the recording that is there.")] = False,
+) -> None:
+    """Write a span of the store as a recording: a folder of Parquet files that `replay` takes."""
+    from store.transfer import export as writing  # loads pyarrow, which the agent's process must not
+
+    if last and since:
+        raise typer.BadParameter("name either --last or --since")
+    place, settings = located(store, config)
+    if folder.resolve() == Path(place).expanduser().resolve():
+        raise StoreError(f"{place} cannot be exported onto itself: name another folder")
+    source = open_place(place, settings=settings)
+    try:
+        ends = source.span()
+        if ends is None:
+            raise StoreError(f"{place} holds no reading yet, so there is nothing to export")
+        first = time_format.moment(since) - 1 if since else 0
+        end = time_format.moment(until) if until else LATEST
+        if last:
+            first = min(ends[1], end) - time_format.duration(last)
+        with progress("exporting", (max(first, ends[0]), min(end, ends[1]))) as tell:
+            rows = writing.export(source, folder, (first, end), tell, overwrite)
+    finally:
+        source.close()
+    say(f"{rows} rows in {folder}; look at them with: peerwatch replay {folder}")

@@ -1,0 +1,117 @@
+"""`peerwatch calibrate`: how much evidence is to convict, learned from healthy recordings of one's own fleet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.config import read_settings
+from cli.terminal import console, progress, say, say_json
+
+if TYPE_CHECKING:
+    from detector.calibration import Calibration
+    from detector.config import Config
+    from detector.evaluation.calibrate import ExcursionPeaks
+
+
+def calibrate(
+    folders: Annotated[list[Path], typer.Argument(help="Recordings of a healthy fleet, or folders that hold such.")],
+    budget: Annotated[str, typer.Option(help="False alarms that are tolerated.")] = "1/week/1000 machines",
+    out: Annotated[Path, typer.Option(help="The file to write, for detector.calibration to name.")] = Path(
+        "calibration.json"
+    ),
+    config: Annotated[Path | None, typer.Option(help="Configuration file; only its table detector is used.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Recordings at a time; 0 is one a core.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="What was learned, as one object.")] = False,
+) -> None:
+    """Learn from healthy recordings how much evidence must convict for a stated number of false alarms."""
+    from detector.calibration import budget_of, save
+    from detector.evaluation.calibrate import calibrate as learn
+
+    allowed, settings = budget_of(budget), read_settings(config).detector
+    found = learn(_studied(_recordings(folders), settings, jobs or os.cpu_count() or 1), allowed, settings)
+    save(found, out)
+    if json:
+        say_json(_as_json(found, out))
+        return
+    console().print(_table(found, settings))
+    say("\n".join(["", *_remarks(found), f'{out} is written; the detector goes by it with calibration = "{out}"']))
+
+
+def _recordings(folders: Sequence[Path]) -> list[Path]:
+    """The recordings meant: the folders themselves, or what they hold one level down."""
+    found: list[Path] = []
+    for folder in folders:
+        inner = (
+            [folder] if any(folder.glob("*.parquet")) else sorted({file.parent for file in folder.glob("*/*.parquet")})
+        )
+        if not inner:
+            raise ValueError(f"{folder} holds no recording: make one with peerwatch export {folder}")
+        found += inner
+    return found
+
+
+def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[dict[str, ExcursionPeaks]]:
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    from detector.evaluation.calibrate import study
+    from store.recording import Recording
+
+    if len(recordings) == 1:
+        with progress("calibrating", Recording(recordings[0]).span() or (0, 0)) as tell:
+            yield study(recordings[0], config, tell)
+        return
+    # Spawned: a forked child would share the state of numpy's and Arrow's threads.
+    pool = ProcessPoolExecutor(min(jobs, len(recordings)), get_context("spawn"))
+    with pool, progress("calibrating", (0, len(recordings))) as tell:
+        try:
+            work = [pool.submit(study, folder, config) for folder in recordings]
+            for done, one in enumerate(as_completed(work), 1):
+                yield one.result()
+                tell(done)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _table(found: Calibration, config: Config) -> Any:
+    from rich.table import Table
+
+    table = Table("by", "excursions", "highest", "convicts at", "soonest after", box=None, pad_edge=False)
+    for what, tail in found.tails.items():
+        factor = config.prompt_factor if what in config.prompt_tables else 1.0
+        soonest = "–" if what == "progress" else f"{config.shortest_s * factor * tail.caution:.0f} s"
+        few = " (too few to learn from)" if not tail.scale else ""
+        table.add_row(what, f"{tail.excursions}{few}", f"{tail.highest:.2f}", f"{tail.caution:.2f}", soonest)
+    return table
+
+
+def _remarks(found: Calibration) -> Iterator[str]:
+    """How far the data carry, in words."""
+    many = "s" * (found.recordings != 1)
+    yield (
+        "Evidence is in multiples of what convicts without a calibration. "
+        f"From {found.machine_hours:,.1f} healthy machine-hours in {found.recordings} recording{many};"
+    )
+    wanted = 1 / found.budget.rate
+    if found.beyond > 1:
+        yield (
+            f"one false alarm in {wanted:,.0f} machine-hours lies {found.beyond:,.0f} times beyond them: "
+            "it rests on the tail going on as it begins."
+        )
+    else:
+        yield f"one false alarm in {wanted:,.0f} machine-hours lies within them."
+    for what, tail in found.tails.items():
+        if tail.heavy:
+            yield f"{what}: some peaks are far above the others, so more false alarms are to be expected than budgeted."
+
+
+def _as_json(found: Calibration, out: Path) -> dict[str, Any]:
+    import msgspec
+
+    told: dict[str, Any] = msgspec.to_builtins(found)
+    return {**told, "file": str(out), "beyond": round(found.beyond, 2)}

@@ -1,0 +1,190 @@
+"""`peerwatch report`: what the store tells of a training run as a whole, and of one verdict."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from cli import time_format
+from cli.config import located, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption
+from cli.queries.completion import verdict_numbers
+from cli.queries.startup_phases import OWN, PHASES, Starts, read_starts
+from cli.queries.verdict_history import pick, read_told, with_orders
+from cli.terminal import console, say, say_json
+from store.schema.contract import StoreError
+from store.schema.time import LATEST
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+app = typer.Typer(help="Report on a training run as a whole, or on one verdict.", no_args_is_help=True)
+
+_WIDTH = 40
+_LOOK = {
+    "late": ("·", "dim"),
+    "load": ("▒", "blue"),
+    "read": ("█", "yellow"),
+    "prepare": ("░", "magenta"),
+    "connect": ("═", "cyan"),
+    "work": ("▪", "green"),
+}
+"""How each phase is drawn: by its sign where there are no colours."""
+
+
+@app.callback()
+def options() -> None:
+    """Report on a training run as a whole, or on one verdict."""
+
+
+@app.command()
+def verdict(
+    verdict: Annotated[
+        str,
+        typer.Argument(help="Number, machine (its last) or TIME/MACHINE: see `show`.", autocompletion=verdict_numbers),
+    ],
+    html: Annotated[Path, typer.Option(help="The file to write; it needs no other, and no network.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Draw a verdict: the machine against the band of its peers, all that moved, in order of onset."""
+    from cli.views.html_page import page
+    from detector.explain.explanation import explain
+
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
+        one = with_orders(source, pick(read_told(source, place), verdict, place))
+        explained = explain(source, one.verdict, one.over)
+    try:
+        html.write_text(page(one, explained, place), encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"{html} cannot be written: {error.strerror}; name another file") from error
+    say(f"{html} draws verdict {one.number}: {one.verdict.message}")
+
+
+@app.command()
+def startup(
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    since: Annotated[str | None, typer.Option(help="Rows from this time on, such as 2026-05-01T12:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Rows up to this time: shows an earlier run.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Draw so many machines, the slowest.")] = 20,
+) -> None:
+    """Show how the latest run came up: phases by machine, the slowest first, against the median."""
+    place, settings = located(store, config)
+    with closing(open_place(place, settings=settings)) as source:
+        ends = source.span()
+        if ends is None:
+            raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
+        end = time_format.moment(until) if until else LATEST
+        # What runs is told anew each minute.
+        first = time_format.moment(since) - 1 if since else min(ends[1], end) - time_format.duration("10m")
+        found = read_starts(source, first, end)
+    if json:
+        say_json(as_json(found))
+    else:
+        show(found, top)
+
+
+def as_json(found: Starts) -> dict[str, Any]:
+    """The object that `report startup --json` prints: seconds by phase, null where not known."""
+    worst, above = found.worst()
+    names = list(PHASES)
+    return {
+        "start_time_seconds": float(found.start.min()),
+        "median": _seconds(found.median()),
+        "machines": [
+            {
+                "machine": machine,
+                "gpu": found.gpus[at],
+                "start_time_seconds": float(found.start[at]),
+                "ready_seconds": _number(found.ready[at]),
+                "phases": _seconds(found.phases[at]),
+                "read_bytes": _number(found.read_bytes[at]),
+                "slowest_phase": names[worst[at]] if above[at] > 0 else None,
+                "above_median_seconds": _number(max(above[at], 0.0)),
+            }
+            for at, machine in enumerate(found.machines)
+        ],
+        "machines_of_earlier_runs": found.earlier,
+    }
+
+
+def _seconds(values: Any) -> dict[str, float | None]:
+    return {f"{name}_seconds": _number(value) for name, value in zip(PHASES, values, strict=True)}
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 3) if np.isfinite(value) else None
+
+
+def show(found: Starts, top: int) -> None:
+    """Draw the slowest machines and the median, say what each is slow at, and what the signs mean."""
+    from rich.text import Text
+
+    screen = console()
+    screen.print(Text(_head(found)))
+    screen.print(table(found, top))
+    if len(found.machines) > top:
+        screen.print(Text(f"{len(found.machines) - top} faster machines are not drawn: --top {len(found.machines)}"))
+    legend = Text()
+    for name, words in PHASES.items():
+        legend.append(f"{_LOOK[name][0]} ", _LOOK[name][1]).append(f"{words}   ")
+    screen.print(legend)
+
+
+def table(found: Starts, top: int) -> Table:
+    """One row a machine: when it was ready, its phases as a bar, and where it differs most from the median."""
+    from rich.table import Table
+    from rich.text import Text
+
+    whole = np.nan_to_num(found.phases).sum(axis=1).max()
+    scale = _WIDTH / whole if whole > 0 else 0.0
+    worst, above = found.worst()
+    median = found.median()
+    ready = float(np.nanmedian(found.ready)) if np.isfinite(found.ready).any() else np.nan
+    picture = Table("machine", "gpu", "ready", "phases", "", box=None, pad_edge=False)
+    picture.columns[2].justify = "right"
+    picture.columns[3].no_wrap = True
+    for at, machine in enumerate(found.machines[:top]):
+        words = _words(found.phases[at], median, int(worst[at]), float(above[at]))
+        bar = _bar(found.phases[at], scale)
+        picture.add_row(Text(machine), Text(found.gpus[at]), _short(found.ready[at]), bar, Text(words))
+    picture.add_row("median", "", _short(ready), _bar(median, scale), "", style="bold")
+    return picture
+
+
+def _bar(phases: Any, scale: float) -> Text:
+    from rich.text import Text
+
+    bar = Text()
+    # Ends are rounded, not lengths: a bar is as long as its sum.
+    ends = np.rint(np.cumsum(np.nan_to_num(phases)) * scale).astype(int)
+    for name, length in zip(PHASES, np.diff(ends, prepend=0).tolist(), strict=True):
+        bar.append(_LOOK[name][0] * length, _LOOK[name][1])
+    return bar
+
+
+def _words(phases: Any, median: Any, worst: int, above: float) -> str:
+    if not np.isfinite(phases[1:]).any():
+        return "its phases were not seen: it is older than its agent, or the probes came late"
+    if above < 1 or above < 0.2 * np.nansum(median[:OWN]):
+        return ""
+    name = list(PHASES)[worst]
+    return f"{PHASES[name]}: {phases[worst]:.1f} s, the median {median[worst]:.1f} s"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f} s" if np.isfinite(seconds) else "not seen"
+
+
+def _head(found: Starts) -> str:
+    begun = time_format.shown(int(found.start.min() * 1e9))
+    text = f"{len(found.machines)} machines started at {begun} UTC"
+    return f"{text}; {found.earlier} more in an earlier run (--until)" if found.earlier else text

@@ -1,0 +1,92 @@
+"""`peerwatch alerts`: whether alerts reach people."""
+
+from __future__ import annotations
+
+import json as text
+import logging
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.config import Settings, open_place, read_settings
+from detector.alerts.alert import sample
+from store.schema.contract import StoreError
+
+if TYPE_CHECKING:
+    from detector.alerts.delivery_log import DeliveryLog
+
+app = typer.Typer(help="Say where alerts go and whether they get there.", no_args_is_help=True)
+
+_CONFIG = typer.Option(help="Configuration file.")
+_STORE = typer.Option(help="Where the readings are, instead of the configuration's.")
+
+
+@app.callback()
+def options() -> None:
+    """Say where alerts go and whether they get there."""
+
+
+@app.command("test")
+def try_out(
+    sink: Annotated[str | None, typer.Argument(help="One sink, be it switched on or not; else all that are.")] = None,
+    config: Annotated[Path | None, _CONFIG] = None,
+    store: Annotated[str | None, _STORE] = None,
+) -> None:
+    """Send a harmless test alert through a sink and say what happened; 1 if it did not get through."""
+    from detector.alerts.open import open_sink
+
+    settings = read_settings(config)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    place = store or settings.store
+    alert = sample(time.time_ns(), _fleet(place, settings))
+    failed = False
+    for name in [sink] if sink else settings.alerts.sinks:
+        try:
+            said = open_sink(name, settings.alerts, place, settings.influxdb).test(alert)
+            typer.echo(f"{name}: {said}")
+        except (OSError, ValueError) as error:
+            typer.echo(f"{name}: failed: {' '.join(str(error).split())}", err=True)
+            failed = True
+    raise typer.Exit(int(failed))
+
+
+@app.command()
+def show(
+    config: Annotated[Path | None, _CONFIG] = None,
+    store: Annotated[str | None, _STORE] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
+) -> None:
+    """Show what became of the alerts, sink by sink, as the detector on this machine has counted it."""
+    from detector.alerts.delivery_log import read_delivery_log
+    from detector.alerts.registry import folder_of
+
+    settings = read_settings(config)
+    folder = folder_of(settings.alerts, store or settings.store)
+    ledgers = {name: read_delivery_log(folder / f"{name}.json") for name in settings.alerts.sinks}
+    if json:
+        typer.echo(
+            text.dumps({name: text.loads(ledger.packed()) if ledger else None for name, ledger in ledgers.items()})
+        )
+        return
+    for name, ledger in ledgers.items():
+        typer.echo(f"{name}: {_words(ledger) if ledger else f'nothing yet in {folder}'}")
+
+
+def _words(ledger: DeliveryLog) -> str:
+    counts = ("delivered", "failed", "refused", "dropped", "hung")
+    said = ", ".join(f"{getattr(ledger, name)} {name}" for name in counts)
+    return f"{said}, {len(ledger.told)} open" + (f"; the last failure: {ledger.error}" if ledger.error else "")
+
+
+def _fleet(place: str, settings: Settings) -> int:
+    """How many machines the store has seen lately; 0 where it cannot be asked."""
+    from cli.queries.fleet_status import LOOK_NS, last_seen
+
+    try:
+        with closing(open_place(place, settings=settings)) as kept:
+            return len(last_seen(kept, time.time_ns(), LOOK_NS))
+    except (StoreError, ValueError):
+        return 0

@@ -1,0 +1,90 @@
+"""`peerwatch writer`: from a NATS stream to a store, for fleets that one server's front door cannot take."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.system.shutdown import end_by_signals
+from cli.config import open_place, read_settings
+from store.nats.config import is_stream
+from store.schema.contract import StoreError
+
+if TYPE_CHECKING:
+    from store.transfer.stream_writer import Writer
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 1.0
+TELL_S = 60.0
+LONGEST_REST_S = 30.0
+
+
+def writer(
+    target: Annotated[
+        str | None, typer.Option("--to", help="Where to write: a .db file, or an InfluxDB address; else as configured.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", help="The stream, nats://SERVER:4222/STREAM; else as configured.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Writers of one name share the work; each name is given everything.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+) -> None:
+    """Write what agents publish to a NATS stream into a store, until told to stop (SIGTERM or Ctrl-C)."""
+    settings = read_settings(config)
+    told = settings.writer
+    stream_place, store_place = source or told.ways(settings.store)[0], target or told.ways(settings.store)[1]
+    if not is_stream(stream_place):
+        raise StoreError(
+            f"{stream_place or settings.store} is no stream: name one as writer.stream, or with --from nats://SERVER:4222/STREAM"
+        )
+    if not store_place:
+        raise StoreError(
+            f"nothing says where to write what comes from {stream_place}: name a store as writer.store, or with --to"
+        )
+    from store.open import open_stream
+    from store.transfer.stream_writer import Writer
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    end_by_signals(stop)
+    with (
+        closing(open_stream(stream_place, settings.nats)) as stream,
+        closing(open_place(store_place, True, settings)) as store,
+    ):
+        run(Writer(stream, store, name or told.name), stop)
+
+
+def run(carrier: Writer, stop: threading.Event) -> None:
+    """Carry until told to stop; a stream or a store that fails for a while is waited for."""
+    told, failures = time.monotonic(), 0
+    log.info("%s: writing what comes", carrier.stream.address)
+    while not stop.is_set():
+        try:
+            carrier.step(WAIT_S)
+            failures = 0
+            if time.monotonic() - told >= TELL_S:
+                told = time.monotonic()
+                waiting = carrier.stream.standing(carrier.name).waiting
+                log.info(
+                    "%d messages written, %d wait, %d lines refused, %d messages unreadable, %d lost",
+                    carrier.written,
+                    waiting,
+                    carrier.refused,
+                    carrier.unread,
+                    carrier.lost,
+                )
+        except StoreError as error:
+            if failures == 0:
+                log.error("readings wait in the stream: %s", error)
+            failures += 1
+            stop.wait(min(LONGEST_REST_S, 2.0 ** min(failures, 10) / 2) * random.uniform(0.5, 1.0))

@@ -1,0 +1,75 @@
+"""What the agent that runs on this machine reports of itself: its rows in the tables `source` and `probe`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+from agent.config import SOURCES
+from cli.config import Settings, open_place
+from cli.queries.delivery_health import START, Finding
+from cli.time_format import ago
+from store.nats.config import is_stream
+from store.schema.contract import Store, StoreError
+
+FRESH_S, TOLD_S = 30.0, 150.0
+"""An agent whose last reading is older does not run; what does not change it tells once a minute."""
+_NS = 1_000_000_000
+
+
+def report(place: str, settings: Settings) -> tuple[Finding, list[Finding]]:
+    """Whether an agent runs here, and what it says of its sources and probes; nothing where none runs or can be asked.
+
+    Age counts in periods too: an agent that reads seldom is not taken for one that has stopped.
+    """
+    try:
+        if is_stream(place):
+            raise StoreError("its readings go to a stream; ask where they are kept, with --store")
+        with closing(open_place(place, settings=settings)) as store:
+            last, sources, probes = _read(store, settings)
+    except StoreError as error:
+        return Finding(
+            "agent", "off", f"no agent can be asked: {error}; what follows was looked at by this command"
+        ), []
+    fresh_s = max(FRESH_S, 3 * settings.agent.period_seconds)
+    if last is None or (age_s := (time.time_ns() - last) / _NS) > fresh_s:
+        why = f"no reading of {settings.agent.name} within {fresh_s:.0f} s: no agent runs here"
+        return Finding("agent", "off", f"{why}; what follows was looked at by this command", START), []
+    why = f"its last reading is {ago(age_s)} old; it reports what follows"
+    return Finding("agent", "on", why), [*_sources(sources), *_probes(probes)]
+
+
+def _read(store: Store, settings: Settings) -> tuple[int | None, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Time of the machine's last row, and the last row of each source and of each thing that carries probes."""
+    first = time.time_ns() - round(max(TOLD_S, 3 * settings.agent.period_seconds) * _NS)
+    tables = []
+    for table, key in (("source", "source"), ("probe", "library")):
+        rows = store.read(table, first).to_pylist()
+        tables.append({row[key]: row for row in rows if row["machine"] == settings.agent.name})
+    sources, probes = tables
+    last = max((row["time"] for row in sources.values()), default=None)
+    return last, list(sources.values()), list(probes.values())
+
+
+def _sources(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
+    known = {row["source"]: row for row in rows}
+    for name in SOURCES:
+        row = known.get(name)
+        if row is None:
+            yield Finding(f"source {name}", "off", "the agent does not read it", f'add "{name}" to agent.sources')
+        else:
+            yield Finding(f"source {name}", "blocked" if row.get("error") else "on", str(row.get("error") or ""))
+    if lost := known.get("kernel", {}).get("lost_total"):
+        yield Finding("kernel", "on", f"{lost:.0f} hits of probes were not counted since the agent started")
+
+
+def _probes(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
+    for row in rows:
+        if row["state"] == "gone":
+            continue
+        own = ":" in row["library"] or row["library"].startswith("tracepoint ")
+        name = row["library"] if own else f"library {row.get('path') or row['library']}"
+        count = "" if own else f"{row.get('symbols') or 0:.0f} probes"
+        yield Finding(name, row["state"], "; ".join(filter(None, (count, row.get("reason")))))

@@ -1,0 +1,82 @@
+"""Whether readings and alerts are carried on: streams, the writers that empty them, and the sinks of alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from cli.config import Settings
+from store.nats.config import is_stream
+from store.open import open_stream
+from store.schema.contract import StoreError
+
+START = "systemctl start peerwatch-agent, or peerwatch up"
+WRITE = "systemctl start peerwatch-writer, or peerwatch writer"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: str
+    """on, off or blocked."""
+    why: str = ""
+    mend: str = ""
+
+
+def stream(place: str, settings: Settings) -> Finding:
+    """Whether agents publish to it."""
+    try:
+        with closing(open_stream(place, settings.nats)) as opened:
+            count = opened.kept()
+    except StoreError as error:
+        return Finding(f"stream {place}", "off", str(error))
+    state = "on" if count else "off"
+    return Finding(f"stream {place}", state, f"it keeps {count} posts of agents", "" if count else START)
+
+
+def writers(settings: Settings, place: str) -> Iterator[Finding]:
+    """Who empties the stream that the configuration names, and how far."""
+    source = settings.writer.ways(place)[0]
+    if not is_stream(source):
+        return
+    try:
+        with closing(open_stream(source, settings.nats)) as opened:
+            found = opened.writers()
+    except StoreError as error:
+        yield Finding("writers", "off", str(error))
+        return
+    if not found:
+        yield Finding("writers", "off", f"nobody writes what is in {source}", WRITE)
+    for name, one in sorted(found.items()):
+        left = one.waiting + one.unsettled
+        works = one.asked or not left
+        why = f"{left} posts wait" + (f", {one.lost} were dropped before they were written" if one.lost else "")
+        yield Finding(f"writer {name}", "on" if works else "off", why, "" if works else WRITE)
+
+
+def sinks(settings: Settings, place: str) -> Iterator[Finding]:
+    """Each sink of alerts that is switched on: whether it can be opened, and how the last alert fared.
+
+    Where no detector has run, it is nobody's fault that one cannot be opened: the fleet may share its configuration.
+    """
+    from detector.alerts.delivery_log import read_delivery_log
+    from detector.alerts.open import open_sink
+    from detector.alerts.registry import folder_of
+
+    folder = folder_of(settings.alerts, place)
+    wrong = "blocked" if folder.is_dir() else "off"
+    for name in settings.alerts.sinks:
+        mend = f"peerwatch alerts test {name}"
+        try:
+            open_sink(name, settings.alerts, place, settings.influxdb)
+            ledger = read_delivery_log(folder / f"{name}.json")
+        except (OSError, ValueError) as error:
+            yield Finding(f"sink {name}", wrong, str(error), mend)
+            continue
+        if ledger and ledger.error:
+            yield Finding(f"sink {name}", wrong, f"the last alert failed: {ledger.error}", mend)
+        else:
+            yield Finding(f"sink {name}", "on", f"{ledger.delivered if ledger else 0} alerts delivered")

@@ -1,0 +1,81 @@
+"""What machines and devices a store knows, and what may be meant by a name that it does not know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from cli.queries.fleet_status import LOOK_NS, last_readings, last_seen
+from store.schema.contract import StoreError
+
+if TYPE_CHECKING:
+    from store.schema.contract import Store
+
+_HOUR_NS, _MINUTE_NS = 3600 * 10**9, 60 * 10**9
+_DEVICES = ("gpu", "rdma")
+_SHOWN = 6
+
+
+def machines(store: Store, back: int) -> list[str]:
+    """Names of the machines seen in the last `back` ns of the store, or of which something was said."""
+    ends = store.span()
+    if ends is None:
+        return []
+    seen = set(last_seen(store, min(ends[1], time.time_ns()), back))
+    return sorted(seen | set(store.read("verdict", columns=()).column("machine").to_pylist()))
+
+
+def matching(store: Store, patterns: Sequence[str], place: str) -> list[str]:
+    """The machines that are named, be it by patterns such as `m00*`. Raises StoreError for one that nothing matches.
+
+    Who was silent for an hour, and of whom nothing was said, is not known.
+    """
+    known = machines(store, LOOK_NS)
+    if not all(_matches(known, pattern) for pattern in patterns):
+        known = machines(store, _HOUR_NS)
+    for pattern in patterns:
+        if not _matches(known, pattern):
+            raise StoreError(f"{place} knows no machine {pattern}: {near(pattern, known)}")
+    return sorted({name for pattern in patterns for name in _matches(known, pattern)})
+
+
+def _matches(known: Sequence[str], pattern: str) -> list[str]:
+    return [name for name in known if name == pattern or fnmatchcase(name, pattern)]
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """What may be meant instead, in words: names that are nearly alike, else which there are."""
+    if not known:
+        return "it holds no reading; start the agent"
+    if alike := get_close_matches(name, known, 3):
+        return f"did you mean {' or '.join(alike)}?"
+    some = ", ".join(known) if len(known) <= _SHOWN else f"{', '.join(known[:_SHOWN])} … ({len(known)} in all)"
+    return f"there is {some}"
+
+
+def check_device(store: Store, machine: str, device: str) -> None:
+    """Raises StoreError for a device that the machine has not, as far as the store tells."""
+    known = devices(store, machine)
+    if device not in known:
+        hint = near(device, known) if known else "of no device of it anything was read"
+        raise StoreError(f"{machine} has no device {device}: {hint}")
+
+
+def devices(store: Store, machine: str) -> list[str]:
+    """Devices of a machine as verdicts write them: those last read, and those of which something was said."""
+    from detector.timeseries.rows import device_of, rows_of  # numpy
+
+    found = set()
+    for table in ("verdict", "event"):
+        rows = store.read(table, columns=("device",))
+        if "device" in rows.column_names:
+            pairs = zip(rows.column("machine").to_pylist(), rows.column("device").to_pylist(), strict=True)
+            found |= {device for name, device in pairs if name == machine and device}
+    end = last_readings(store, time.time_ns()).get(machine, time.time_ns())
+    for table in {*_DEVICES} & {*store.tables()}:
+        rows = rows_of(table, store.read(table, end - _MINUTE_NS, end + _MINUTE_NS, ()))
+        found |= {device_of(table, ident[1:]) for ident in rows.idents if ident[0] == machine}
+    return sorted(filter(None, found))

@@ -1,0 +1,84 @@
+"""A task that stands still, in words: how its ranks stood, and where they were, those alike together."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from detector.explain.rank_snapshot import GPU, RECEIVES, RESTS, SENDS, WAITS
+from detector.model.operations import named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from detector.explain.hang_report import Standstill
+    from detector.explain.rank_snapshot import Members, Place
+    from detector.explain.stack_groups import StackGroup
+
+_MACHINES = 4
+_STATES = {
+    SENDS: ("handed a chunk to the network that is not through", "for"),
+    RECEIVES: ("waiting for a chunk", "of"),
+    GPU: ("the GPU offers no chunk to send", ""),
+    WAITS: ("unfinished", ""),
+    RESTS: ("nothing unfinished", ""),
+}
+
+
+def rank_words(places: Sequence[Place]) -> str:
+    """Who is meant: `rank 3 (m01 gpu:0)`, or `ranks 0-2, 4 (m00, m04)`."""
+    if len(places) == 1:
+        one = places[0]
+        rank = f"process {one.pid}" if one.rank is None else f"rank {one.rank}"
+        return f"{rank} ({one.machine} gpu:{one.gpu})"
+    machines = sorted({place.machine for place in places})
+    few = len(machines) <= _MACHINES
+    shown = ", ".join(machines) if few else f"{len(machines)} machines, {machines[0]} … {machines[-1]}"
+    known = sorted({place.rank for place in places if place.rank is not None})
+    return f"ranks {_runs(known)} ({shown})" if known else f"{len(places)} processes ({shown})"
+
+
+def _runs(numbers: Iterable[int]) -> str:
+    """Numbers in order, neighbours together: `0-2, 4`."""
+    runs = (list(run) for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
+    ends = ((run[0][1], run[-1][1]) for run in runs)
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+def member_lines(still: Standstill) -> list[str]:
+    """The communicators of the accused at the time of the verdict, and the states of their chunks."""
+    lines = []
+    for comm, members in groupby(still.members, lambda one: one.comm):
+        together = list(members)
+        size = f", {together[0].ranks} ranks" if together[0].ranks else ""
+        lines += [f"communicator {comm[:8]}{size}", *(f"  {_member(one)}" for one in together)]
+    return lines
+
+
+def _member(one: Members) -> str:
+    state, word = _STATES[one.state]
+    whom = f" {word} rank {one.peer}" if one.peer is not None and word else ""
+    count = "" if one.operations is None else f", {one.operations} operations so far"
+    return f"{rank_words(one.places)}: {named(one.operation)}{count}; {state}{whom}"
+
+
+def stacks_title(still: Standstill) -> str:
+    """What the groups of stacks are, and what the odd ones have in common."""
+    count = sum(len(group.places) for group in still.stacks)
+    shared = f"; the odd ones share communicator {still.odd_share[:8]}" if still.odd_share else ""
+    return f"where they were, {count} ranks, numbered as in the largest communicator{shared}"
+
+
+def stack_heads(still: Standstill) -> list[tuple[str, StackGroup]]:
+    """A line on each group of stacks, the odd ones first, and the group."""
+    return [(_head(group), group) for group in sorted(still.stacks, key=lambda group: not group.odd)]
+
+
+def _head(group: StackGroup) -> str:
+    if group.form == "none":
+        return f"{rank_words(group.places)}: no stack, {group.error}"
+    odd = "odd: " if group.odd else ""
+    lesser = "" if group.form == "python" else f"; no more than the kernel tells: {group.error}"
+    since = f"after {group.still_seconds:.0f} s without an operation"
+    state = f"; {group.waits_in}" if group.form == "python" and group.waits_in else ""
+    return f"{odd}{rank_words(group.places)}, {since}{state}{lesser}"

@@ -1,0 +1,167 @@
+"""A verdict as one HTML page that needs nothing else: no script, no network; for phones, the dark and paper."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from cli import time_format
+from cli.views.hang import member_lines, stack_heads, stacks_title
+from cli.views.svg import curve
+from cli.views.verdict_text import after, compared, figure, runner_lines, sign_words, timeline
+from cli.views.zoom import closer_lines, closer_title
+
+if TYPE_CHECKING:
+    from cli.queries.verdict_history import Told
+    from detector.explain.difference import MetricShift
+    from detector.explain.explanation import Explanation
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--paper:#fff;--card:#f5f7fa;--rule:#dde3ea;
+--mine:#c2262e;--usual:#51719c;--band:#51719c38;--crit:#b3151d;--warn:#8a5a00;--ok:#1d7a3d}
+@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa7b8;--paper:#12161c;--card:#1b212a;--rule:#323b47;
+--mine:#ff7b74;--usual:#8fb4e6;--band:#8fb4e638;--crit:#ff7b74;--warn:#f0b84a;--ok:#63cf8b}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:16px;max-width:1180px;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;overflow-wrap:anywhere}
+h1{font-size:1.35rem;line-height:1.3;margin:.2em 0 .4em}h2{font-size:1.05rem;margin:1.6em 0 .5em}
+p{margin:.4em 0}.soft,dt,figcaption>span,footer{color:var(--soft);font-size:.875rem}
+.level{display:inline-block;padding:0 .55em;border-radius:4px;border:1.5px solid;font-weight:700;font-size:.875rem}
+.crit{color:var(--crit)}.warn{color:var(--warn)}.ok{color:var(--ok)}
+dl{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:8px 20px;margin:12px 0}
+dd{margin:0}.card{background:var(--card);border-radius:8px;padding:12px 16px}.card b{font-size:1.05rem}
+.curves{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:14px}
+figure{margin:0;background:var(--card);border-radius:8px;padding:12px 12px 4px;
+break-inside:avoid;display:flex;flex-direction:column}
+figcaption b{display:block}svg{display:block;width:100%;height:auto;margin-top:auto;padding-top:6px}
+svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
+.grid{stroke:var(--rule);stroke-width:1}.band{fill:var(--band)}path{fill:none}
+.usual{stroke:var(--usual);stroke-width:1.5;stroke-dasharray:4 3}.mine{stroke:var(--mine);stroke-width:2.2}
+.mark{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 3}.mark.verdict{stroke-dasharray:none}
+.numbers{display:flex;flex-wrap:wrap;gap:2px 14px;margin:4px 0;font-size:.875rem}
+.key{display:inline-block;width:26px;height:0;border-top:3px solid var(--mine);vertical-align:middle;margin:0 4px 0 0}
+.key.u{border-top:2px dashed var(--usual)}.key.b{height:12px;border:0;background:var(--band)}
+.legend span{margin-right:16px;white-space:nowrap}
+ol{list-style:none;padding:0;margin:0}li{display:flex;gap:12px;padding:3px 0;border-top:1px solid var(--rule)}
+li time{flex:0 0 4.2em;text-align:right;color:var(--soft);font-variant-numeric:tabular-nums}
+pre{overflow-x:auto}pre,code{font:.875em ui-monospace,Menlo,Consolas,monospace}
+footer{margin-top:2em;border-top:1px solid var(--rule)}
+@media print{:root{--ink:#000;--soft:#444;--paper:#fff;--card:#fff;--rule:#ccc;--mine:#c2262e;--usual:#51719c}
+body{max-width:none;padding:0;font-size:12px}figure,.card{border:1px solid #ccc}
+.curves{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(one: Told, explained: Explanation, place: str) -> str:
+    """The whole document. All words of the store are escaped: names come from outside."""
+    verdict = one.verdict
+    who = f"{verdict.machine} {verdict.device or ''}".strip()
+    parts = (_head(one, explained), _likely(explained), _curves(one, explained), _timeline(one, explained))
+    body = (*parts, _closer(explained), _standstill(explained))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"/>'
+        f"<title>{escape(f'{verdict.level}: {who}')}</title><style>{_STYLE}</style></head>\n<body>"
+        + "\n".join(body)
+        + f"<footer><p>Peerwatch looked at {time_format.shown(explained.begin)} to "
+        f"{time_format.shown(explained.end)} UTC of "
+        f"{escape(place)}. Effects are in multiples of the least difference that counts.</p></footer></body></html>\n"
+    )
+
+
+def _head(one: Told, explained: Explanation) -> str:
+    verdict = one.verdict
+    over = f"{time_format.shown(one.over)} UTC" if one.over else "not yet"
+    facts = {
+        "Who": f"{verdict.machine}, {verdict.device or 'the machine as a whole'}",
+        "Began": f"{time_format.shown(verdict.since)} UTC",
+        "Named after": time_format.ago((one.said[0].time - verdict.since) / 1e9),
+        "Cleared": over,
+        "Compared with": compared(explained),
+        "Convicted by": f"{verdict.metric} ({verdict.kind})",
+    }
+    terms = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+    level = f'<span class="level {escape(verdict.level)}">{escape(verdict.level)}</span>'
+    return f"<header>{level}<h1>{escape(verdict.message)}</h1><dl>{terms}</dl></header>"
+
+
+def _likely(explained: Explanation) -> str:
+    found = explained.likely
+    because = f"<p>Because of {escape(', '.join(map(sign_words, found.signs)))}.</p>" if found.signs else ""
+    near = "".join(f'<p class="soft">{escape(line[0].upper() + line[1:])}.</p>' for line in runner_lines(explained))
+    return (
+        f'<section><h2>Likely kind of fault</h2><div class="card"><b>{escape(found.kind.words)}</b>{because}'
+        f"<p>Next: {escape(found.kind.advice)}</p></div>{near}</section>"
+    )
+
+
+def _curves(one: Told, explained: Explanation) -> str:
+    if not explained.moved:
+        return "<section><h2>What moved</h2><p>No reading moved unlike those of the peers.</p></section>"
+    legend = (
+        '<p class="legend soft"><span><i class="key"></i>this machine</span>'
+        '<span><i class="key u"></i>median of its peers</span>'
+        '<span><i class="key b"></i>eight in ten of its peers</span><span>time since the verdict\'s onset</span></p>'
+    )
+    figures = "".join(_figure(moved, one, explained) for moved in explained.moved)
+    return f'<section><h2>What moved, in order of onset</h2>{legend}<div class="curves">{figures}</div></section>'
+
+
+def _figure(moved: MetricShift, one: Told, explained: Explanation) -> str:
+    from store.schema.catalogue import METRICS
+
+    metric, since = METRICS.get(moved.key), explained.verdict.since
+    device = moved.device or "machine"
+    if moved.alike[0] > 1:
+        device += f", as {moved.alike[0]} of {moved.alike[1]} devices"
+    convicts = " · convicts" if moved is explained.convicting else ""
+    words = (
+        f"{metric.help}{' (a second)' if metric.kind == 'counter' else ''}" if metric else "unknown to the catalogue"
+    )
+    numbers = {
+        "before": figure(moved.before, moved.key),
+        "since": figure(moved.value, moved.key),
+        f"{moved.peers} peers": figure(moved.usual, moved.key),
+        "effect": f"{moved.effect:+.1f}",
+        "onset": after(moved.onset, since),
+    }
+    cells = "".join(f'<span><span class="soft">{escape(k)}</span> {escape(v)}</span>' for k, v in numbers.items())
+    picture = curve(moved, since, one.said[0].time, (explained.begin, explained.end))
+    return (
+        f"<figure><figcaption><b>{escape(moved.key)}</b><span>{escape(device)}{convicts} · {escape(words)}</span>"
+        f'<div class="numbers">{cells}</div></figcaption>{picture}</figure>'
+    )
+
+
+def _closer(explained: Explanation) -> str:
+    """What was read many times a second; nothing where nothing was."""
+    parts = []
+    for one in explained.closeups:
+        title = closer_title(one, explained.verdict.since)
+        lines = escape("\n".join(closer_lines(one)))
+        parts.append(f"<h2>{escape(title[0].upper() + title[1:])}</h2><pre>{lines}</pre>")
+    return f"<section>{''.join(parts)}</section>" * bool(parts)
+
+
+def _standstill(explained: Explanation) -> str:
+    """How the ranks of a task that stands still stood, and where they were; nothing where none did."""
+    lines, title = "\n".join(member_lines(explained.standstill)), stacks_title(explained.standstill)
+    stood = f"<pre>{escape(lines)}</pre>" if lines else ""
+    where = "".join(
+        f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
+        for head, group in stack_heads(explained.standstill)
+    )
+    where = where and f"<p>{escape(title[0].upper() + title[1:])}.</p>{where}"
+    head = "<h2>How the ranks stood, and where they were</h2>"
+    return f"<section>{head}{stood}{where}</section>" * bool(stood or where)
+
+
+def _timeline(one: Told, explained: Explanation) -> str:
+    since = explained.verdict.since
+    rows = "".join(
+        f"<li><time>{escape(after(time, since))}</time><span>{escape(what)}</span></li>"
+        for time, what in timeline(one, explained)
+    )
+    return f"<section><h2>Time line</h2><ol>{rows}</ol></section>"

@@ -1,0 +1,114 @@
+"""Blindness: Peerwatch sees no readings, and its silence would be taken for health. It is an incident of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from detector.alerts.alert import BLIND, clock, duration
+from detector.alerts.brief import Brief
+from detector.model.verdict import RANK, Level, Verdict
+from store.schema.time import SECOND
+
+log = logging.getLogger(__name__)
+
+MACHINE = "peerwatch"
+"""Who is meant: no machine of the fleet, but what watches it."""
+ADVICE = (
+    "Look at the store and the network first, then at the agents (systemctl status peerwatch-agent, peerwatch doctor)."
+)
+_NAMES, _WORDS = 5, 200
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What there is to see: how many machines are watched, who of them is not read since when, what fails since when.
+
+    Times are Unix ns.
+    """
+
+    machines: int
+    silent: Mapping[str, int]
+    error: str = ""
+    failing: int = 0
+
+
+class Blindness:
+    """Says when nothing, or too little, is read for `after_s`, and when that is over; `file` keeps what is open."""
+
+    def __init__(self, file: Path, after_s: float) -> None:
+        self.file, self.after_s = file, after_s
+        self.said = _kept(file)
+        self._begun = 0
+
+    def look(self, now: int, view: View) -> list[Verdict]:
+        """What there is to say at `now` (Unix ns): at most one verdict."""
+        self._begun = self._begun or now
+        found = self._verdict(now, view)
+        if found is not None and (self.said is None or RANK[found.level] > RANK[self.said.level]):
+            return self._say(found)
+        if found is None and self.said is not None and view.machines and not view.error:
+            words = f"Peerwatch sees again since {clock(now)} UTC: {_count(view.machines)} read"
+            over = Verdict(now, "", MACHINE, None, BLIND, BLIND, 0.0, self.said.since, "ok", words)
+            return self._say(over)
+        return []
+
+    def _verdict(self, now: int, view: View) -> Verdict | None:
+        level: Level = "crit"
+        if view.error:
+            since = view.failing
+            words = f"the store cannot be used for {duration(now - since)} ({view.error[:_WORDS]}): "
+            words += f"{_count(view.machines)} not judged"
+        elif view.silent:
+            since = max(view.silent.values())
+            level = "crit" if 2 * len(view.silent) >= view.machines else "warn"
+            words = f"no readings of {_who(view.silent, view.machines)} for {duration(now - since)}"
+        # Where machine or fleet has just been started, the agents are given as long as the detector itself has run.
+        if not (view.error or view.silent) or now - max(since, self._begun) < self.after_s * SECOND:
+            return None
+        return Verdict(now, "", MACHINE, None, BLIND, BLIND, 1.0, since, level, f"Peerwatch is blind: {words}")
+
+    def _say(self, verdict: Verdict) -> list[Verdict]:
+        self.said = None if verdict.level == "ok" else verdict
+        try:
+            if self.said is None:
+                self.file.unlink(missing_ok=True)
+            else:
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+                self.file.write_bytes(msgspec.json.encode(self.said))
+        except OSError as error:
+            log.error("%s cannot be kept, a detector that starts anew may say it again: %s", self.file, error.strerror)
+        return [verdict]
+
+
+def brief_of(held: Collection[str]) -> Brief:
+    """What an alert on blindness says beside the verdict; `held` are the incidents that stay open meanwhile."""
+    shown = ", ".join(sorted(held)[:_NAMES]) + (", …" if len(held) > _NAMES else "")
+    note = f"open incidents stay as they were last seen: {shown}"
+    return Brief(advice=ADVICE, notes=(note,) if held else ())
+
+
+def _kept(file: Path) -> Verdict | None:
+    """What an earlier detector has said and not ended."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Verdict)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("%s cannot be read and is begun anew: %s", file, str(error).splitlines()[0])
+        return None
+
+
+def _who(silent: Collection[str], machines: int) -> str:
+    if len(silent) == machines:
+        return f"{machines} machine{'s' * (machines != 1)}"
+    names = ", ".join(sorted(silent)[:_NAMES]) + (", …" if len(silent) > _NAMES else "")
+    return f"{len(silent)} of {machines} machines ({names})"
+
+
+def _count(machines: int) -> str:
+    return f"{machines} machine{' is' if machines == 1 else 's are'}"

@@ -1,0 +1,76 @@
+"""Alerts as JSON in the forms that servers take: our own, Slack's and Alertmanager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from detector.alerts.alert import BLIND, Alert
+from detector.alerts.text import details
+from detector.model.verdict import Level
+
+SEVERITY: dict[Level, str] = {"ok": "warning", "warn": "warning", "crit": "critical"}
+"""Levels as users of Alertmanager call them; a test is a warning."""
+
+
+def _json(alert: Alert, _: int, __: int) -> object:
+    return alert.as_json()
+
+
+def _slack(alert: Alert, _: int, __: int) -> object:
+    """One message. https://api.slack.com/messaging/webhooks"""
+    lines = [alert.headline, *(details(alert) or [f"incident {alert.incident}"])]
+    return {"text": f"*{alert.verdict.level.upper()}* " + "\n".join(map(_escaped, lines))}
+
+
+def _escaped(text: str) -> str:
+    """One line in which nothing is a mention, a link or a channel."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _alertmanager(alert: Alert, now: int, holds: int) -> object:
+    """Alerts; labels are their identity. https://prometheus.io/docs/alerting/latest/alerts_api/
+
+    Severity is a label, since routes match labels: one that has risen ends the milder alert in the same post.
+    """
+    severity = SEVERITY[alert.worst]
+    ends = holds if alert.end is None or alert.event == "test" else alert.end
+    posted = [_one(alert, severity, ends)]
+    if severity == "critical" and alert.event in ("changed", "over"):
+        posted.append(_one(alert, "warning", min(ends, now)))
+    return posted
+
+
+def _one(alert: Alert, severity: str, ends: int) -> object:
+    verdict, brief = alert.verdict, alert.brief
+    if alert.event == "test":
+        name, about = "PeerwatchTest", {"machine": verdict.machine}
+    elif verdict.kind == BLIND:
+        name, about = "PeerwatchBlind", {}
+    else:
+        name, about = "PeerwatchFaultyMachine", {"machine": verdict.machine, "task": verdict.task}
+    labels = {"alertname": name, **about, "incident": alert.incident, "severity": severity}
+    notes = {
+        "summary": alert.headline,
+        "description": "\n".join(details(alert)),
+        "finding": alert.finding.message,
+        "likely": brief.likely,
+        "next": brief.advice,
+        "device": verdict.device or "",
+        **brief.hardware,
+        "metric": verdict.metric,
+        "score": f"{alert.finding.score:.2f}",
+    }
+    notes = {key: value for key, value in notes.items() if value}
+    return {"labels": labels, "annotations": notes, "startsAt": _rfc3339(alert.start), "endsAt": _rfc3339(ends)}
+
+
+def _rfc3339(time: int) -> str:
+    return datetime.fromtimestamp(time // 10**9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+FORMS: dict[str, Callable[[Alert, int, int], object]] = {"json": _json, "slack": _slack, "alertmanager": _alertmanager}
+"""By the name of a template: the body, given the alert, the time now, and until when it holds if nothing more is said.
+
+Times are Unix ns. A test is firing, and ends when it holds no more.
+"""

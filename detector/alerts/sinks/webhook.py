@@ -1,0 +1,88 @@
+"""A webhook as a sink: each alert is posted as JSON, in our own form, Slack's or Alertmanager's.
+
+An address may be a secret as a whole (Slack's is): it is in no log, no error and no representation of the settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import msgspec
+
+from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
+from detector.alerts.forms import FORMS
+from detector.alerts.http_post import Address, address_of, checked
+from detector.model.verdict import Level
+
+CREDENTIAL, TABLE = "webhook-url", "alerts.webhook"
+ALERTMANAGER_S = 60.0
+"""Alertmanager forgets an alert that is not told again; ours hold for four of these."""
+_NEVER = (400, 405, 406, 410, 413, 415, 422)
+"""Answers that say that this very request will not be taken, whenever it comes."""
+
+
+class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the sink `webhook`. Raises ValueError for a value that cannot be meant."""
+
+    url: str = ""
+    """Where to post; better named in a file, since whoever has it can post too."""
+    url_file: str = ""
+    """File whose first line is the address; empty: systemd's credential webhook-url, if there is one."""
+    token_file: str = ""
+    """File whose first line is sent as `Authorization: Bearer …`."""
+    ca_file: str = ""
+    """Certificates by which an https server is known; empty: the system's."""
+    template: str = "json"
+    """json, slack or alertmanager."""
+    least_level: Level = "warn"
+    """warn, or crit: milder incidents are not told."""
+    timeout_seconds: float = 10.0
+    """How long the server may be silent."""
+    repeat_seconds: float = 0.0
+    """How often an incident that lasts is told again; 0: as the template needs."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, naming the key and never the address."""
+        for key, low, high in (("timeout_seconds", 0.1, 600.0), ("repeat_seconds", 0.0, 1e6)):
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"alerts.webhook.{key} is {getattr(self, key)}: it must lie in {low:g} to {high:g}")
+        if self.template not in FORMS:
+            raise ValueError(f"alerts.webhook.template is {self.template!r}: known are {', '.join(FORMS)}")
+        if self.url:
+            checked(self.url, TABLE)
+
+    def __repr__(self) -> str:
+        """Without the address."""
+        return f"WebhookConfig(template={self.template!r})"
+
+    def address(self) -> str:
+        """Where to post. Raises ValueError where nothing says so, or the file cannot be read."""
+        found = address_of(self.url, self.url_file, CREDENTIAL, TABLE)
+        if not found:
+            raise ValueError("alerts.webhook names no address: set alerts.webhook.url_file or url")
+        return found
+
+
+class Webhook(Sink):
+    """Posts to one address; `clock` gives the time (Unix ns)."""
+
+    def __init__(self, config: WebhookConfig, clock: Callable[[], int]) -> None:
+        self.config, self.clock = config, clock
+        self.to = Address(config.address(), TABLE, config.timeout_seconds, config.ca_file, config.token_file)
+        self.repeat_s = config.repeat_seconds or (ALERTMANAGER_S if config.template == "alertmanager" else 0.0)
+        self.least = config.least_level
+
+    def send(self, alert: Alert) -> str:
+        """Post it. Raises LaterError where it may be taken later, RefusedError where never."""
+        now = self.clock()
+        holds = now + round(4e9 * (self.repeat_s or ALERTMANAGER_S))
+        answer = self.to.post(json.dumps(FORMS[self.config.template](alert, now, holds)).encode())
+        if answer.good:
+            return f"{self.to.place} answered {answer.status}"
+        reason = f"{self.to.place} answers {answer.status}{': ' + answer.said if answer.said else ''}"
+        if answer.status in _NEVER:
+            raise RefusedError(reason)
+        if answer.status in (301, 302, 307, 308, 401, 403, 404):
+            reason += "; are alerts.webhook.url and token_file right?"
+        raise RetryLaterError(reason, answer.rest_s)

@@ -1,0 +1,30 @@
+"""What follows an alert's first line where there is room for more: since when, beside whom, numbers, hardware, next."""
+
+from __future__ import annotations
+
+from detector.alerts.alert import BLIND, Alert, clock
+
+_HARDWARE = {"uuid": "UUID", "serial": "serial", "pci_address": "PCI"}
+
+
+def details(alert: Alert) -> list[str]:
+    """The lines after the first, each one line whatever it holds; none once the incident is over, none of a test."""
+    if alert.end is not None or alert.event == "test":
+        return []
+    brief, verdict = alert.brief, alert.verdict
+    lines = [f"since {clock(alert.start)} UTC" + (f", compared with {_machines(brief.peers)}" if brief.peers else "")]
+    if verdict.kind != BLIND:
+        lines[0] += f", task {verdict.task}"
+    lines += [f"{one.text}, before {one.was}" if one.was else one.text for one in brief.numbers]
+    lines += brief.notes
+    known = [f"{word} {brief.hardware[name]}" for name, word in _HARDWARE.items() if name in brief.hardware]
+    if known:
+        lines.append(f"{verdict.device or verdict.machine}: {', '.join(known)}")
+    if brief.advice:
+        lines.append(f"next: {brief.advice}")
+    lines.append("more: peerwatch " + ("status" if verdict.kind == BLIND else f"show {alert.incident}"))
+    return [" ".join(line.split()) for line in lines]
+
+
+def _machines(count: int) -> str:
+    return f"{count} other machine{'s' * (count != 1)}"

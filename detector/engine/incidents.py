@@ -1,0 +1,146 @@
+"""One incident, one verdict: what is said, what is a consequence of something said, and what is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from detector.model.text import subject
+from detector.model.verdict import RANK, Finding, Verdict
+from detector.topology.maintenance import OperatorState
+from store.schema.time import SECOND
+
+_AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
+_FIRST_NS = 20 * SECOND  # who began so much earlier than the open incident is no consequence of it
+_FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
+_HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
+_NOTE_NS = 3600 * SECOND
+_SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
+_REST_NS = 60 * SECOND  # so long a fault has to last after an order closed it, to be said again
+_SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
+
+
+@dataclass(slots=True)
+class Incidents:
+    """Open incidents by (task, machine), as they were last said."""
+
+    open: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    kept: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Until when (Unix ns) an incident stays open that was said before this detector began, and not found yet."""
+    apart: frozenset[tuple[str, str]] = frozenset()
+    """Machines, by name, that are known to have nothing to do with each other now."""
+    notes: list[Verdict] = field(default_factory=list)
+    """What differs and harms nobody, since it was last asked for."""
+    noted: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Machine, device and metric -> when (Unix ns) it was last noted."""
+    rest: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Since when (Unix ns) an incident is closed by order: for a minute nothing older than that is said of it."""
+    still: int = 0
+    """For how long (ns) nothing has been said."""
+    _at: int = 0
+
+    def take_up(self, verdicts: Iterable[Verdict], until: int) -> None:
+        """Go on with what an earlier detector has said; it has until `until` (Unix ns) to be found again."""
+        for verdict in verdicts:
+            key = verdict.task, verdict.machine
+            self.open[key], self.kept[key] = Finding(verdict, verdict.kind != "peer", 1.0), until
+
+    def update(self, now: int, findings: Iterable[Finding], orders: OperatorState | None = None) -> list[Verdict]:
+        """The verdicts to say now: new, worse, or cleared; notes are kept apart."""
+        found = list(findings)
+        self._note([finding.verdict for finding in found if finding.verdict.level == "note"])
+        findings = [finding for finding in found if finding.verdict.level != "note"]
+        closed = self._close(now, orders or OperatorState())
+        current: dict[tuple[str, str], Finding] = {}
+        for finding in sorted(findings, key=_order):
+            current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
+        self.rest |= {(over.task, over.machine): now for over in closed}
+        self.rest = {key: since for key, since in self.rest.items() if now - since < _REST_NS}
+        for key in self.rest.keys() & current.keys():
+            if not _is_new(current[key], self.rest[key]):  # what lasts longer is said again
+                del current[key]
+        said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
+        self.kept = {key: until for key, until in self.kept.items() if now < until and key not in current}
+        healed = [key for key in self.open if key not in current and key not in self.kept]
+        verdicts = closed + said + [_cleared(self.open.pop(key).verdict, now) for key in healed]
+        self.still = 0 if verdicts else self.still + (now - self._at if self._at else 0)
+        self._at = now
+        return verdicts
+
+    def _note(self, verdicts: Iterable[Verdict]) -> None:
+        """Keep what is new of the things that harm nobody: one note a machine and reading, and an hour."""
+        for verdict in verdicts:
+            key = verdict.machine, verdict.device or "", verdict.metric
+            if verdict.time - self.noted.get(key, -_NOTE_NS) >= _NOTE_NS:
+                self.noted[key] = verdict.time
+                self.notes.append(verdict)
+
+    def take_notes(self) -> list[Verdict]:
+        """The notes since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def settled(self) -> bool:
+        """Whether nothing is left that would clear by itself: what is open for long stands until somebody mends it."""
+        return not self.open or self.still > _SETTLED_NS
+
+    def _close(self, now: int, orders: OperatorState) -> list[Verdict]:
+        """Say what the operator has put an end to."""
+        over = [(key, why) for key, found in self.open.items() if (why := orders.ends(found.verdict))]
+        for key, _ in over:
+            self.kept.pop(key, None)
+        return [_cleared(self.open.pop(key).verdict, now, why) for key, why in over]
+
+    def _say(self, key: tuple[str, str], finding: Finding) -> Verdict | None:
+        before = self.open.get(key)
+        if before is None:
+            if self._is_consequence(key, finding):
+                return None
+        elif not _is_worse(before, finding):
+            return None
+        self.open[key] = finding
+        return finding.verdict
+
+    def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
+        others = [
+            other
+            for known, other in self.open.items()
+            if known[0] == key[0] and known != key and not _came_later(finding, other)
+            if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.apart
+        ]
+        if not others or (finding.hard and finding.verdict.kind != "progress" and finding.weight > 1):
+            return False
+        if finding.hard or any(other.hard for other in others):
+            return any(other.hard for other in others)
+        strongest = max(other.verdict.score for other in others)
+        first = finding.verdict.since < min(other.verdict.since for other in others) - _FIRST_NS
+        weaker = finding.verdict.score < _AS_STRONG * strongest
+        return finding.weight < _SURE or (weaker and not finding.own and not first)
+
+
+def _came_later(finding: Finding, hard: Finding) -> bool:
+    """Whether a pattern began too long after a hard fact to be its consequence."""
+    return hard.hard and finding.verdict.since > hard.verdict.since + _FOLLOWS_NS
+
+
+def _is_new(finding: Finding, closed: int) -> bool:
+    """Whether a fact came after an incident was closed by order."""
+    return finding.hard and finding.verdict.since > closed
+
+
+def _order(finding: Finding) -> tuple[bool, bool, float, bool, int, float]:
+    verdict = finding.verdict
+    mild = verdict.kind == "evidence" and verdict.level == "warn"  # must not hide what is worse
+    weight = -finding.weight if finding.hard else 0.0
+    return (mild, not finding.hard, weight, not finding.own, verdict.since, -verdict.score)
+
+
+def _is_worse(before: Finding, after: Finding) -> bool:
+    harder = after.hard and not before.hard
+    return harder or RANK[after.verdict.level] > RANK[before.verdict.level]
+
+
+def _cleared(verdict: Verdict, now: int, how: str = "") -> Verdict:
+    who = subject(verdict.machine, verdict.device)
+    how = how or _HEALED.get(verdict.kind, "is well again")
+    return replace(verdict, time=now, level="ok", score=0.0, message=f"{who} {how} ({verdict.metric})", evidence=())

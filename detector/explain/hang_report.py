@@ -1,0 +1,51 @@
+"""What can be said of a task that stands still: how its ranks stood, where they were, and what NCCL says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from detector.explain.rank_snapshot import Members, Standing
+from detector.explain.ras_findings import ras_findings
+from detector.explain.stack_groups import StackGroup, stack_groups
+from detector.model.verdict import Verdict
+from detector.timeseries.binned import Readable
+from detector.timeseries.rows import rows_of
+from store.schema.time import SECOND
+
+_KINDS = ("progress", "evidence")
+"""Methods whose verdicts may be of a task that stands still."""
+_BACK_NS = 10 * SECOND
+"""How far before the verdict the last rows of its ranks may lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """All of it; empty where nothing stands still."""
+
+    members: tuple[Members, ...] = ()
+    """The ranks of the accused one's communicators as they were at the verdict."""
+    stacks: tuple[StackGroup, ...] = ()
+    """Where the ranks of the task were in their programs."""
+    odd_share: str = ""
+    """A communicator smaller than the task's that joins all whose stacks are odd, where they are several."""
+    ras_findings: tuple[tuple[int, str], ...] = ()
+    """Time (Unix ns) and words of NCCL's own status."""
+
+
+def standstill_of(store: Readable, verdict: Verdict, team: Collection[str], span: tuple[int, int]) -> Standstill:
+    """The standstill that a verdict is about, from the rows of its task's machines in that span (Unix ns)."""
+    there = store.tables()
+    runs = verdict.metric.endswith("_ratio")  # who is late, or slow, does not stand still
+    if verdict.kind not in _KINDS or runs or "nccl" not in there:
+        return Standstill()
+    standing = Standing(rows_of("nccl", store.read("nccl", verdict.time - _BACK_NS, verdict.time)))
+    members = standing.members(verdict.machine, verdict.device) if verdict.kind == "progress" else ()
+    stacks: tuple[StackGroup, ...] = ()
+    if "stack" in there:
+        stacks = stack_groups(rows_of("stack", store.read("stack", *span)), standing.ranks(), team)
+    odd = {(one.machine, one.gpu, one.pid) for group in stacks if group.odd for one in group.places}
+    said: tuple[tuple[int, str], ...] = ()
+    if "ras" in there:
+        said = tuple(ras_findings(rows_of("ras", store.read("ras", *span)), team, standing.comms()))
+    return Standstill(members, stacks, standing.shared(odd), said)

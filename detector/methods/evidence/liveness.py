@@ -1,0 +1,152 @@
+"""Life: when each machine and device was last heard of, and whose silence is odd while its peers go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import Config
+from detector.model.text import subject
+from detector.model.verdict import Level, Verdict
+from detector.stats.arrays import grown
+from detector.timeseries.live_window import Entity
+from detector.timeseries.rows import Rows, device_of
+from detector.topology.tasks import Tasks
+from store.schema.time import NEVER, SECOND
+
+_FIXED = ("gpu", "rdma")  # tables whose devices do not come and go with the task
+_LONGEST_HABIT_S = 120.0
+_HALF_NS = 3600 * SECOND
+_EARLY_S, _EARLY_PERIODS = 10.0, 3.0
+"""A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
+NOT_LIFE = ("event", "verdict", "task")
+"""Tables that are written late, by the detector itself, by people, or by a scheduler."""
+
+
+@dataclass(slots=True)
+class Liveness:
+    """When each machine was last heard of; arrays over machines and devices."""
+
+    number: dict[Entity, int] = field(default_factory=dict)
+    seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    period: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Usual seconds between two signs of life."""
+    back: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """When each last came back from a long silence."""
+    gap: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Seconds of each one's longest silence that ended by itself, halved each hour; at most two minutes."""
+    fed: int = NEVER
+    """When rows came last, Unix ns."""
+    places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
+    """Table -> its identities, as last seen, and the numbers [2, identity] of their machines and devices."""
+
+    def feed(self, rows: Rows, long_s: float) -> None:
+        """Note the newest row of each machine, and of each device that is there whatever the task does."""
+        newest = np.full(len(rows.idents), NEVER)
+        newest[rows.ident] = rows.time  # rows are in order of time: of several, the last one stays
+        place = self._places(rows)
+        self.seen = grown(self.seen, (len(self.number),), NEVER)
+        self.period = grown(self.period, (len(self.number),), 0.0)
+        self.back = grown(self.back, (len(self.number),), NEVER)
+        self.gap = grown(self.gap, (len(self.number),), 0.0)
+        self._fade(int(newest.max(initial=NEVER)))
+        before = self.seen.copy()
+        np.maximum.at(self.seen, place, np.stack([newest, newest]))
+        came = np.flatnonzero((self.seen > before) & (before > NEVER))
+        gap = (self.seen[came] - before[came]) / SECOND
+        usual = np.where(self.period[came] > 0, self.period[came], gap)
+        back = gap[gap > 5 * usual]
+        again = came[gap > np.maximum(long_s, 5 * usual)]
+        self.back[again] = self.seen[again]
+        self.gap[came[gap > 5 * usual]] = np.maximum(
+            self.gap[came[gap > 5 * usual]], np.minimum(back, _LONGEST_HABIT_S)
+        )
+        self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
+
+    def _fade(self, now: int) -> None:
+        """Forget half of what is usual every hour."""
+        if now > self.fed > NEVER:
+            self.gap *= 0.5 ** ((now - self.fed) / _HALF_NS)
+        self.fed = max(self.fed, now)
+
+    def habit(self) -> float:
+        """Seconds for which a machine of this fleet is silent now and then: half of them were."""
+        return float(np.median(self.gap)) if len(self.gap) else 0.0
+
+    def _places(self, rows: Rows) -> NDArray[np.int64]:
+        if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
+            whose: list[Entity] = [(ident[0], None) for ident in rows.idents]
+            fixed = rows.table in _FIXED
+            which = [(ident[0], device_of(rows.table, ident[1:])) for ident in rows.idents] if fixed else whose
+            numbers = [[self.number.setdefault(name, len(self.number)) for name in names] for names in (whose, which)]
+            self.places[rows.table] = (rows.idents, np.array(numbers, np.int64))
+        return self.places[rows.table][1]
+
+    def newest(self) -> int:
+        """When anything was heard last, Unix ns."""
+        return int(self.seen.max(initial=NEVER))
+
+    def let_go(self, before: int) -> frozenset[str]:
+        """Forget machines not heard of since `before` (Unix ns), and with them their devices; which these are."""
+        names = list(self.number)
+        gone = frozenset(who for (who, device), at in self.number.items() if device is None and self.seen[at] < before)
+        if not gone:
+            return gone
+        left = np.flatnonzero([name not in gone for name, _ in names])
+        self.number = {names[old]: new for new, old in enumerate(left.tolist())}
+        self.seen, self.back = self.seen[left], self.back[left]
+        self.period, self.gap = self.period[left], self.gap[left]
+        self.places = {}
+        return gone
+
+    def pardon(self, machine: str, until: int) -> None:
+        """Take a machine and its devices, if they are known, as heard of at `until` (Unix ns)."""
+        mine = [place for (name, _), place in self.number.items() if name == machine]
+        self.seen[mine] = np.maximum(self.seen[mine], until)
+
+
+def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
+    """A verdict on each machine or device without a row for long, while its peers in the task go on."""
+    count = len(life.number)
+    known = life.period[:count][life.period[:count] > 0]
+    if not len(known):
+        return []
+    quiet = (now - life.seen[:count]) / SECOND
+    period = np.maximum(life.period[:count], np.median(known))
+    limit = np.maximum(np.maximum(config.silent_s, 10 * period), 2 * life.habit())
+    early = np.minimum(limit, np.maximum(_EARLY_S, _EARLY_PERIODS * period))
+    suspects = np.flatnonzero((quiet > early) & (life.seen[:count] > NEVER))
+    if not len(suspects):
+        return []
+    names = list(life.number)
+    team = np.array([tasks.task_of(name) or "" for name, _ in names], object)
+    machines = np.array([name for name, _ in names], object)
+    kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
+    out = []
+    for at in suspects:
+        machine, device = names[at]
+        peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
+        # Who has only just come back was gone as well: after an outage not all come back at once.
+        bound = limit if quiet[at] > limit[at] else early
+        gone = int((peers & ((quiet > bound / 2) | (now - life.back[:count] < bound * SECOND / 2))).sum())
+        few = max(1, int(config.spread_share * (peers.sum() + 1)))
+        # Of a machine that is silent itself, the devices need no word.
+        goes_on = device is None or _goes_on(life, life.number[machine, None], now, float(bound[at]))
+        if team[at] and goes_on and peers.sum() + 1 >= config.fewest_peers and gone < few:
+            level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
+            mine = (machines == machine) & (kind == kind[at])
+            if device and level != "note" and (quiet[mine] > early[mine]).all():
+                level = "note"  # all devices of one table at once: rather its source than each of them
+            score, since = float(quiet[at] / limit[at]), int(life.seen[at])
+            message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
+            found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
+            out.append(Verdict(now, *found))
+    return out
+
+
+def _goes_on(life: Liveness, machine: int, now: int, bound_s: float) -> bool:
+    """Whether a machine is heard of, and not just back: its devices come back one by one."""
+    quiet, back = (now - life.seen[machine]) / SECOND, (now - life.back[machine]) / SECOND
+    return bool(quiet <= bound_s / 3 and back > bound_s)

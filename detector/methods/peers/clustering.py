@@ -1,0 +1,170 @@
+"""Likeness: peers found from the readings themselves, in a task whose communicators tell nothing of roles.
+
+Over ten minutes in which nobody of the task stands accused, machines are parted where their readings leave a clear gap:
+in a metric's level, or in how it goes up and down beside the others (the first principal components of what is left
+once what all do is taken off). A gap is clear where groups are six times as far apart as their members are spread, and
+by more than the least difference that counts. Where all gaps are less clear, all are peers as before.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from operator import eq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import Config
+from detector.methods.peers.state import NO_TASK, Panel
+from detector.model.metrics import bounds_of
+from detector.model.verdict import Finding
+from detector.stats.arrays import Floats, Ints
+from detector.stats.grouped import middle
+from detector.topology.roles import ALIKE, UNKNOWN, Roles
+from detector.topology.tasks import Tasks
+from store.schema.time import NEVER, SECOND
+
+STEP_NS, STEPS = 20 * SECOND, 30
+_APART = 6.0
+_SHAPES = 3
+"""Principal components."""
+_MOST_GAPS = 15
+"""More groups than these gaps part are no stages of anything."""
+
+
+@dataclass(slots=True)
+class Likeness:
+    """What machines read in the last minutes, until it is known who is like whom."""
+
+    series: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    """By table: [step, metric, machine]."""
+    taken: dict[str, int] = field(default_factory=dict)
+    """How many steps of each are there."""
+    version: int = -1
+    """Of the tasks, for which this is done or under way."""
+    taken_at: int = NEVER
+    done: bool = False
+    accused: set[str] = field(default_factory=set)
+    """Tasks of which somebody was accused meanwhile."""
+
+    def note(
+        self, now: int, panels: Mapping[str, Panel], tasks: Tasks, accused: frozenset[str], config: Config
+    ) -> None:
+        """Take in how things stand at `now` (Unix ns); `accused` are the tasks of which somebody is."""
+        if self.version != tasks.version:
+            self.series, self.taken, self.version, self.done, self.accused = {}, {}, tasks.version, False, set()
+        if self.done or now - self.taken_at < STEP_NS:
+            return
+        self.taken_at = now
+        self.accused |= accused
+        for table, panel in panels.items():
+            if panel.seated == (tasks.version, len(panel.window.entities)) and panel.values.size:
+                self._take(table, _by_machine(panel))
+        if max(self.taken.values(), default=0) >= STEPS:
+            tasks.version += tasks.roles.find_alike(self._groups(panels, tasks, config))
+            self.series, self.taken, self.version, self.done = {}, {}, tasks.version, True
+
+    def _take(self, table: str, reading: NDArray[np.float32]) -> None:
+        series = self.series.get(table)
+        if series is None or series.shape[1:] != reading.shape:
+            self.series[table], self.taken[table] = np.full((STEPS, *reading.shape), np.nan, np.float32), 0
+        self.series[table][self.taken[table] % STEPS] = reading
+        self.taken[table] += 1
+
+    def _groups(self, panels: Mapping[str, Panel], tasks: Tasks, config: Config) -> dict[str, int]:
+        """Machine -> group, in tasks of which nothing else is known; UNKNOWN where all are alike."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for table, whole in self.series.items():
+            panel = panels[table]
+            names, team = _machines(panel)
+            for task in np.unique(team[team != NO_TASK]).tolist():
+                mine = np.flatnonzero(team == task)
+                known = any(tasks.roles.machine.get(names[at], UNKNOWN) != UNKNOWN for at in mine)
+                if not known and panel.tasks[task] not in self.accused and 2 * self.taken[table] > STEPS:
+                    labels = _parted(whole[:, :, mine].astype(np.float64), table, panel.window.metrics, config)
+                    of = found.setdefault(panel.tasks[task], {})
+                    for at, label in zip(mine.tolist(), labels.T.tolist(), strict=True):
+                        of.setdefault(names[at], []).extend(label)
+        return {name: group for of in found.values() for name, group in _united(of, config.fewest_peers).items()}
+
+
+def _united(labels: Mapping[str, list[int]], fewest: int) -> dict[str, int]:
+    """One group for each machine out of its groups by feature; where too few agree in all, the most like one."""
+    count = Counter(map(tuple, labels.values()))
+    large = [label for label, members in count.items() if members >= fewest]
+    if len(large) < 2:
+        return dict.fromkeys(labels, UNKNOWN)
+    nearest = {mine: max((sum(map(eq, mine, other)), other) for other in large)[1] for mine in count}
+    return {name: ALIKE + zlib.crc32(repr(nearest[tuple(label)]).encode()) for name, label in labels.items()}
+
+
+def beside_alike(finding: Finding, roles: Roles) -> Finding:
+    """The finding, with a word on how its peers were found where that was by their readings."""
+    verdict = finding.verdict
+    if verdict.kind != "peer" or roles.of(verdict.machine, verdict.device) < ALIKE:
+        return finding
+    message = f"{verdict.message} (its peers are those whose readings were alike)"
+    return replace(finding, verdict=replace(verdict, message=message))
+
+
+def _machines(panel: Panel) -> tuple[list[str], Ints]:
+    """By the panel's numbers of machines, their names and tasks."""
+    first = np.unique(panel.machine, return_index=True)[1]
+    return [panel.window.entities[at][0] for at in first.tolist()], panel.team[first]
+
+
+def _by_machine(panel: Panel) -> NDArray[np.float32]:
+    """[metric, machine]: the mean of its devices, as far as they are read."""
+    count, machine = int(panel.machine.max()) + 1, panel.machine[: panel.values.shape[1]]
+    out = np.full((len(panel.values), count), np.nan, np.float32)
+    for row, values in enumerate(panel.values):
+        known = ~np.isnan(values)
+        total = np.bincount(machine[known], values[known], count)
+        held = np.bincount(machine[known], minlength=count)
+        np.divide(total, held, out=out[row], where=held > 0)
+    return out
+
+
+def _parted(series: Floats, table: str, metrics: list[str], config: Config) -> Ints:
+    """[feature, machine]: groups by each feature that leaves clear gaps; `series` is [step, metric, machine]."""
+    bounds = bounds_of(table, metrics, config)
+    labels = [np.zeros(series.shape[2], np.int64)]
+    for metric in range(series.shape[1]):
+        mine = series[:, metric]
+        if np.isnan(mine).all(0).any() or series.shape[2] < 2 * config.fewest_peers:
+            continue
+        level = middle(mine.T).astype(np.float64)
+        least = max(bounds.floor[metric], bounds.relative[metric] * abs(float(np.median(level))))
+        rest = np.nan_to_num(mine - level - middle(mine - level)[:, None])
+        shapes = np.linalg.eigh(rest @ rest.T)[1][:, -_SHAPES:].T @ rest / len(rest) ** 0.5
+        labels += [found for feature in (level, *shapes) if (found := _gaps(feature, least, config.fewest_peers)).any()]
+    return np.stack(labels)
+
+
+def _gaps(values: Floats, least: float, fewest: int) -> Ints:
+    """Groups of a feature [machine], by the most of its largest gaps that leave groups clearly apart; all 0: one group.
+
+    Fewer than `fewest` next to a gap are no group of their own, they belong to their neighbours.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    gap = np.diff(ordered)
+    best = np.zeros(len(values), np.int64)
+    cuts: list[int] = []
+    for at in np.argsort(-gap)[:_MOST_GAPS].tolist():
+        if gap[at] <= least or not np.isfinite(gap[at]):
+            break
+        edges = [-1, *sorted(cuts), len(values) - 1]
+        if min(abs(edge - at) for edge in edges) < fewest:
+            continue
+        cuts.append(at)
+        group = np.searchsorted(sorted(cuts), np.arange(len(values)), side="left")
+        size = np.bincount(group)
+        middle = np.bincount(group, ordered) / size
+        spread = float(np.mean((ordered - middle[group]) ** 2)) ** 0.5
+        if np.diff(middle).min() > _APART * spread:
+            best[order] = group
+    return best

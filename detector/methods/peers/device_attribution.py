@@ -1,0 +1,55 @@
+"""Which device of a machine a deviation belongs to: a GPU, a port, or the machine as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.methods.peers.state import Panel
+from detector.model.text import comparison
+from detector.model.verdict import Finding
+from detector.stats.grouped import middle
+from store.schema.catalogue import METRICS
+
+
+def is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:
+    """Whether half of the machine's devices of this table are suspect alike: then the machine is meant."""
+    side, metric, entity = cell
+    mine = np.flatnonzero(panel.machine == panel.machine[entity])
+    evidence = panel.streaks.evidence[side, metric, mine]
+    alike = int((evidence >= panel.streaks.evidence[cell] / 2).sum())
+    return len(mine) > 2 and 2 * alike > len(mine)
+
+
+def at_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
+    """A rank is late where its GPU or its port is at fault: the port is named if it alone is in a bad state."""
+    verdict, panel = finding.verdict, panels.get("rdma")
+    if not verdict.metric.startswith("nccl.") or panel is None or not panel.strength.size:
+        return finding
+    ports, gpus = state(panel, verdict.machine), panels.get("gpu")
+    worst = ports.max(0, initial=0.0)
+    if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
+        return finding
+    if gpus is not None and gpus.strength.size and state(gpus, verdict.machine).max(initial=0.0) > worst.max():
+        return finding
+    entity = [at for at, who in enumerate(panel.window.entities) if who[0] == verdict.machine][worst.argmax()]
+    metric = int(ports[:, worst.argmax()].argmax())
+    key, device = f"rdma.{panel.window.metrics[metric]}", panel.window.entities[entity][1]
+    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
+    sides = float(panel.values[metric, entity]), float(middle(panel.values[metric, others][None])[0])
+    message = f"{verdict.message}; {comparison(device or '', key, *sides, len(others))}"
+    return replace(finding, verdict=replace(verdict, device=device, message=message))
+
+
+def state(panel: Panel, machine: str) -> NDArray[np.float64]:
+    """[metric, device of the machine]: how far each is in a bad state; what moves with the load either way is none."""
+    mine = [at for at, who in enumerate(panel.window.entities) if who[0] == machine and at < panel.strength.shape[1]]
+    names = panel.window.metrics[: len(panel.strength)]
+    keys = [f"{panel.window.table}.{name}" for name in names]
+    bad = [METRICS[key].bad if key in METRICS else "none" for key in keys]
+    sign = np.array([{"high": 1.0, "low": -1.0}.get(word, 0.0) for word in bad])
+    found: NDArray[np.float64] = np.nan_to_num(panel.strength[:, mine] * sign[:, None])
+    return found

@@ -1,0 +1,175 @@
+"""The detector over a Dask cluster: a part of the fleet for each training task, each judged by one worker at a time.
+
+Workers only judge: what they find is written here. So a worker that dies is no loss: another takes its parts, begins
+some minutes back in the store, and says nothing that was said before. https://distributed.dask.org/
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import distributed
+
+from detector.alerts.dispatcher import AlertDispatcher
+from detector.config import Config
+from detector.model.verdict import RANK, Verdict
+from detector.service.runner import Runner
+from detector.service.verdict_rows import batch_of, verdict_of
+from detector.timeseries.rows import rows_of
+from detector.topology.tasks import Tasks
+from store.influx.config import InfluxConfig
+from store.machine_filter import Portion
+from store.open import open_store
+from store.schema.contract import Store, StoreError
+from store.schema.time import SECOND
+from store.signed import Signed
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 1.0
+CONNECT_S = 10.0
+_TELLING = {"task": None, "nccl": ("comm",), "host": ()}
+"""The tables, and of them the columns, by which it is known who works for what."""
+_runners: dict[tuple[str, str], Runner] = {}
+"""In a worker: the parts that it judges, by store and task."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is to do: judge the machines of a task, as far as `now` (Unix ns)."""
+
+    place: str
+    told: InfluxConfig
+    config: Config
+    task: str
+    machines: frozenset[str]
+    now: int
+    key: bytes = field(default=b"", repr=False)
+    """By which orders and verdicts are known; it goes to the workers, so give Dask a network or TLS of its own."""
+    named: bool = False
+    """Whether the task is named by the machines themselves; then those that have left it are still looked at."""
+    blind_s: float = 60.0
+    """Who is not read for so long is reported."""
+    at: int | None = None
+    """How far the part was judged; a worker that knows it otherwise begins anew."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of an order, and which worker keeps the part's memory."""
+
+    at: int
+    verdicts: list[Verdict]
+    machines: frozenset[str]
+    worker: str
+    named: bool
+    silent: dict[str, int]
+    """Machines that are not read, and of which no verdict tells; Unix ns of the last reading."""
+
+
+def judge(order: Order) -> Report:
+    """Carry out an order, in a worker. Raises StoreError."""
+    key = order.place, order.task
+    runner = _runners.pop(key, None)
+    if runner is None or runner.at != order.at:
+        store: Store
+        if runner and isinstance(runner.store, Portion):
+            store = runner.store.store
+        else:
+            store = open_store(order.place, False, order.told)
+            store = Signed(store, order.key) if order.key else store
+        runner = Runner(Portion(store, order.machines), order.config, order.now)
+    assert isinstance(runner.store, Portion)
+    if order.named:
+        # One that goes on elsewhere must be seen to do so, or it would be called silent here.
+        runner.store.machines |= order.machines
+        runner.detector.state.tasks.only = order.task
+    else:
+        runner.store.machines = order.machines
+    verdicts = runner.catch_up(order.now, threading.Event())
+    _runners[key] = runner
+    silent = runner.blind_spots(order.now, order.blind_s)
+    return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named, silent)
+
+
+class Coordinator:
+    """Divides the fleet by tasks, hands the parts to workers, and keeps what they say."""
+
+    def __init__(self, client: Any, store: Store, order: Order) -> None:
+        self.client, self.store, self.order = client, store, order
+        self.tasks = Tasks()
+        self.reports: dict[str, Report] = {}
+        """By task, the last report."""
+        self.unsaid: list[Verdict] = []
+        self._asked = order.now - round(order.config.history_s * SECOND)
+
+    def step(self, now: int) -> list[Verdict]:
+        """Judge as far as `now` (Unix ns) and keep the new verdicts; a part that fails is judged at the next step."""
+        parts = self._parts(now)
+        over = {task: frozenset[str]() for task in self.reports if task not in parts}  # what is open there is cleared
+        futures = {task: self._submit(task, machines, now) for task, machines in (parts | over).items()}
+        for task, future in futures.items():
+            try:
+                self.reports[task] = future.result()
+                self.unsaid += self.reports[task].verdicts
+            except (StoreError, distributed.KilledWorker, distributed.CancelledError) as error:
+                log.error("task %s is judged at the next step: %s", task, " ".join(str(error).split())[:300])
+                self.reports.pop(task, None)
+        for task in over:
+            if task in self.reports and not self.reports[task].machines:
+                del self.reports[task]
+        self.store.write([batch_of(verdict) for verdict in self.unsaid])
+        said, self.unsaid = self.unsaid, []
+        return said
+
+    def machines(self) -> frozenset[str]:
+        """All machines that are judged."""
+        return frozenset().union(*(report.machines for report in self.reports.values()))
+
+    @property
+    def silent(self) -> dict[str, int]:
+        """Machines that are not read, and when each was last."""
+        return {machine: at for report in self.reports.values() for machine, at in report.silent.items()}
+
+    def _submit(self, task: str, machines: frozenset[str], now: int) -> Any:
+        last = self.reports.get(task)
+        named = task in self.tasks.said.values() or (last is not None and last.named)
+        at = last.at if last else None
+        order = replace(self.order, task=task, machines=machines, now=now, named=named, at=at)
+        home = {"workers": [last.worker], "allow_other_workers": True} if last else {}
+        return self.client.submit(judge, order, key=f"{task}-{now}", pure=False, **home)
+
+    def _parts(self, now: int) -> dict[str, frozenset[str]]:
+        """Machines by task, after all that the store tells by now."""
+        for table, columns in _TELLING.items():
+            found = self.store.read(table, self._asked, now, columns)
+            if found.num_rows:
+                self.tasks.feed(rows_of(table, found))
+        self._asked = now
+        parts = defaultdict(set)
+        for machine in self.tasks.seen:
+            if (task := self.tasks.task_of(machine)) is not None:
+                parts[task].add(machine)
+        return {task: frozenset(machines) for task, machines in sorted(parts.items())}
+
+
+def run(address: str, store: Store, order: Order, desk: AlertDispatcher, stop: threading.Event) -> None:
+    """Judge until told to stop, by the workers of the scheduler at this address. Raises OSError: there is none."""
+    lag = round(order.config.lag_s * SECOND)
+    history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
+    with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
+        desk.begin(history)
+        foreman = Coordinator(client, store, replace(order, blind_s=desk.blind_s))
+        while not stop.is_set():
+            now = time.time_ns() - lag
+            try:
+                verdicts = foreman.step(now)
+                desk.hear(verdicts, foreman.machines(), now + lag, foreman.silent)
+            except StoreError as error:
+                desk.fail(error, foreman.machines(), now + lag)
+            stop.wait(WAIT_S)

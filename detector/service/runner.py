@@ -1,0 +1,195 @@
+"""The detector's runner: asks the clock, steps the detector over what has come in, keeps what it says."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from detector.alerts.dispatcher import AlertDispatcher
+from detector.config import Config
+from detector.engine.pipeline import Detector, State, read_rows, tick_of
+from detector.engine.readings import Readings, blind_spots, hold
+from detector.engine.zoom_requests import ZoomPlanner
+from detector.methods.peers.coverage import CODE, OVER, SOURCE, told
+from detector.model.verdict import RANK, Verdict
+from detector.service.snapshot import SnapshotError, load, save
+from detector.service.verdict_rows import batch_of, verdict_of
+from detector.timeseries.rows import rows_of
+from store.schema.contract import Store, StoreError
+from store.schema.sample import Batch, Sample, Value
+from store.schema.time import NEVER, SECOND
+
+log = logging.getLogger(__name__)
+
+KEEP_NS = 300 * SECOND
+STALE_NS = 3600 * SECOND
+"""Older than this, what was kept is no help: machines have been given other work, and reading it all takes long."""
+PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
+"""How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
+HOLD_STEPS, HOLD_NS = 3, 3 * SECOND
+"""Who was not read for so long, of both the longer, is not judged."""
+SLOW_STEPS = 5
+"""Where agents read seldom, who has missed fewer readings than this is not silent."""
+RETURN_NS = 120 * SECOND
+"""For so long after readings have come back an open incident need not be found again."""
+LATE_NS = round(Config().lag_s * SECOND)
+"""A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
+
+
+def run(store: Store, config: Config, desk: AlertDispatcher, stop: threading.Event, kept: Path | None = None) -> None:
+    """Judge until told to stop; a store that cannot be read or written for a while is waited for.
+
+    What is remembered is kept in the file `kept`, every few minutes and at the end, and taken up from there.
+    """
+    lag = round(config.lag_s * SECOND)
+    runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
+    desk.begin(runner.history)
+    desk.quiet = runner.acknowledged
+    due = runner.at + KEEP_NS
+    while not stop.is_set():
+        try:
+            verdicts = runner.catch_up(time.time_ns() - lag, stop)
+            runner.look_closer(time.time_ns())
+            now = time.time_ns()
+            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
+        except StoreError as error:
+            desk.fail(error, runner.machines(), time.time_ns())
+        if runner.at >= due:
+            due = runner.at + KEEP_NS
+            _keep(runner, kept)
+        stop.wait(runner.tick / SECOND)
+    _keep(runner, kept)
+
+
+def _remembered(kept: Path | None, config: Config, now: int) -> tuple[State, int] | None:
+    """What an earlier detector has kept, unless it is too old to be read on from."""
+    if kept is None or not kept.exists():
+        return None
+    try:
+        state, at = load(kept, config)
+    except SnapshotError as error:
+        log.warning("%s", error)
+        return None
+    if not 0 <= now - at < STALE_NS:
+        log.info("what was kept is from another time (%d s ago); the detector learns anew", (now - at) / SECOND)
+        return None
+    log.info("going on from what was kept %d s ago", (now - at) / SECOND)
+    return state, at
+
+
+def _keep(runner: Runner, kept: Path | None) -> None:
+    if kept is None or runner.unsaid:  # what is not said yet would be forgotten
+        return
+    try:
+        save(runner.detector.state, runner.at, kept)
+    except OSError as error:
+        log.error("%s: %s; what the detector has learned is not kept", kept, error.strerror)
+
+
+class Runner:
+    """Steps a detector along the store, from some minutes before `now` (Unix ns); says nothing that was said before."""
+
+    def __init__(self, store: Store, config: Config, now: int, kept: tuple[State, int] | None = None) -> None:
+        self.store = store
+        state, self.at = kept or (None, now - round(config.history_s * SECOND))
+        self.readings = Readings(self.at)
+        self.detector = Detector(config, state)
+        self.fixation = ZoomPlanner(config)
+        self.overlap = round(config.overlap_s * SECOND)
+        self.tick = tick_of(read_rows(store, self.at, now))
+        # A verdict of the future, by a wrong clock or a forger, must not silence those until then.
+        said = store.read("verdict", 0, now).to_pylist()
+        self.said = said[-1]["time"] if said else 0
+        self.unsaid: list[Verdict] = []
+        self._known: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._alone: dict[str, str] | None = None
+        self._asked = self._repeated = self.at
+        self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
+        """What was said before, in order of time."""
+        if kept:
+            return
+        events = store.read("event", 0, self.at)
+        last = {(row["task"], row["machine"]): row for row in said}
+        still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
+        before = rows_of("event", events) if events.num_rows else None
+        self.detector.take_up(before, still, now + round(config.forget_s * SECOND))
+
+    def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
+        """Judge all whole ticks up to `now` and keep the new verdicts; after a StoreError it goes on from there."""
+        while self.at + self.tick <= now and not stop.is_set():
+            until = min(now, self.at + 60 * SECOND)
+            until -= (until - self.at) % self.tick
+            # Rows that came late are read again with the rest; the detector drops those that it has.
+            rows, after = read_rows(self.store, self.at - self.overlap, until), NEVER
+            for end in range(self.at + self.tick, until + 1, self.tick):
+                tables = {name: new.span(after, end) for name, new in rows.items()}
+                self.readings.feed(tables)
+                self._hold(end)
+                verdicts = self.detector.step(end, tables)
+                self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
+                self.at = after = end
+                self.detector.tell_apart(self.store, end)
+            if self.at - self._asked >= PEERS_NS:
+                self._asked = self.at
+                self._tell_alone()
+        return self._say()
+
+    def _tell_alone(self) -> None:
+        """Write down who is compared with nobody, and who is so no more, where that was not said."""
+        if self._alone is None:
+            events = self.store.read("event", 0, self.at, ("message",))
+            self._alone = told(rows_of("event", events)) if events.num_rows else {}
+        found, again = self.detector.alone(), self.at - self._repeated >= AGAIN_NS
+        over = (self._alone.keys() - found.keys()) & self.machines()
+        new = {machine: words for machine, words in found.items() if again or self._alone.get(machine) != words}
+        events = [_event(machine, self.at, CODE, words) for machine, words in new.items()]
+        events += [_event(machine, self.at, OVER, "has peers again") for machine in sorted(over)]
+        if events:
+            self.store.write(events)
+        self._alone = found
+        self._repeated = self.at if again else self._repeated
+
+    def look_closer(self, now: int) -> None:
+        """Order the agents of suspects to read faster for a while; `now` (Unix ns) is the clock's."""
+        orders = self.fixation.orders(now, self.detector.state.methods)
+        if orders:
+            self.store.write([Batch(machine, now, (order.sample(),)) for machine, order in orders])
+
+    def machines(self) -> frozenset[str]:
+        """All machines that work for a task and are not in maintenance."""
+        tasks = self.detector.state.tasks
+        if self._known[0] != tasks.version:
+            known = frozenset(machine for machine in tasks.seen if tasks.task_of(machine) is not None)
+            self._known = tasks.version, known
+        return self._known[1]
+
+    def blind_spots(self, now: int, after_s: float) -> dict[str, int]:
+        """Machines not read for `after_s` at `now` (Unix ns) that no verdict names, and when each was last read."""
+        after = max(round(after_s * SECOND), SLOW_STEPS * self.tick)
+        unread = self.readings.unread(self.machines(), now - after)
+        return blind_spots(unread, self.machines(), self.detector.state.tasks, self.detector.config) if unread else {}
+
+    def _hold(self, end: int) -> None:
+        """Before a step: what nothing was read of for some steps is not over."""
+        incidents, tasks = self.detector.state.incidents, self.detector.state.tasks
+        if incidents.open:
+            unread = self.readings.unread(self.machines(), end - max(HOLD_STEPS * self.tick, HOLD_NS))
+            blind = blind_spots(unread, self.machines(), tasks, self.detector.config)
+            hold(incidents, end, end + RETURN_NS, unread, blind, tasks)
+
+    def acknowledged(self, verdict: Verdict) -> bool:
+        """Whether the operator knows of it."""
+        orders = self.detector.state.tasks.orders
+        return orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
+
+    def _say(self) -> list[Verdict]:
+        self.store.write([batch_of(verdict) for verdict in self.unsaid])
+        said, self.unsaid = self.unsaid, []
+        return said
+
+
+def _event(machine: str, time: int, code: str, message: str) -> Batch:
+    values: dict[str, Value] = {"source": SOURCE, "code": code, "severity": "info", "message": message}
+    return Batch(machine, time, (Sample("event", values),))

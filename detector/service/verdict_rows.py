@@ -1,0 +1,34 @@
+"""Verdicts as rows of the store, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detector.model.verdict import RANK, Level, Verdict
+from store.schema.sample import Batch, Sample, Value
+
+
+def verdict_of(row: Mapping[str, Any]) -> Verdict:
+    """A verdict out of a row of the store, which may lack values."""
+    task, machine, kind, metric, message = (
+        str(row.get(name) or "") for name in ("task", "machine", "kind", "metric", "message")
+    )
+    since, score = int(row.get("since") or row["time"]), float(row.get("score") or 0)
+    level: Level = row["level"] if row.get("level") in RANK else "warn"
+    return Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
+
+
+def batch_of(verdict: Verdict) -> Batch:
+    """A verdict as the store keeps it."""
+    values: dict[str, Value] = {
+        "task": verdict.task,
+        "device": verdict.device,
+        "kind": verdict.kind,
+        "metric": verdict.metric,
+        "score": verdict.score,
+        "since": verdict.since,
+        "level": verdict.level,
+        "message": verdict.message,
+    }
+    return Batch(verdict.machine, verdict.time, (Sample("verdict", values),))

@@ -1,0 +1,26 @@
+"""Array types of the detector, and arrays that grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Singles = NDArray[np.float32]
+Array = NDArray[np.floating[Any]]
+
+
+def grown(array: NDArray[Any], shape: tuple[int, ...], fill: float, axis: int = -1) -> NDArray[Any]:
+    """The array, or a larger copy of it padded with `fill`; that axis at least doubles, so growth is amortised."""
+    if all(have >= want for have, want in zip(array.shape, shape, strict=True)):
+        return array
+    room = [max(have, want) for have, want in zip(array.shape, shape, strict=True)]
+    if array.shape[axis] < shape[axis]:
+        room[axis] = max(shape[axis], 2 * array.shape[axis])
+    larger = np.full(room, fill, array.dtype)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger

@@ -1,0 +1,136 @@
+"""Which machines train together: from the task table, else from shared communicators, else all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.timeseries.rows import Rows
+from detector.topology.maintenance import OperatorState
+from detector.topology.rank_table import RankTable
+from detector.topology.roles import Roles
+from store.schema.time import NEVER
+
+EVERYBODY = "all"
+
+
+@dataclass(slots=True)
+class Tasks:
+    """What is known of who works for what; grows with the number of machines and communicators seen."""
+
+    only: str | None = None
+    """Limits judging to one task."""
+    machines: frozenset[str] | None = None
+    """Limits judging to some machines, which then are one task where no task table says otherwise."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Machine -> task as the task table says."""
+    members: dict[str, set[str]] = field(default_factory=dict)
+    """Communicator -> machines."""
+    comm_seen: dict[str, int] = field(default_factory=dict)
+    """When each communicator was last read, Unix ns."""
+    seen: set[str] = field(default_factory=set)
+    orders: OperatorState = field(default_factory=OperatorState)
+    """A machine in maintenance works for no task."""
+    roles: Roles = field(default_factory=Roles)
+    version: int = 0
+    """Grows whenever somebody may belong to another task."""
+    _found: dict[str, str] = field(default_factory=dict)
+    _stale: bool = True
+    _idents: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    _unseen: dict[str, list[int]] = field(default_factory=dict)
+
+    def feed(self, rows: Rows) -> None:
+        """Learn from one table's rows."""
+        self._meet(rows)
+        if rows.table == "event":
+            self.orders.feed(rows)
+        if rows.table == "task":
+            machines, names = rows.who(0), rows.text("task")
+            for machine, task in dict(zip(machines, names, strict=True)).items():
+                self._change(self.said.get(machine) != task)
+                self.said[machine] = task
+        elif rows.table == "nccl" and "comm" in rows.texts and not self.said:
+            self.comm_seen |= dict.fromkeys(rows.texts["comm"][1], int(rows.time.max(initial=NEVER)))
+            for machine, comm in set(zip(rows.who(0), rows.text("comm"), strict=True)):
+                if comm and machine not in self.members.setdefault(comm, set()):
+                    self.members[comm].add(machine)
+                    self._change(True)
+
+    def let_go(self, gone: frozenset[str], before: int) -> None:
+        """Forget machines that are gone, and communicators not read since `before` (Unix ns)."""
+        old = {comm for comm, time in self.comm_seen.items() if time < before}
+        if not old and not gone:
+            return
+        self.comm_seen = {comm: time for comm, time in self.comm_seen.items() if comm not in old}
+        self.members = {comm: names - gone for comm, names in self.members.items() if comm not in old}
+        self.said = {machine: task for machine, task in self.said.items() if machine not in gone}
+        self.roles.alike = {machine: role for machine, role in self.roles.alike.items() if machine not in gone}
+        self.seen -= gone
+        self.orders.let_go(gone)
+        self._idents, self._unseen = {}, {}
+        self._change(True)
+
+    def turn(self, now: int) -> None:
+        """Begin the step at `now` (Unix ns), all rows of which are fed."""
+        self.version += self.orders.turn(now)
+
+    def learn_roles(self, now: int, ranks: RankTable) -> None:
+        """Learn what each rank does in its task from how the ranks stand at `now` (Unix ns)."""
+        self.version += self.roles.look(now, ranks)
+
+    def _meet(self, rows: Rows) -> None:
+        if rows.idents is not self._idents.get(rows.table):
+            self._unseen[rows.table] = [at for at, ident in enumerate(rows.idents) if ident[0] not in self.seen]
+            self._idents[rows.table] = rows.idents
+        if self._unseen[rows.table]:
+            there = np.bincount(rows.ident, minlength=len(rows.idents)) > 0
+            met = {rows.idents[at][0] for at in self._unseen[rows.table] if there[at]}
+            self._change(bool(met - self.seen))
+            self.seen |= met
+            self._unseen[rows.table] = [at for at in self._unseen[rows.table] if rows.idents[at][0] not in self.seen]
+
+    def _change(self, changed: bool) -> None:
+        self._stale |= changed
+        self.version += changed
+
+    def names(self) -> frozenset[str]:
+        """All tasks that machines work for, be they asked about or not."""
+        return frozenset(self._known().values())
+
+    def task_of(self, machine: str) -> str | None:
+        """The machine's task; None where it works for none, is in maintenance, or is not asked about."""
+        if machine in self.orders.idle:
+            return None
+        task = self._known().get(machine)
+        return task if self.only in (None, task) else None
+
+    def _known(self) -> dict[str, str]:
+        if self._stale:
+            self._found, self._stale = self._assign(), False
+        return self._found
+
+    def _assign(self) -> dict[str, str]:
+        wanted = sorted(self.seen if self.machines is None else self.seen & self.machines)
+        if self.said:
+            return {machine: self.said[machine] for machine in wanted if self.said.get(machine)}
+        if self.machines is None:
+            groups = self._connected()
+            # Single machines that each talk only to themselves would leave nobody with peers.
+            if any(len(group) >= 4 for group in groups):
+                return {machine: f"task of {min(group)}" for group in groups for machine in group}
+        return dict.fromkeys(wanted, EVERYBODY)
+
+    def _connected(self) -> list[set[str]]:
+        """Machines joined by shared communicators, as disjoint sets."""
+        groups: list[set[str]] = []
+        for members in self.members.values():
+            joined = set(members)
+            apart = []
+            for group in groups:
+                if group & joined:
+                    joined |= group
+                else:
+                    apart.append(group)
+            groups = [*apart, joined]
+        return groups

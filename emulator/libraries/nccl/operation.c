@@ -1,0 +1,266 @@
+/* How one operation moves: announce, gather, ring steps or a pair's transfer; and the counters it shows outside. */
+#include "communicator.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { PATTERN_RING, PATTERN_SEND = 13, PATTERN_RECV = 14 }; /* ncclPattern_t */
+
+static struct ncclProxyArgs *take_args(struct ncclComm *comm, const struct ncclProxyOp *op)
+{
+	struct ncclProxyProgressState *state = &comm->proxy.progressState;
+	struct ncclProxyArgs *args = state->pool ? state->pool : malloc(sizeof(*args));
+
+	if (!args)
+		abort();
+	if (args == state->pool)
+		state->pool = args->next;
+	*args = (struct ncclProxyArgs){.nsubs = 1,
+				       .opCount = op->opCount,
+				       .sliceSteps = 1,
+				       .chunkSteps = 1,
+				       .dtype = op->dtype,
+				       .pattern = op->pattern,
+				       .coll = op->coll,
+				       .state = ncclProxyOpProgress};
+	args->subs[0] = (struct ncclProxySubArgs){.connection = op->connection,
+						  .nsteps = op->nsteps,
+						  .nbytes = op->nbytes,
+						  .peer = op->peer,
+						  .base = op->connection->step,
+						  .posted = (uint64_t)op->nsteps,
+						  .end = (uint64_t)op->nsteps};
+	op->connection->step += (uint64_t)op->nsteps;
+	args->next = state->active;
+	__atomic_store_n(&state->active, args, __ATOMIC_RELEASE);
+	return args;
+}
+
+static struct ncclProxyArgs *append(struct nccl_op *op, int send, int pattern, int peer)
+{
+	struct ncclProxyConnection *connection = &op->comm->connections[send][peer];
+	struct ncclProxyOp proxy = {.connection = connection,
+				    .nbytes = (ssize_t)(op->bytes / op->steps),
+				    .opCount = op->opCount,
+				    .nsteps = op->steps,
+				    .dtype = (uint8_t)op->datatype,
+				    .coll = (uint8_t)op->func,
+				    .pattern = (uint8_t)pattern,
+				    .peer = peer};
+
+	connection->send = send;
+	return take_args(op->comm, &proxy);
+}
+
+void op_activate(struct nccl_op *op)
+{
+	int rank = op->comm->rank, ranks = op->comm->nRanks;
+
+	if (op->func == ncclFuncSend)
+		op->send = append(op, 1, PATTERN_SEND, op->peer);
+	else if (op->func == ncclFuncRecv)
+		op->recv = append(op, 0, PATTERN_RECV, op->peer);
+	else {
+		op->recv = append(op, 0, PATTERN_RING, (rank + ranks - 1) % ranks);
+		op->send = append(op, 1, PATTERN_RING, (rank + 1) % ranks);
+	}
+}
+
+static void return_args(struct ncclComm *comm, struct ncclProxyArgs *args)
+{
+	struct ncclProxyProgressState *state = &comm->proxy.progressState;
+	struct ncclProxyArgs **at = &state->active;
+
+	if (!args)
+		return;
+	while (*at != args)
+		at = &(*at)->next;
+	__atomic_store_n(at, args->next, __ATOMIC_RELEASE);
+	args->state = ncclProxyOpNone;
+	args->done = 1;
+	args->next = state->pool;
+	state->pool = args;
+}
+
+void op_deactivate(struct nccl_op *op)
+{
+	return_args(op->comm, op->send);
+	return_args(op->comm, op->recv);
+	op->comm->workFifoConsumed++;
+}
+
+static void show(uint64_t *counter, uint64_t value)
+{
+	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
+}
+
+static void show_received(struct nccl_op *op, uint64_t steps)
+{
+	struct ncclProxySubArgs *sub = &op->recv->subs[0];
+
+	steps = steps < (uint64_t)op->steps ? steps : (uint64_t)op->steps;
+	show(&sub->received, steps);
+	show(&sub->flushed, steps);
+	show(&sub->transmitted, steps);
+	show(&sub->done, steps);
+}
+
+static void start_step(struct nccl_op *op, double now)
+{
+	struct fabric *fabric = fabric_open();
+	double seconds = op->bytes / op->steps / fabric->head.bandwidth;
+
+	op->sending = true;
+	op->until = now + seconds * fabric_control()->link_scale * fabric_jitter();
+	show(&op->send->subs[0].transmitted, (uint64_t)op->moved + 1);
+}
+
+/* When to look again at a step that is on its way; 0: it is through. */
+static double on_its_way(struct nccl_op *op, double now)
+{
+	if (now < op->until)
+		return op->until;
+	return fabric_control()->link_down ? now + 0.05 : 0;
+}
+
+static void finish_step(struct nccl_op *op)
+{
+	op->sending = false;
+	op->moved++;
+	show(&op->send->subs[0].done, (uint64_t)op->moved);
+}
+
+/* Ring steps finished by the slowest member, counted from the start of the operation. */
+static bool all_sent(struct fabric_group *group, int ranks, uint64_t count)
+{
+	for (int i = 0; i < ranks; i++)
+		if (atomic_load(&group->members[i].sent) < count)
+			return false;
+	return true;
+}
+
+static void publish_step(struct nccl_op *op)
+{
+	struct ncclComm *comm = op->comm;
+	uint64_t count = comm->sent + (uint64_t)op->moved;
+
+	atomic_store(&comm->group->members[comm->rank].sent, count);
+	if (op->moved < op->steps)
+		fabric_wake_member(comm->group, (comm->rank + 1) % comm->nRanks);
+	else if (all_sent(comm->group, comm->nRanks, count))
+		fabric_wake_group(comm->group);
+}
+
+static double move_ring(struct nccl_op *op, double now)
+{
+	struct ncclComm *comm = op->comm;
+	int before = (comm->rank + comm->nRanks - 1) % comm->nRanks;
+
+	for (;;) {
+		uint64_t arrived = atomic_load(&comm->group->members[before].sent);
+
+		show_received(op, arrived > comm->sent ? arrived - comm->sent : 0);
+		double again = op->sending ? on_its_way(op, now) : 0;
+
+		if (again > 0)
+			return again;
+		if (op->sending) {
+			finish_step(op);
+			publish_step(op);
+		} else if (op->moved == op->steps) {
+			op->stage = OP_FLUSH;
+			return now;
+		} else if (op->moved && arrived < comm->sent + (uint64_t)op->moved) {
+			return INFINITY;
+		} else {
+			start_step(op, now);
+		}
+	}
+}
+
+/* A rank has all its data only when all the others have sent all of theirs. */
+static double flush_ring(struct nccl_op *op, double now)
+{
+	struct ncclComm *comm = op->comm;
+
+	if (!all_sent(comm->group, comm->nRanks, comm->sent + (uint64_t)op->steps))
+		return INFINITY;
+	show_received(op, (uint64_t)op->steps);
+	comm->sent += (uint64_t)op->steps;
+	comm->progressed++;
+	op->stage = OP_DONE;
+	return now;
+}
+
+static bool signatures_agree(struct nccl_op *op)
+{
+	for (int i = 0; i < op->comm->nRanks; i++)
+		if (fabric_value(op->comm->group, i, FABRIC_STREAM, op->index + 1) != op->signature)
+			return false;
+	return true;
+}
+
+static double advance_ring(struct nccl_op *op, double now)
+{
+	struct ncclComm *comm = op->comm;
+
+	if (op->stage == OP_TURN && comm->progressed == op->index) {
+		fabric_announce(comm->group, comm->rank, FABRIC_STREAM, op->index + 1, op->signature);
+		op->stage = OP_GATHER;
+	}
+	/* ranks that disagree on the operation wait for data that never comes: so does the real one */
+	if (op->stage == OP_GATHER && fabric_announced(comm->group, FABRIC_STREAM, op->index + 1))
+		op->stage = signatures_agree(op) ? OP_MOVE : OP_MISMATCH;
+	if (op->stage == OP_MOVE)
+		return move_ring(op, now);
+	return op->stage == OP_FLUSH ? flush_ring(op, now) : INFINITY;
+}
+
+static double advance_send(struct nccl_op *op, double now)
+{
+	struct ncclComm *comm = op->comm;
+	struct fabric_pipe *pipe = &comm->group->pipes[comm->rank][op->peer];
+
+	if (atomic_load(&pipe->moved) != op->index || atomic_load(&pipe->wanted) <= op->index)
+		return INFINITY;
+	while (op->moved < op->steps) {
+		if (!op->sending)
+			start_step(op, now);
+		double again = on_its_way(op, now);
+
+		if (again > 0)
+			return again;
+		finish_step(op);
+	}
+	atomic_store(&pipe->moved, op->index + 1);
+	fabric_wake_member(comm->group, op->peer);
+	op->stage = OP_DONE;
+	return now;
+}
+
+static double advance_receive(struct nccl_op *op, double now)
+{
+	struct ncclComm *comm = op->comm;
+	struct fabric_pipe *pipe = &comm->group->pipes[op->peer][comm->rank];
+	uint64_t moved = atomic_load(&pipe->moved);
+
+	if (op->stage == OP_TURN && moved == op->index) {
+		atomic_store(&pipe->wanted, op->index + 1);
+		fabric_wake_member(comm->group, op->peer);
+		op->stage = OP_GATHER;
+	}
+	if (moved <= op->index)
+		return INFINITY;
+	show_received(op, (uint64_t)op->steps);
+	op->stage = OP_DONE;
+	return now;
+}
+
+double op_advance(struct nccl_op *op, double now)
+{
+	if (op->func == ncclFuncSend)
+		return advance_send(op, now);
+	if (op->func == ncclFuncRecv)
+		return advance_receive(op, now);
+	return advance_ring(op, now);
+}

@@ -1,0 +1,103 @@
+"""What a person says of an InfluxDB server: its address in one line, and the table `[influxdb]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from store.config_checks import refuse_outside, token_of
+from store.schema.contract import StoreError
+
+DIALECTS = ("auto", "v1", "v2")
+READINGS = ("auto", "influxql", "flux")
+TOKEN_VARIABLE = "PEERWATCH_TOKEN"  # noqa: S105 - a name, no secret
+CREDENTIAL = "influxdb-token"
+
+
+class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to speak with the server, and what waits for it; used where `store` is an address.
+
+    Raises ValueError for a value that cannot be meant.
+    """
+
+    org: str = ""
+    """Organisation (InfluxDB 2 only)."""
+    token_file: str = ""
+    """File whose first line is the token, or user:password for InfluxDB 1."""
+    ca_file: str = ""
+    """Certificates by which an https server is known; empty: the system's."""
+    dialect: str = "auto"
+    """How to write: v1 (/write), v2 (/api/v2/write), or auto: the server is asked."""
+    reading: str = "auto"
+    """How to read: influxql, flux, or auto: InfluxQL, which all of InfluxDB 1, 2 and 3 understand."""
+    post_seconds: float = 1.0
+    """How often readings are sent; jitter of a quarter is added."""
+    timeout_seconds: float = 30.0
+    """How long the server may take to answer."""
+    keep_days: int = 30
+    """How long a database keeps rows that was created by Peerwatch (InfluxDB 1 only)."""
+    spool_folder: str = "/var/lib/peerwatch/spool"
+    """Where readings wait for the server."""
+    spool_bytes: int = 500_000_000
+    """How much may wait."""
+    spool_seconds: float = 7 * 86400.0
+    """How long readings may wait."""
+    resend_seconds: float = 600.0
+    """For so long they stay in the spool after they were sent; a server that was started anew is sent them again."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, naming the key."""
+        bounds = (
+            ("post_seconds", 0.1, 3600.0),
+            ("timeout_seconds", 0.1, 3600.0),
+            ("keep_days", 1, 36500),
+            ("spool_bytes", 100_000, 1 << 50),
+            ("spool_seconds", 1.0, 1e10),
+            ("resend_seconds", 0.0, 1e6),
+        )
+        refuse_outside(self, "influxdb", bounds)
+        for key, known in (("dialect", DIALECTS), ("reading", READINGS)):
+            if getattr(self, key) not in known:
+                raise ValueError(f"influxdb.{key} is {getattr(self, key)!r}: known are {', '.join(known)}")
+
+    def token(self) -> str:
+        """What `token_of` finds."""
+        return token_of("influxdb", self.token_file, CREDENTIAL, TOKEN_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a database (InfluxDB 1 and 3) or bucket (2) is."""
+
+    url: str
+    """Scheme, host, port, and the path before the API's, without a slash at its end."""
+    database: str
+
+    def __str__(self) -> str:
+        return f"{self.url}/{self.database}"
+
+
+def is_address(place: str) -> bool:
+    """Whether a store is named by an address."""
+    return place.startswith(("http://", "https://"))
+
+
+def address_of(place: str) -> Address:
+    """`http://server:8086/database` in its parts. Raises StoreError, which never repeats a password."""
+    try:
+        parts = urlsplit(place)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise StoreError("the store's address cannot be understood: write http://SERVER:8086/DATABASE") from error
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise StoreError(
+            f"the address of the store on {host} holds more than http://SERVER:8086/DATABASE: "
+            f"a token or user:password belongs in the file that influxdb.token_file names"
+        )
+    path, _, database = parts.path.rstrip("/").rpartition("/")
+    if not host or not database:
+        raise StoreError(f"{place} names no database: write http://SERVER:8086/DATABASE (of InfluxDB 2: a bucket)")
+    where = f"[{host}]" if ":" in host else host
+    return Address(f"{parts.scheme}://{where}{f':{port}' if port else ''}{path}", unquote(database))

@@ -1,0 +1,43 @@
+"""Some machines of a store, as if there were no others: what one part of a divided fleet is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from store.schema.contract import Store
+from store.schema.sample import Batch
+from store.schema.time import LATEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Portion:
+    """Reads the rows of these machines, which may be changed at any time. What is written is the owner's to keep."""
+
+    def __init__(self, store: Store, machines: frozenset[str]) -> None:
+        self.store, self.machines = store, machines
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Nothing: a part that is judged twice, since its worker died, must not be told twice."""
+
+    def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
+        """Rows of these machines; the contract has the details."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = self.store.read(table, after, until, columns)
+        return found.filter(pc.is_in(found.column("machine"), pa.array(sorted(self.machines), pa.string())))
+
+    def span(self, after: int = 0) -> tuple[int, int] | None:
+        """Times of the oldest and the newest row later than `after`, of any machine."""
+        return self.store.span(after)
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that are there."""
+        return self.store.tables()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.store.close()

@@ -1,0 +1,244 @@
+"""The agent's way to a server: readings go to the spool on disk, a thread of its own carries them to the server."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from store.line_protocol.write import lines_of, pack, unpack
+from store.schema.contract import StoreError
+from store.schema.sample import Batch, Sample
+from store.spool.queue import Post, Spool
+from store.transport import NO_ANSWER, Answer
+
+log = logging.getLogger(__name__)
+
+POST_BYTES = 500_000
+"""Packed bytes of one post: below the megabyte that proxies let through."""
+BACK_OFF_S = (1.0, 60.0)
+"""The first and the longest wait after a failure; it doubles, and any part of its second half is left out by chance."""
+LONGEST_REST_S = 900.0
+"""No server is obeyed that wants to be left alone for longer."""
+AGAIN_BYTES = 50_000
+"""So much is sent again at a time, behind what is new: many agents do so at once, to a server that has just begun."""
+AGAIN_S = 1.0
+"""How often."""
+LOUD_S = 600.0
+"""How often it is said again that nothing can be sent."""
+FAREWELL_S = 3.0
+"""How long the end of the agent may wait for a last post; the rest waits on disk."""
+
+Refused = list[tuple[bytes, str]]
+
+
+class Timed(Protocol):
+    """What is configured of a server, as far as it is needed here."""
+
+    @property
+    def post_seconds(self) -> float:
+        """How often readings are sent."""
+
+
+class Server(Protocol):
+    """What takes packed lines: an InfluxDB server, or a stream on the way to one."""
+
+    @property
+    def address(self) -> object:
+        """Where it is, as text."""
+
+    @property
+    def config(self) -> Timed:
+        """How it is spoken to."""
+
+    def write(self, body: bytes) -> Answer:
+        """Send packed lines. Never raises for what server or network do."""
+
+    def explain(self, answer: Answer) -> str:
+        """An answer in one line that names cause and mend."""
+
+    def began(self) -> str:
+        """Since when it runs, as it says, or nothing. Raises StoreError."""
+
+    def close(self) -> None:
+        """Let go of the connections."""
+
+
+class UnsentError(OSError):
+    """Nothing can be sent now; `rest_s` is what the server asked for."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
+
+
+def post(server: Server, lines: Sequence[bytes]) -> Refused:
+    """Send these lines, in halves where the server does not take them whole; returns those it refused, and why.
+
+    Too many (413) are halved, bad ones (400, 422) are searched for. Raises UnsentError for every other answer.
+    """
+    answer = server.write(pack(lines))
+    if answer.good:
+        return []
+    if answer.status not in (400, 413, 422):
+        raise UnsentError(answer)
+    if len(lines) == 1 or f"dropped={len(lines)}" in answer.reason.split():
+        return [(line, f"{answer.status}: {answer.reason}") for line in lines]
+    middle = len(lines) // 2
+    return post(server, lines[:middle]) + post(server, lines[middle:])
+
+
+class Sender:
+    """Carries posts from a spool to a server, in a thread of its own or, by `send`, in the caller's."""
+
+    def __init__(self, spool: Spool, server: Server, post_seconds: float) -> None:
+        self.spool, self.server, self.post_seconds = spool, server, post_seconds
+        self.error = ""
+        self.failures = 0
+        """Posts in a row that were not taken."""
+        self._broke = False
+        self._said: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send what can be sent at once, and end; what is left waits on disk."""
+        self._stop.set()
+        self._thread.join(FAREWELL_S)
+
+    def send(self) -> float:
+        """Send what waits, and some of what is to be sent again; returns after how many seconds to look again."""
+        rest = self.post_seconds
+        try:
+            self._look()
+            while posts := self.spool.take(POST_BYTES):
+                self._carry(posts)
+                self._look()
+                if self.failures:
+                    log.info("%s takes readings again", self.server.address)
+                self.failures, self.error = 0, ""
+                if self._stop.is_set():
+                    return rest
+            if posts := self.spool.take_again(AGAIN_BYTES):
+                self._carry_again(posts)
+                rest = min(rest, AGAIN_S)
+        except UnsentError as error:
+            self._broke = self._broke or error.answer.status == NO_ANSWER
+            return self._failed(self.server.explain(error.answer), error.answer.retry_after_s)
+        except StoreError as error:
+            self._broke = True
+            return self._failed(str(error), None)
+        return rest * random.uniform(0.75, 1.25)
+
+    def _look(self) -> None:
+        """Have all sent again that stays, where the server is not the one that took it: it may have lost it."""
+        if not self.spool.resend_seconds:
+            return
+        began = self.server.began()
+        if began != self.spool.began or (self._broke and not began):
+            self.spool.again(began)
+            if self.spool.take_again(1):
+                log.info("%s was started anew: it is sent again what it took lately", self.server.address)
+        self._broke = False
+
+    def _carry(self, posts: list[Post]) -> None:
+        for some, refused in self._delivered(posts):
+            self.spool.settle(some, refused, time.time_ns())
+            if refused and self._may_say("refused"):
+                log.error("%s refuses %d lines, the first since %s", self.server.address, len(refused), refused[0][1])
+
+    def _carry_again(self, posts: list[Post]) -> None:
+        for some, _ in self._delivered(posts):  # what is refused now was counted when it was refused first
+            self.spool.settle_again(some)
+        self._look()
+
+    def _delivered(self, posts: list[Post]) -> Iterator[tuple[list[Post], Refused]]:
+        """Send; gives the posts that the server has, and what it refused of them. Raises UnsentError."""
+        answer = self.server.write(b"".join(one.body for one in posts))
+        if answer.good:
+            yield posts, []
+        elif answer.status in (400, 413, 422):
+            # The search begins post by post: a bad line is mostly alone, and its neighbours need not be unpacked.
+            for one in posts:
+                yield [one], self._searched(one)
+        else:
+            raise UnsentError(answer)
+
+    def _searched(self, one: Post) -> Refused:
+        """Send the lines of one post; those that are refused, which are all of a post that is damaged on disk."""
+        try:
+            lines = unpack(one.body)
+        except StoreError as error:
+            return [(one.body[:100], str(error))] * one.lines
+        return post(self.server, lines)
+
+    def _failed(self, why: str, rest_s: float | None) -> float:
+        """Say so, not at every attempt; returns how long to wait."""
+        if why[:60] != self.error[:60] or self._may_say("waits"):
+            log.error("readings wait on disk: %s", why)
+            self._said["waits"] = time.monotonic()
+        self.failures, self.error = self.failures + 1, why
+        first, longest = BACK_OFF_S
+        back_off = min(longest, first * 2.0 ** min(self.failures - 1, 20)) * random.uniform(0.5, 1.0)
+        return max(back_off, min(rest_s or 0.0, LONGEST_REST_S))
+
+    def _may_say(self, what: str) -> bool:
+        """Whether it was not said lately."""
+        now = time.monotonic()
+        may = now - self._said.get(what, -LOUD_S) >= LOUD_S
+        self._said[what] = now if may else self._said[what]
+        return may
+
+    def _run(self) -> None:
+        # Agents that were started together must not post together.
+        wait = self.post_seconds * random.random()
+        while not self._stop.wait(wait):
+            try:
+                wait = self.send()
+            except Exception as error:  # a thread that is gone would be noticed by nobody until the disk is full
+                log.exception("the sender failed")
+                wait = self._failed(f"{type(error).__name__}: {error}", None)
+        if not self.failures:
+            self.send()
+
+
+class Spooled:
+    """The agent's side of a server: takes batches as fast as the disk does, whatever server and network do."""
+
+    def __init__(self, server: Server, spool: Spool, clock: Callable[[], int] = time.time_ns) -> None:
+        self.server, self.spool, self._clock = server, spool, clock
+        self.sender = Sender(spool, server, server.config.post_seconds)
+        self.sender.start()
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Keep these batches on disk, each with a row on how the spool fares. Raises StoreError if it cannot."""
+        told = [Batch(batch.machine, batch.time, (*batch.samples, self._fares())) for batch in batches]
+        self.spool.put(lines_of(told), self._clock())
+
+    def close(self) -> None:
+        """Send what can be sent at once; the rest waits on disk for the next start."""
+        self.sender.stop()
+        self.spool.close()
+        self.server.close()
+
+    def _fares(self) -> Sample:
+        ledger = self.spool.ledger()
+        return Sample(
+            "source",
+            {
+                "source": "spool",
+                "success": float(not self.sender.error),
+                "waiting_rows": float(ledger.waiting),
+                "waiting_bytes": float(ledger.waiting_bytes),
+                "dropped_rows_total": ledger.dropped,
+                "refused_rows_total": ledger.refused,
+                "error": self.sender.error or None,
+            },
+        )

@@ -1,0 +1,49 @@
+"""Counts begin with a communicator's birth, or say that they do not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.nccl.operation_count import CountOrigin
+
+
+def test_birth_needs_nothing() -> None:
+    """A communicator whose birth was seen counts from nought at once."""
+    baseline = CountOrigin()
+    baseline.settle(born=True, operations=7, own=None)
+    assert (baseline.base, baseline.origin) == (0, "birth")
+
+
+def test_the_librarys_own_count_fills_in_what_was_missed() -> None:
+    """Two readings that agree, with operations between them, give the base; one does not."""
+    baseline = CountOrigin()
+    baseline.settle(born=False, operations=10, own=275)
+    assert baseline.origin is None
+    baseline.settle(born=False, operations=10, own=275)
+    assert baseline.origin is None
+    baseline.settle(born=False, operations=18, own=283)
+    assert (baseline.base, baseline.origin) == (265, "memory")
+
+
+def test_a_count_of_another_kind_is_not_believed() -> None:
+    """A library whose count does not move in step with ours is given up, and that is said."""
+    baseline = CountOrigin()
+    for reading in range(11):
+        assert baseline.origin is None
+        baseline.settle(born=False, operations=10 * reading, own=90 + 3 * reading)
+    assert (baseline.base, baseline.origin) == (0, "attach")
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 40)), max_size=30))
+def test_a_base_is_never_negative(readings: list[tuple[int, int | None]]) -> None:
+    """Whatever is read, a settled base is at least nought and stays what it was."""
+    baseline, operations, settled = CountOrigin(), 0, None
+    for more, own in readings:
+        operations += more
+        baseline.settle(born=False, operations=operations, own=own)
+        assert baseline.base >= 0
+        if settled is not None:
+            assert (baseline.base, baseline.origin) == settled
+        if baseline.origin:
+            settled = baseline.base, baseline.origin

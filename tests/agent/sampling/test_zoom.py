@@ -1,0 +1,216 @@
+"""A closer look: what is obeyed, what it costs at most, and that nothing but its own tables hears of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from agent.config import AgentConfig
+from agent.sampling import loop
+from agent.sampling.zoom import APART_NS, MOST_S, Budget, Zoom, quick, refusal
+from store.schema.contract import StoreError
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
+from store.zoom_requests import FileOrders, Order
+
+SECOND = 10**9
+CONFIG = AgentConfig(sources=("host", "gpu", "nccl", "probe"))
+
+
+def order(now: int, **changed: Any) -> Order:
+    """One that is obeyed."""
+    return replace(Order(now - 3 * SECOND, "host", 19.0, now + 11 * SECOND), **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""),
+        ({"source": "nccl"}, "no source 'nccl' is read here that can be read faster"),
+        ({"source": "rdma"}, "no source 'rdma' is read here"),
+        ({"source": "../" * 99}, r"no source '\.\./"),
+        ({"hertz": 1e9}, ""),  # it gets what is configured
+        ({"hertz": -5.0}, "-5 readings a second are none"),
+        ({"hertz": 0.0}, "0 readings a second"),
+        ({"hertz": float("nan")}, "nan readings a second"),
+        ({"time": 0}, r"it was given \d+ s ago"),
+        ({"time": 5 * APART_NS}, "it was given -"),
+        ({"until": 17}, "it is to last -"),
+        ({"until": 2**62}, f"and not more than {MOST_S:g} are given"),
+    ],
+)
+def test_what_is_obeyed(changed: dict[str, Any], said: str) -> None:
+    """An order is anybody's who may write to the store: each part of it has bounds."""
+    now = 2 * APART_NS
+    found = refusal(order(now, **changed), CONFIG, now)
+    assert re.search(said, found) if said else found == ""
+    assert len(found) < 120
+
+
+def test_a_budget_is_earned_back() -> None:
+    """What is spent is granted again only as the hour goes on, and never more than the whole."""
+    budget = Budget(90.0, 90.0, 1000.0)
+    assert [budget.take(60.0, 1000.0), budget.take(60.0, 1000.0), budget.take(60.0, 1000.0)] == [60.0, 30.0, 0.0]
+    assert budget.take(60.0, 1400.0) == pytest.approx(10.0)
+    assert budget.take(500.0, 99_000.0) == 90.0
+    assert budget.take(5.0, 98_000.0) == 0.0  # a clock that went back earns nothing
+
+
+def test_rows_for_a_table_of_their_own() -> None:
+    """Keys and judged readings, at their own time; no events, no other tables, no context."""
+    row = {"gpu": "3", "power_watts": 371.5, "uuid": "GPU-1", "pcie_generation": 4.0}
+    event = Sample("event", {"source": "gpu", "code": "xid:79"})
+    (found,) = quick([Sample("gpu", row), event], "gpu", 77)
+    assert (found.table, found.time) == ("gpu_zoom", 77)
+    assert dict(found.values) == {"gpu": "3", "power_watts": 371.5, "pcie_generation": 4.0}
+
+
+@dataclass
+class Given:
+    """Orders as they are put in, each given once; or a store that fails."""
+
+    orders: list[Order] = field(default_factory=list)
+    error: str = ""
+    every_s: float = 0.01
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    def read(self, after: int) -> list[Order]:
+        """What is later than `after`."""
+        self.asked.set()
+        if self.error:
+            raise StoreError(self.error)
+        found, self.orders = [one for one in self.orders if one.time > after], []
+        return found
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Counter:
+    """A source that counts its readings, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.times: list[int] = []
+        self.error = error
+        self.closed = threading.Event()
+
+    def read(self, now: int) -> Iterable[Sample]:
+        """One row a reading."""
+        if self.error:
+            raise self.error
+        self.times.append(now)
+        return [Sample("host", {"processes_running": float(len(self.times)), "cpu_utilization_ratio": 0.25})]
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed.set()
+
+
+def looked(given: Given, source: Counter, until: Callable[[list[Sample]], bool], config: AgentConfig = CONFIG) -> Any:
+    """All rows that a zoom gave until this holds of them."""
+    opened: list[str] = []
+
+    def open_source(name: str) -> Counter:
+        opened.append(name)
+        return source
+
+    zoom, rows, deadline = Zoom(config, given, open_source), list[Sample](), time.monotonic() + 60
+    try:
+        while not until(rows):
+            assert time.monotonic() < deadline, rows
+            given.asked.wait(0.02)
+            rows += zoom.take()
+    finally:
+        zoom.close()
+    return rows, opened
+
+
+def health(rows: list[Sample]) -> list[dict[str, Any]]:
+    """What is said of the zoom itself."""
+    return [dict(row.values) for row in rows if row.table == "source"]
+
+
+def test_an_order_is_obeyed() -> None:
+    """The source is opened anew, its rows come in order of time, and the time is counted."""
+    source = Counter()
+    given = Given([order(time.time_ns() + SECOND, time=time.time_ns() + SECOND // 2)])
+    rows, opened = looked(given, source, lambda rows: sum(row.table == "host_zoom" for row in rows) >= 5)
+    closer = [row for row in rows if row.table == "host_zoom"]
+    assert opened == ["host"]
+    assert [row.time for row in closer] == source.times[: len(closer)]
+    assert "cpu_utilization_ratio" in closer[0].values
+    assert health(rows)[-1]["zoomed_seconds_total"] > 0
+    assert source.closed.wait(10)
+
+
+def test_a_spent_budget_is_said() -> None:
+    """Then an order is refused and counted, and nothing is read."""
+    config = AgentConfig(zoom_seconds_per_hour=0.0)
+    source, given = Counter(), Given([order(time.time_ns(), time=time.time_ns() + SECOND)])
+    rows, opened = looked(given, source, health_told, config)
+    (told,) = health(rows)
+    assert (opened, source.times, told["refused_total"], told["success"]) == ([], [], 1, 0.0)
+    assert "the budget of 0 s an hour is spent" in told["error"]
+
+
+def health_told(rows: list[Sample]) -> bool:
+    """Whether anything was said of the zoom."""
+    return bool(health(rows))
+
+
+@pytest.mark.parametrize("broken", ["store", "source"])
+def test_what_fails_harms_nothing(broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A store that cannot be asked and a source that breaks are said and counted; the thread goes on."""
+    caplog.set_level(logging.WARNING)
+    source = Counter(OSError("gone") if broken == "source" else None)
+    given = Given([order(time.time_ns(), time=time.time_ns() + SECOND)], "no answer" if broken == "store" else "")
+    rows, _ = looked(given, source, health_told)
+    told = health(rows)[0]
+    assert told["failures_total"] >= 1
+    assert {"store": "no answer", "source": "host: OSError: gone"}[broken] in told["error"]
+    assert source.closed.is_set() == (broken == "source")
+    assert sum("zoom: " in line and " times a second for " not in line for line in caplog.messages) == 1
+
+
+def test_an_order_of_tomorrow_hides_none_of_today() -> None:
+    """A time far ahead is refused, and what is ordered after it is still heard."""
+    given, source = Given(), Counter()
+    now = time.time_ns()
+    given.orders = [order(now, time=now + 10**16), order(now, time=now + SECOND)]
+    rows, opened = looked(given, source, lambda rows: any(row.table == "host_zoom" for row in rows))
+    assert (opened, health(rows)[-1]["refused_total"]) == (["host"], 1)
+
+
+def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running agent finds its order in the file that it writes to, and tells there what came of it."""
+    monkeypatch.setattr(FileOrders, "every_s", 0.05)
+    config, store = AgentConfig(machine="m1", sources=("host",), period_seconds=0.25), Embedded(tmp_path / "s.db")
+    stop = threading.Event()
+    words = (config, store, stop, None, FileOrders(tmp_path / "s.db", "m1"))
+    agent = threading.Thread(target=loop.run, args=words)
+    agent.start()
+    try:
+        deadline, given = time.monotonic() + 60, False
+        while store.read("host_zoom").num_rows < 20:
+            assert time.monotonic() < deadline
+            if not given and (given := store.read("host").num_rows > 1):
+                now = time.time_ns()
+                store.write([Batch("m1", now, (Order(now, "host", 20.0, now + 9 * SECOND).sample(),))])
+            stop.wait(0.05)
+    finally:
+        stop.set()
+        agent.join(30)
+    closer = store.read("host_zoom").column("time").to_pylist()
+    assert len(set(closer)) == len(closer)
+    assert set(store.read("host_zoom").column("machine").to_pylist()) == {"m1"}
+    assert store.read("source").filter(pc.equal(store.read("source")["source"], "zoom")).num_rows > 0
+    store.close()

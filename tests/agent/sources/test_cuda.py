@@ -1,0 +1,37 @@
+"""CUDA calls, from what the kernel has counted."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from agent.config import AgentConfig
+from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Process
+from agent.sources.cuda import Cuda
+
+ENTRY = np.dtype([(name, "<u8") for name in ("tgid", "synchronize_calls", "synchronize_ns", "synchronize_since")])
+
+
+def test_waits_of_two_threads_never_fall() -> None:
+    """While one thread waits for long, others come and go: the total of both grows, or stands still."""
+    entries = np.zeros(3, ENTRY)
+    living = {71: TrainingProcess(Process(71, 5), "2")}
+    context: Any = SimpleNamespace(
+        config=AgentConfig(), training=SimpleNamespace(living=lambda _: living, uncounted=frozenset())
+    )
+    table: Any = SimpleNamespace(rows=lambda: entries)
+    source, clock, second = Cuda(context, table), time.clock_gettime_ns(time.CLOCK_MONOTONIC), 10**9
+    told = []
+    for calls, waited, since in ((4, 0, clock - 30 * second), (5, 0, clock), (6, second, 0), (7, 33 * second, 0)):
+        entries[1] = (71, calls, waited, since)
+        (sample,) = source.read(calls)
+        told.append(float(sample.values["synchronize_seconds_total"] or 0.0))
+    assert told == sorted(told)
+    assert told[-1] == 33.0
+    entries[1], living[71] = (71, 1, second, 0), TrainingProcess(Process(71, 900), "2")
+    (sample,) = source.read(99)
+    assert sample.values["synchronize_seconds_total"] == 1.0

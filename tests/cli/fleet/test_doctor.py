@@ -1,0 +1,228 @@
+"""Doctor: what is on, off or blocked, why, and what mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.config import USUAL
+from agent.nvml.library_path import find_library
+from agent.sources.scheduler import TRACEPOINTS
+from bpf.loader import BpfError, Kernel, load
+from bpf.tracepoint import attach
+from cli.main import app
+from cli.queries.delivery_health import Finding
+from detector.alerts.delivery_log import DeliveryLog, write_delivery_log
+from store.open import open_store
+from store.schema.sample import Batch, Sample
+
+
+def run(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """Exit code and findings by name."""
+    result = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+    return result.exit_code, {finding["name"]: finding for finding in json.loads(result.stdout)}
+
+
+@pytest.mark.bpf
+def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
+    """Where probes are allowed every source is on and the exit code is 0."""
+    code, found = run("--store", str(tmp_path / "none.db"))
+    assert code == 0
+    assert {name: found[f"source {name}"]["state"] for name in USUAL} == dict.fromkeys(USUAL, "on")
+    assert found["source ras"]["state"] == "off"
+    assert {name: found[f"tracepoint {name}"]["state"] for name in TRACEPOINTS} == dict.fromkeys(TRACEPOINTS, "on")
+    assert found[f"store {tmp_path / 'none.db'}"]["state"] == "off"
+
+
+def test_sinks_of_alerts(tmp_path: Path) -> None:
+    """A sink that cannot be opened, or whose last alert failed, is blocked, with the reason and what to try."""
+    config, folder = tmp_path / "peerwatch.toml", tmp_path / "none.alerts"
+    config.write_text('[agent]\nsources = ["host"]\n[alerts]\nsinks = ["log", "webhook", "command"]\n')
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert (code, found["sink webhook"]["state"]) == (0, "off")  # no detector runs here
+    for name, ledger in (("log", DeliveryLog(delivered=7)), ("webhook", DeliveryLog(delivered=3))):
+        write_delivery_log(folder / f"{name}.json", ledger.packed())
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert (code, found["sink log"]["state"], found["sink log"]["why"]) == (1, "on", "7 alerts delivered")
+    for name, word in (("webhook", "alerts.webhook names no address"), ("command", "alerts.command names no program")):
+        told = found[f"sink {name}"]
+        assert (told["state"], told["mend"]) == ("blocked", f"peerwatch alerts test {name}")
+        assert word in told["why"]
+    write_delivery_log(folder / "log.json", DeliveryLog(delivered=9, error="no space left").packed())
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert found["sink log"]["why"] == "the last alert failed: no space left"
+
+
+def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
+    """A machine without GPU driver or RDMA is well, and is told apart from one whose GPUs and ports are read."""
+    configuration = tmp_path / "peerwatch.toml"
+    port = tmp_path / "one/sys/class/infiniband/mlx5_3/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    for root, words in ((tmp_path / "none", "there is no RDMA port"), (tmp_path / "one", "")):
+        configuration.write_text(f'[agent]\nroot = "{root}"\nsources = ["gpu", "rdma"]\n')
+        code, found = run("--config", str(configuration), "--store", str(tmp_path / "none.db"))
+        assert code == 0
+        assert found["source rdma"]["state"] == "on"
+        assert found["source rdma"]["why"].startswith(words)
+        assert bool(found["source rdma"]["why"]) == bool(words)
+        if not find_library(root, os.environ):
+            assert found["source gpu"]["why"] == "there is no libnvidia-ml.so.1"
+
+
+PY_SPY = f"{sys.executable} -m pip install py-spy"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (None, ("stacks", "on", "of ranks that stand still; of those without Python what the kernel tells", "")),
+        (
+            "/nowhere/py-spy",
+            (
+                "stacks",
+                "off",
+                f"no more than the kernel tells of ranks that stand still: py-spy is not installed: {PY_SPY}",
+                PY_SPY,
+            ),
+        ),
+    ],
+)
+def test_stacks(path: str | None, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether stacks can be taken is tried out; without py-spy it is said what goes without it, and what mends that."""
+    if path:
+        monkeypatch.setattr("agent.stacks.py_spy.spy_path", lambda: path)
+    config = tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nsources = ["host"]\n')
+    code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
+    assert (code, tuple(found["stacks"].values())) == (0, told)
+
+
+@pytest.mark.bpf
+def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tracepoint that this kernel refuses is blocked with its reason, and its source goes on with the others."""
+
+    def refuse(program: int) -> int:
+        if program == loaded[0].programs["tp_btf__mark_victim"]:
+            raise OSError(1, "nobody dies here")
+        return attach(program)
+
+    def remember(*wanted: Any) -> Kernel:
+        loaded.append(load(*wanted))
+        return loaded[-1]
+
+    loaded: list[Kernel] = []
+    monkeypatch.setattr("agent.sampling.loop.load", remember)
+    monkeypatch.setattr("agent.sources.scheduler.attach", refuse)
+    code, found = run("--store", str(tmp_path / "none.db"))
+    assert code == 1
+    assert found["tracepoint mark_victim"]["state"] == "blocked"
+    assert found["tracepoint mark_victim"]["why"] == "nobody dies here"
+    assert found["tracepoint sched_switch"]["state"] == found["source scheduler"]["state"] == "on"
+
+
+@pytest.mark.parametrize(
+    ("cause", "mend"),
+    [
+        ("the BPF compiler is missing: apt-get install python3-bpfcc", "apt-get install python3-bpfcc"),
+        ("the bcc found at /x is another project of that name", "pip uninstall bcc && apt-get install python3-bpfcc"),
+        ("the kernel does not let this process load BPF: run as root or …", "sudo peerwatch doctor"),
+    ],
+)
+def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without probes the sources that need them are blocked with cause and mend, the others are on; exit code 1."""
+
+    def refuse(*wanted: Any) -> Any:
+        raise BpfError(cause)
+
+    monkeypatch.setattr("agent.sampling.loop.load", refuse)
+    code, found = run("--store", str(tmp_path / "none.db"))
+    assert code == 1
+    for name in ("probe", "nccl", "cuda", "scheduler"):
+        assert found[f"source {name}"] == {"name": f"source {name}", "state": "blocked", "why": cause, "mend": mend}
+    assert found["source host"]["state"] == "on"
+
+
+def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What others may name as they like is printed as it is, but for what a terminal would obey."""
+    odd = Finding("library /x/[/bold]libnccl[red].so\x1b[2J", "blocked", "[/]", "")
+    monkeypatch.setattr("cli.commands.fleet.doctor._surroundings", lambda: [odd])
+    config = tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nsources = ["host"]\n')
+    where = ["--config", str(config), "--store", str(tmp_path / "none.db")]
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["doctor", *where])
+    assert result.exit_code == 1
+    assert "/x/[/bold]libnccl[red].so?[2J" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without --json the same is a table; a source that is not configured is off."""
+    config = tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nsources = ["host"]\n')
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(
+        app, ["doctor", "--config", str(config), "--store", str(tmp_path / "none.db")]
+    )
+    assert result.exit_code == 0
+    assert "source host" in result.stdout
+    assert "not in the configuration" in result.stdout
+
+
+def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the agent of this machine reports is shown, not what this command sees itself; other machines' is not."""
+    place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
+    now = time.time_ns()
+    blocked = {
+        "library": "libnccl.so.2",
+        "state": "blocked",
+        "reason": "stripped, or static",
+        "path": "/opt/libnccl.so.2",
+    }
+    left_out = {"library": "left out: communicators", "state": "blocked", "reason": "3744 in the last minute"}
+    rows = (
+        Sample("source", {"source": "host", "success": 0.0, "error": "no such pressure"}),
+        Sample("source", {"source": "kernel", "lost_total": 4711}),
+        Sample("probe", blocked),
+        Sample("probe", left_out),
+        Sample("probe", {"library": "libcudart.so.12", "state": "on", "symbols": 5, "path": "/opt/libcudart.so.12"}),
+    )
+    with closing(open_store(str(place), create=True)) as store:
+        store.write(
+            [Batch("m17", now, rows), Batch("m23", now, (Sample("probe", {"library": "other", "state": "on"}),))]
+        )
+    monkeypatch.setattr("cli.commands.fleet.doctor._sources", lambda settings: pytest.fail("it looks for itself"))
+    code, found = run("--config", str(config), "--store", str(place))
+    assert code == 1
+    assert found["agent"]["state"] == "on"
+    assert (found["source host"]["state"], found["source host"]["why"]) == ("blocked", "no such pressure")
+    assert found["source nccl"]["state"] == "off"
+    assert "4711 hits" in found["kernel"]["why"]
+    library = found["library /opt/libnccl.so.2"]
+    assert (library["state"], library["why"]) == ("blocked", "0 probes; stripped, or static")
+    assert library["mend"].startswith("use a libnccl")
+    assert found["left out: communicators"]["why"] == "3744 in the last minute"
+    assert found["library /opt/libcudart.so.12"]["why"] == "5 probes"
+    assert not any("other" in name for name in found)
+
+
+def test_an_agent_that_is_silent_is_not_asked(tmp_path: Path) -> None:
+    """Where the last reading of this machine is old no agent runs: that is said, and this command looks for itself."""
+    place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
+    old = Sample("source", {"source": "host", "success": 0.0, "error": "long ago"})
+    with closing(open_store(str(place), create=True)) as store:
+        store.write([Batch("m17", time.time_ns() - 45_000_000_000, (old,))])
+    code, found = run("--config", str(config), "--store", str(place))
+    assert (code, found["agent"]["state"], found["source host"]["state"]) == (0, "off", "on")
+    assert found["agent"]["why"] == (
+        "no reading of m17 within 30 s: no agent runs here; what follows was looked at by this command"
+    )

@@ -1,0 +1,230 @@
+"""`peerwatch status`: levels, exit codes, readings."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from cli.queries.fleet_status import standing
+from cli.views.fleet_table import fitting, table
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
+from tests.cli.conftest import ROOT, SECOND, host, one_line, run, verdict
+
+
+def test_all_is_well(place: Path) -> None:
+    """Fresh readings and no verdict: 0, a row for each machine, and no open verdict."""
+    done = run("status", "--store", place)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["m01", "m02", "m03"]
+    assert "ok: 3 machines, 0 open verdicts" in done.stdout
+
+
+@pytest.mark.parametrize(("level", "code"), [("warn", 1), ("crit", 2), ("ok", 0)])
+def test_exit_code_follows_the_verdicts(place: Path, level: str, code: int) -> None:
+    """The worst open verdict sets the exit code; a machine that was cleared is well again."""
+    store = Embedded(place)
+    now = time.time_ns()
+    store.write([verdict("m02", now - 90 * SECOND, "crit"), verdict("m02", now - 30 * SECOND, level)])
+    store.close()
+    done = run("status", "--json", PEERWATCH_STORE=str(place))
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["level"]) == (code, level)
+    assert {row["machine"]: row["level"] for row in found["machines"]} == {"m01": "ok", "m02": level, "m03": "ok"}
+    assert [row["message"] for row in found["verdicts"]] == (["m02 differs"] if code else [])
+
+
+def test_a_large_fleet(tmp_path: Path) -> None:
+    """Of many machines those that are not ok are listed, the worst first, and the rest is counted; --all lists it."""
+    store, now = Embedded(tmp_path / "s.db"), time.time_ns()
+    names = [f"m{n:03}" for n in range(97)]
+    store.write([host(name, now - (190 if name == "m003" else 20) * SECOND, 0.3) for name in names])
+    store.write([verdict("m090", now - 70 * SECOND, "crit"), verdict("m005", now - 80 * SECOND, "warn")])
+    store.close()
+    words = "status", "--silent", "110s", "--store", tmp_path / "s.db"
+    lines = run(*words).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [["m090", "crit"], ["m005", "warn"], ["m003", "unknown"]]
+    assert lines[4] == "not listed: 94 ok; --all lists every machine"
+    assert lines[5].startswith("crit: m090 differs (for ")
+    assert lines[-1].endswith("silent: m003")
+    assert [line.split()[0] for line in run(*words, "--all").stdout.splitlines()[1:98]] == names
+    assert len(json.loads(run(*words, "--json").stdout)["machines"]) == 97
+
+
+def test_a_fleet_gone_silent(tmp_path: Path) -> None:
+    """Where most are silent, or many accused, a screen holds what is said, and all are counted."""
+    store, now = Embedded(tmp_path / "s.db"), time.time_ns()
+    names = [f"m{n:03}" for n in range(83)]
+    store.write([host(name, now - (5 if name == "m082" else 90) * SECOND, 0.3) for name in names])
+    store.write([verdict(name, now - 60 * SECOND, "warn") for name in names[:44]])
+    store.close()
+    lines = run("status", "--store", tmp_path / "s.db").stdout.splitlines()
+    assert lines[41] == "not listed: 4 warn, 38 unknown, 1 ok; --all lists every machine"
+    assert lines[82] == "4 more open verdicts; --all has them"
+    assert lines[83].endswith("silent: m000, m001, m002, m003, m004, m005, m006, m007 … (82 in all)")
+    assert len(lines) == 84
+
+
+@given(
+    st.lists(st.text("abc ", min_size=1).map(lambda head: " ".join(head.split()) or "a"), min_size=3, max_size=9),
+    st.integers(1, 90),
+    st.integers(0, 19),
+)
+def test_a_narrow_terminal(heads: list[str], width: int, cell: int) -> None:
+    """What is shown is shown whole and in order: three columns at least, else as many as fit by their ranks."""
+    columns = [[f"{at} {head}", "x" * cell] for at, head in enumerate(heads)]
+    ranks = [-1, -1, -1, *range(len(heads) - 3, 0, -1)]
+    shown = fitting(columns, ranks, width)
+    wide = [max(len(line) for text in column for line in text.split("\n")) for column in shown]
+    there = [int(column[0][0]) for column in shown]
+    assert there == sorted(there)
+    assert there[:3] == [0, 1, 2]
+    assert len(shown) == 3 or sum(wide) + 2 * len(wide) - 2 <= width
+    if sum(max(len(column[0]), cell) for column in columns) + 2 * len(heads) - 2 <= width:
+        assert shown == columns
+
+
+def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
+    """A long name, its level and the time are not cut where a terminal is narrow; readings that fit stand beside."""
+    store, name = Embedded(tmp_path / "s.db"), "rack-07-slot-283"
+    store.write([host(name, n * SECOND, n / 100, n) for n in (60, 80)])
+    found = standing(store, 82 * SECOND, 30 * SECOND)
+    store.close()
+    screen = Console(width=40, file=StringIO())
+    drawn, missing = table(found, screen.width)
+    screen.print(drawn)
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[-1].split() == [name, "ok", "2", "s", "ago", "70", "301"]
+    assert max(map(len, lines)) <= 40
+    assert missing == ["GPU busy %"]
+
+
+def test_columns_that_decide_are_kept(tmp_path: Path) -> None:
+    """On 80 columns a straggler's readings stay, others go, and the line below says which."""
+    store, now = Embedded(tmp_path / "s.db"), time.time_ns()
+    nccl = {"gpu": "0", "slot": "0", "iteration_seconds": 2.25, "active_ratio": 0.5, "send_pending_ratio": 0.25}
+    values = {"cpu_utilization_ratio": 0.3, "memory_utilization_ratio": 0.4}
+    gpu = {"gpu": "0", "power_watts": 612.0, "duty_cycle_ratio": 0.8, "sm_clock_hertz": 1.9e9}
+    for back in (9, 5):
+        more = {"host_blocked_seconds_total": 3.0 - back * 0.1, "operations_total": 900 - 7 * back}
+        rows = (Sample("host", values), Sample("gpu", gpu), Sample("nccl", {**nccl, **more}))
+        store.write([Batch("m01", now - back * SECOND, rows)])
+    store.close()
+    lines = run("status", "--store", tmp_path / "s.db", COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1").stdout
+    said = re.sub(r"\x1b\[[0-9;]*m", "", lines)
+    heads = said[: said.index("m01")].split()
+    assert {"iteration", "waiting", "active", "sending"} <= set(heads)
+    assert "no room for GPU busy %, NCCL ops/s: widen" in said
+    assert max(len(line) for line in said.splitlines()) <= 80
+
+
+def test_readings(tmp_path: Path) -> None:
+    """Readings are means of the last half minute over devices, and nothing that was not read is there."""
+    store = Embedded(tmp_path / "s.db")
+    store.write([host("m1", n * SECOND, n / 100) for n in (10, 60, 80)])
+    found = standing(store, 85 * SECOND, 30 * SECOND).machines["m1"]
+    store.close()
+    assert found.age_s == 5.0
+    assert found.readings == pytest.approx({"cpu_ratio": 0.7, "gpu_watts": 300.7, "gpu_busy_ratio": 0.35})
+
+
+def test_who_has_no_peers(place: Path) -> None:
+    """Who is compared with nobody is told in words and in the object, as the detector said it last."""
+    store, now = Embedded(place), time.time_ns()
+    reason = "fewer than 4 of its kind by host"
+    for machine, code, back in (("m01", "no_peers", 50), ("m02", "no_peers", 40), ("m01", "peers", 30)):
+        values = {"source": "detector", "code": code, "severity": "info", "message": reason}
+        store.write([Batch(machine, now - back * SECOND, (Sample("event", values),))])
+    store.close()
+    assert f"no peers: m02: {reason}; there only hard evidence speaks" in run("status", "--store", place).stdout
+    found = json.loads(run("status", "--json", "--store", place).stdout)
+    assert found["without_peers"] == [{"machine": "m02", "reason": reason}]
+
+
+def test_silence(tmp_path: Path) -> None:
+    """One silent machine among others is a warning; if all are silent nothing is known."""
+    store = Embedded(tmp_path / "s.db")
+    store.write([host("m1", 20 * SECOND, 0.5), host("m2", 70 * SECOND, 0.25)])
+    some, none = (standing(store, at * SECOND, 30 * SECOND) for at in (75, 170))
+    store.close()
+    assert (some.level, some.machines["m1"].level, some.machines["m2"].level) == ("warn", "unknown", "ok")
+    assert (none.level, none.newest) == ("unknown", 70 * SECOND)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    """An empty store, an absent one, a wrong file: 3, and what to do."""
+    Embedded(tmp_path / "empty.db").close()
+    done = run("status", "--store", tmp_path / "empty.db")
+    assert (done.returncode, "holds no reading; start the agent" in done.stdout) == (3, True)
+    assert "is the agent running" in one_line(run("status", "--store", tmp_path / "absent.db"), 3)
+    (tmp_path / "text.db").write_text("no database\n" * 100)
+    assert "is not an SQLite file" in one_line(run("status", "--store", tmp_path / "text.db"), 3)
+    assert "is no duration" in one_line(run("status", "--store", tmp_path / "empty.db", "--silent", "soon"), 3)
+
+
+def test_orders_are_no_readings(tmp_path: Path) -> None:
+    """An order a moment ago makes no store fresh; a silent fleet stays listed, each machine with its age."""
+    path, now = tmp_path / "s.db", time.time_ns()
+    store = Embedded(path)
+    store.write([host(name, now - 4000 * SECOND, 0.3) for name in ("m01", "m02")])
+    order = Sample("event", {"source": "operator", "code": "ack", "severity": "info"})
+    store.write([Batch("m01", now - 2 * SECOND, (order,))])
+    store.close()
+    done = run("status", "--json", "--store", path)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["level"]) == (3, "unknown")
+    assert [(one["machine"], one["silent"], round(one["age_seconds"] / 100)) for one in found["machines"]] == [
+        ("m01", True, 40),
+        ("m02", True, 40),
+    ]
+    assert "the newest reading is 67 m old; does the agent run?" in run("status", "--store", path).stdout
+
+
+def test_a_critical_verdict_is_known_though_all_are_silent(tmp_path: Path) -> None:
+    """What was found and is not over counts for more than that nothing is read now; who is silent is told of all."""
+    path, now = tmp_path / "s.db", time.time_ns()
+    store = Embedded(path)
+    store.write([host(name, now - 90 * SECOND, 0.3) for name in ("m01", "m02")])
+    store.write([verdict("m01", now - 95 * SECOND, "crit")])
+    store.close()
+    done = run("status", "--json", "--store", path)
+    assert done.returncode == 2
+    assert [one["silent"] for one in json.loads(done.stdout)["machines"]] == [True, True]
+
+
+def test_as_it_was(place: Path) -> None:
+    """A store of long ago is shown as of then, by a time or by how long ago that is."""
+    assert run("status", "--store", place, "--at", "2026-05-01T12:00").returncode == 3
+    assert run("status", "--store", place, "--at", "0.1s").returncode == 0
+    assert "is no time" in one_line(run("status", "--store", place, "--at", "noon"), 3)
+
+
+def test_a_row_of_another_schema(place: Path) -> None:
+    """A verdict without the columns of today is shown as far as it goes."""
+    store = Embedded(place)
+    store.write([Batch("m02", time.time_ns(), (Sample("verdict", {"task": "t1", "level": "warn"}),))])
+    store.close()
+    done = run("status", "--store", place)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "warn: m02 (for 0 s)" in done.stdout or "warn: m02 (for 1 s)" in done.stdout
+
+
+def test_a_reader_that_hangs_up(place: Path) -> None:
+    """A pipe that is closed early is no warning: the exit code is that of SIGPIPE, and nothing is said."""
+    command = [sys.executable, "-m", "cli.main", "status", "--store", str(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, "")

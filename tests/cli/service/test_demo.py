@@ -1,0 +1,195 @@
+"""The whole of Peerwatch on an emulated fleet: faults are found, and health is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.commands.service.demo import next_steps
+from cli.demo.emulated import Outcome
+from tests.cli.service.injections import KINDS, TASK, named_device
+from tests.conftest import running
+
+TOGETHER = 4
+"""Demos at a time: mostly they wait."""
+FAULTS = {
+    "none": (),
+    "slow_gpu": ("gpu:0",),
+    "slow_link": ("gpu:0",),
+    "slow_host": ("gpu:0", None),
+    "gc_pauses": ("gpu:0",),
+    "rank_hang": ("gpu:0",),
+    "rank_exit": ("gpu:0",),
+}
+"""What may be named; more faults are injected in a bigger task, and all are shown by test_bench.py."""
+PLAIN = ("rank_hang", "rank_exit")
+"""What shows without knowing for long how things were before."""
+COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
+
+
+def demo(*options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and what `--json` prints. Tests beside it, whose work would look like a fault, have to wait."""
+    order = ["nice", "--adjustment=-10", *COMMAND, "--json", *options]
+    done = subprocess.run(order, stdout=subprocess.PIPE, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demos leave their data, each in a folder named after its fault."""
+    return tmp_path_factory.mktemp("demos")
+
+
+def tried(folder: Path, seed: int, fault: str, *more: str) -> tuple[int, dict[str, Any]]:
+    """A demo; once more where nobody was named: a computer that others keep busy may hide a fault, but not twice."""
+    options = ("--fault", fault, "--folder", str(folder), *more)
+    code, said = demo(*options, "--seed", str(seed))
+    if said["verdicts"] or fault == "none":
+        return code, said
+    shutil.rmtree(folder)
+    return demo(*options, "--seed", str(seed + 100))
+
+
+@pytest.fixture(scope="module")
+def demos(probes_allowed: None, folder: Path) -> Iterator[dict[str, Future[Any]]]:
+    """All demos, under way: the faults, and those injected in a task of many groups."""
+    asked = {fault: (fault, "--healthy", "12" if fault in PLAIN else "30") for fault in FAULTS}
+    asked |= {f"injected_{kind}": (kind, *TASK) for kind in KINDS}
+    with ThreadPoolExecutor(TOGETHER) as executor:
+        yield {name: executor.submit(tried, folder / name, seed, *asked[name]) for seed, name in enumerate(asked, 11)}
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str, Future[Any]]) -> None:
+    """Within 30 s of the onset the verdict names machine and device at fault; without a fault there is none."""
+    code, said = demos[fault].result()
+    assert said["fault"]["kind"] == fault
+    assert (code, said["correct"]) == (0, True), said
+    if fault == "none":
+        assert said["verdicts"] == []
+        return
+    first = said["verdicts"][0]
+    assert first["machine"] == said["fault"]["machine"]
+    assert 0 < first["time"] - said["fault"]["start"] <= 30 * 10**9
+    assert first["device"] in FAULTS[fault]
+    assert first["machine"] in first["message"]
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: dict[str, Future[Any]]) -> None:
+    """Of 16 ranks (tensor 2, pipeline 2, data 4) the one at fault is named, or its port, within 30 s."""
+    code, said = demos[f"injected_{kind}"].result()
+    assert (code, said["correct"], said["fault"]["kind"]) == (0, True, kind), said
+    assert named_device(said), said
+    assert 0 < said["verdicts"][0]["time"] - said["fault"]["start"] <= 30 * 10**9
+
+
+@pytest.mark.bpf
+def test_a_hang_tells_where_everybody_was(demos: dict[str, Future[Any]], folder: Path) -> None:
+    """The stacks of all ranks are kept with the verdict: those that wait are one group, the one that hangs is odd."""
+    _, said = demos["rank_hang"].result()
+    place = str(folder / "rank_hang" / "readings.db")
+    shown = subprocess.run([*COMMAND[:-1], "show", "1", "--json", "--store", place], stdout=subprocess.PIPE, check=True)
+    found = json.loads(shown.stdout)
+    [odd] = [group for group in found["stacks"] if group["odd"]]
+    assert [rank["machine"] for rank in odd["ranks"]] == [said["fault"]["machine"]]
+    assert (odd["form"], odd["stack"][0].split()[0]) == ("python", "Rank.suffer_before_collective")
+    assert sum(len(group["ranks"]) for group in found["stacks"]) == 6
+    assert max(len(members["ranks"]) for members in found["communicators"]) == 5
+
+
+@pytest.mark.bpf
+def test_ctrl_c_leaves_nothing_behind(probes_allowed: None, tmp_path: Path) -> None:
+    """An interrupted demo ends with 130, and no process of it is left."""
+    process = subprocess.Popen(
+        [*COMMAND, "--folder", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert f"stopped; readings in {tmp_path}/d/readings.db" in said
+    assert running(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("fault", "other"), [("slow_link", "slow_gpu"), ("rank_exit", "slow_link")])
+def test_what_is_proposed_works_as_it_is_printed(fault: str, other: str, tmp_path: Path) -> None:
+    """A simulated demo's next steps show the verdict, another fault, and run in a shell as they stand."""
+    place = tmp_path / "a folder"
+    words = ["simulate", str(place / "recording"), "--fault", fault, "--machines=8", "--gpus=1", "--minutes=8"]
+    subprocess.run([*COMMAND[:-1], *words, "--stages=1", "--seed=5"], check=True, stdout=subprocess.PIPE)
+    outcome = Outcome({"kind": fault}, [{"level": "crit"}])
+    replay, show, report, again, up = next_steps(outcome, place, simulated=True)
+    assert again.endswith(f" demo --fault {other}")
+    assert up.endswith(" up  # on a machine that trains")
+    for step in (replay, show, report):
+        done = subprocess.run(["/bin/sh", "-c", step], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (step, done.stderr)
+    assert (place / "verdict.html").exists()
+
+
+def test_unknown_fault_is_refused() -> None:
+    """A fault that does not exist is refused with the list of those that do."""
+    done = subprocess.run([*COMMAND, "--fault", "gremlins"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "slow_gpu" in done.stderr
+
+
+def test_faults_are_completed() -> None:
+    """The shell completes the names of faults."""
+    asked = {"_PEERWATCH_COMPLETE": "complete_bash", "COMP_WORDS": "peerwatch demo --fault p", "COMP_CWORD": "3"}
+    done = subprocess.run(COMMAND[:-1], env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["power_cap", "pcie_downgrade"]
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    """A folder that holds readings already is refused."""
+    (tmp_path / "readings.db").write_text("precious")
+    done = subprocess.run([*COMMAND, "--folder", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "name another --folder" in done.stderr
+    assert (tmp_path / "readings.db").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+def test_without_root_it_says_what_it_does_without() -> None:
+    """Without root the demo says so, shows a simulated fleet, and judges that."""
+    try:
+        subprocess.run([COMMAND[0], "--version"], user="nobody", check=True)
+    except PermissionError:
+        pytest.skip("nobody may not run the interpreter that lies here")
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
+        Path(folder).chmod(0o777)
+        done = subprocess.run(
+            [*COMMAND, "--json", "--seed", "5", "--folder", f"{folder}/d"],
+            capture_output=True,
+            text=True,
+            check=False,
+            user="nobody",
+            env={"HOME": folder, "PATH": os.environ["PATH"]},
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Without root" in done.stderr
+    assert json.loads(done.stdout)["correct"] is True
+    assert done.returncode == 0

@@ -1,0 +1,69 @@
+"""The running detector asks for a closer look, and `peerwatch show` draws what came of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from detector.config import Config
+from detector.service.runner import Runner
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
+from store.zoom_requests import FileOrders, Order
+from tests.cli.conftest import SECOND, run
+from tests.cli.fleet.test_show import BEGIN, ONSET, place
+
+__all__ = ["place"]
+
+
+def test_a_closer_look_is_drawn(place: Path) -> None:
+    """Device by device, with who moves after the others; the order itself is no event worth a line."""
+    store = Embedded(place)
+    rng = np.random.default_rng(4)
+    load = np.convolve(rng.normal(0, 60, 400), np.ones(5), "same")
+    rows = [
+        Sample("gpu_zoom", {"gpu": gpu, "power_watts": 500 + float(load[n + 20 - late])}, ONSET + n * SECOND // 20)
+        for n in range(200)
+        for gpu, late in (("0", 0), ("1", 3), ("2", 0), ("3", 0))
+    ]
+    order = Order(ONSET - SECOND, "gpu", 20.0, ONSET + 9 * SECOND)
+    store.write([Batch("m3", ONSET, (*rows, order.sample()))])
+    store.close()
+    shown = run("show", "m3", "--store", place).stdout
+    assert "closer look at gpu.power_watts, 20 readings a second for 10 s from +0 s" in shown
+    (late,) = [line for line in shown.splitlines() if line.startswith("gpu:1 ") and "the others" in line]
+    assert late.endswith("0.15 s after the others")
+    assert "event zoom" not in shown
+    (told,) = json.loads(run("show", "m3", "--store", place, "--json").stdout)["closeups"]
+    assert (told["metric"], told["step_seconds"]) == ("gpu.power_watts", 0.05)
+    assert [one["behind_seconds"] for one in told["devices"]][1] == 0.15
+    assert len(told["devices"][2]["values"]) == 200
+    page = place.with_suffix(".html")
+    assert run("report", "verdict", "m3", "--html", page, "--store", place).returncode == 0
+    assert "<h2>Closer look at gpu.power_watts, 20 readings" in page.read_text()
+    assert "0.15 s after the others\n" in page.read_text()
+
+
+def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
+    """The order is in the store before anything is said, for the suspect's agent to find, and for no other's."""
+    store, rng = Embedded(tmp_path / "s.db"), np.random.default_rng(6)
+    watts = 500 + rng.normal(0, 4, (260, 8))
+    watts[225:, 3] += 110
+    rows = [
+        Batch(f"m{machine}", BEGIN + second * SECOND, (Sample("gpu", {"gpu": "0", "power_watts": value}),))
+        for second, row in enumerate(watts.tolist())
+        for machine, value in enumerate(row)
+    ]
+    store.write(rows)
+    end = BEGIN + 259 * SECOND
+    runner = Runner(store, Config(), end)
+    assert runner.catch_up(end, threading.Event()) == []
+    runner.look_closer(end)
+    runner.look_closer(end + SECOND)
+    (order,) = FileOrders(tmp_path / "s.db", "m3").read(BEGIN)
+    assert (order.source, order.time, order.until) == ("gpu", end, end + 20 * SECOND)
+    assert store.read("event").num_rows == 1
+    store.close()

@@ -1,0 +1,87 @@
+"""Operators: the GPU or the link that makes iterations longer is found in a log of communication operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.commands.evaluation.train import log_of
+from detector.attribution.features import FEATURES
+from detector.attribution.forest import Forest, ForestError, load
+from detector.attribution.operator_log import Log, analyse, irregular
+from emulator.simulation.operator_log import operators_log
+
+SHAPE = (2, 2, 2, 2, 2, 2)
+
+
+@pytest.mark.parametrize(("kind", "device"), [("gpu", "gpu"), ("nic", "link")])
+def test_the_culprit_is_among_two(kind: str, device: str) -> None:
+    """In six kinds of parallelism at once a late GPU and a slow port are named first, with their kind."""
+    told = operators_log(SHAPE, 24, 37, kind, 1.3)
+    first = analyse(log_of(told), load())[0]
+    assert (first.rank, first.kind) == (told.culprit, device)
+
+
+def test_regular_iterations_name_nobody() -> None:
+    """Without an iteration that is longer than usual there is nothing to explain."""
+    told = operators_log(SHAPE, 18, 41, "none")
+    even = told.iteration_seconds * 0 + 0.8
+    log = Log(told.elapsed, told.group, told.size, np.zeros(len(told.size), bool), even)
+    assert analyse(log, load()) == []
+
+
+def test_irregular_is_longer_than_the_usual() -> None:
+    """An iteration is irregular when it is more than delta times as long as the usual ones."""
+    assert irregular(np.array([1.0, 1.01, 1.06, 0.99, 1.3])).tolist() == [False, False, True, False, True]
+
+
+def test_drift_is_followed_by_the_thresholds() -> None:
+    """Where all communication has come to take twice as long, the model still finds the culprit."""
+    told = operators_log(SHAPE, 24, 43, "gpu", 1.4, drift=2.0)
+    assert told.culprit in {suspect.rank for suspect in analyse(log_of(told), load())}
+
+
+def tiny(threshold: float) -> Forest:
+    """One tree that asks for the first feature."""
+    row = np.array([[0, -1, -1]])
+    return Forest(
+        feature=row,
+        threshold=np.array([[threshold, 0.0, 0.0]]),
+        left=np.array([[1, 0, 0]]),
+        right=np.array([[2, 0, 0]]),
+        share=np.array([[0.3, 0.1, 0.9]]),
+        middle=np.array([5.0]),
+        spread=np.array([2.0]),
+        origin={"version": 3},
+    )
+
+
+def test_a_forest_answers_with_its_leaves() -> None:
+    """A sample at the threshold goes left, one above it right."""
+    assert tiny(7.0).probability(np.array([[7.0], [7.1]])).tolist() == [0.1, 0.9]
+
+
+def test_a_threshold_moves_with_its_feature() -> None:
+    """A feature that has moved takes its threshold along, in the same place of its spread; a still one does not."""
+    forest = tiny(7.0)
+    assert forest.tuned(np.array([11.0]), np.array([4.0])).threshold[0].tolist() == [15.0, 0.0, 0.0]
+    assert forest.tuned(np.array([5.2]), np.array([2.1])).threshold[0].tolist() == [7.0, 0.0, 0.0]
+
+
+def test_the_model_can_be_kept(tmp_path: Path) -> None:
+    """A model that was saved reads back alike; a file that holds none is refused in one line."""
+    place = tmp_path / "model.json"
+    tiny(6.0).save(place)
+    assert load(place).probability(np.array([[6.5]])).tolist() == [0.9]
+    place.write_text('{"feature": [[0]]}')
+    with pytest.raises(ForestError, match="holds no model of operators"):
+        load(place)
+
+
+def test_the_shipped_model_says_where_it_comes_from() -> None:
+    """Its version, seed and number of samples are told, and it knows all features."""
+    forest = load()
+    assert {"version", "seed", "samples", "scikit-learn"} <= set(forest.origin)
+    assert len(forest.middle) == len(FEATURES) > forest.feature.max()

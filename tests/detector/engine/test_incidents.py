@@ -1,0 +1,91 @@
+"""One incident, one verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from detector.engine.incidents import Incidents
+from detector.model.verdict import Finding, Verdict
+from store.schema.time import SECOND
+
+START = 1_700_000_000 * SECOND
+
+
+def finding(machine: str, since_s: int, hard: bool = False, score: float = 3.0) -> Finding:
+    """Something held against a machine since some seconds."""
+    since, kind = START + since_s * SECOND, "evidence" if hard else "peer"
+    return Finding(
+        Verdict(since, "t7", machine, None, kind, "gpu.x", score, since, "crit", f"{machine} is odd"), hard, 1.0
+    )
+
+
+def said(incidents: Incidents, at_s: int, *findings: Finding) -> list[tuple[str, str]]:
+    """Machine and level of what is said at that second."""
+    return [(verdict.machine, verdict.level) for verdict in incidents.update(START + at_s * SECOND, findings)]
+
+
+@pytest.mark.parametrize(("begins_s", "verdicts"), [(41, []), (159, []), (161, [("m2", "crit")])])
+def test_what_follows_a_hard_fact(begins_s: int, verdicts: list[tuple[str, str]]) -> None:
+    """Deviations that begin within two minutes of a hard fact are its consequences; later ones stand for themselves."""
+    incidents = Incidents()
+    lost = finding("m1", 40, hard=True)
+    assert said(incidents, 45, lost) == [("m1", "crit")]
+    assert said(incidents, begins_s + 20, lost, finding("m2", begins_s)) == verdicts
+
+
+def test_said_once_and_cleared_once() -> None:
+    """An incident is said when it opens and when it is over, and not in between."""
+    incidents = Incidents()
+    assert said(incidents, 10, finding("m3", 5)) == [("m3", "crit")]
+    assert said(incidents, 11, finding("m3", 5)) == []
+    assert said(incidents, 12) == [("m3", "ok")]
+    assert said(incidents, 13) == []
+
+
+def test_weaker_deviations_elsewhere_are_consequences() -> None:
+    """While one machine stands out, those that stand out less are victims."""
+    incidents = Incidents()
+    strong = finding("m4", 5, score=8.0)
+    assert said(incidents, 10, strong) == [("m4", "crit")]
+    assert said(incidents, 300, strong, finding("m5", 280, score=2.0)) == []
+
+
+def test_what_was_said_before_stays_open_for_a_while() -> None:
+    """A verdict of an earlier detector is not said again when it is found again, and is over when it is not."""
+    incidents, until = Incidents(), START + 300 * SECOND
+    incidents.take_up([finding("m1", 3).verdict, finding("m2", 4).verdict], until)
+    assert said(incidents, 20) == []
+    assert said(incidents, 60, finding("m1", 50)) == []
+    assert said(incidents, 70) == [("m1", "ok")]
+    assert said(incidents, 301) == [("m2", "ok")]
+
+
+def test_a_mild_fact_hides_nothing_worse() -> None:
+    """A warning by evidence gives way to a critical verdict on the same machine, be it soft."""
+    incidents = Incidents()
+    worse = finding("m6", 30)
+    mild = replace(finding("m6", 10, hard=True), verdict=replace(finding("m6", 10, hard=True).verdict, level="warn"))
+    assert [v.level for v in incidents.update(START + 20 * SECOND, [mild])] == ["warn"]
+    assert [(v.level, v.kind) for v in incidents.update(START + 60 * SECOND, [mild, worse])] == [("crit", "peer")]
+
+
+def test_who_moved_by_its_own_is_no_consequence() -> None:
+    """A second machine that stands out less is named too where its own clock speaks against it, or it moved first."""
+    strong, weaker = finding("m4", 50, score=8.0), finding("m5", 60, score=2.0)
+    for second, verdicts in (
+        (replace(weaker, weight=1.5), []),
+        (replace(weaker, weight=1.5, own=True), [("m5", "crit")]),
+        (replace(weaker, weight=1.1, own=True), []),
+        (replace(finding("m5", 20, score=2.0), weight=1.5), [("m5", "crit")]),
+    ):
+        incidents = Incidents()
+        assert said(incidents, 100, strong) == [("m4", "crit")]
+        assert said(incidents, 120, strong, second) == verdicts
+
+
+def test_of_several_found_at_once_the_one_that_moved_by_its_own_is_blamed() -> None:
+    """At the same step the machine whose own resource changed goes before a victim that moved a little earlier."""
+    victim, culprit = finding("m2", 30, score=3.0), replace(finding("m7", 33, score=2.5), own=True)
+    assert said(Incidents(), 100, victim, culprit) == [("m7", "crit")]

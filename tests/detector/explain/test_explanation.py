@@ -1,0 +1,208 @@
+"""Explaining a verdict: what moved, since when, beside whom, and the likely kind of fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.explain.explanation import Explanation, explain
+from detector.explain.root_causes import TABLE, likely
+from detector.model.verdict import Verdict
+from emulator.simulation.simulate import simulate
+from tests.detector.conftest import SECOND, START, Memory
+
+ONSET = START + 200 * SECOND
+
+
+def accused(machine: str, metric: str, device: str | None = None, **values: Any) -> Verdict:
+    """A verdict twenty seconds after the onset."""
+    told: dict[str, Any] = {
+        "kind": "peer",
+        "score": 3.5,
+        "since": ONSET,
+        "level": "crit",
+        "message": "it differs",
+        "task": "all",
+    }
+    told |= values
+    return Verdict(time=told["since"] + 20 * SECOND, machine=machine, device=device, metric=metric, **told)
+
+
+def two_tables(fleet: Callable[..., pa.Table]) -> Memory:
+    """Six machines; m2 is 30 W lower from step 210 on, and its clock is lower from step 200 on; m4 a little."""
+
+    def power(values: np.ndarray) -> None:
+        values *= 4
+        values[210:, 2] -= 90.0
+
+    def clock(values: np.ndarray) -> None:
+        values *= 2e7
+        values[200:, 2] *= 0.7
+        values[200:, 4] *= 0.97
+        values[:, 1] *= 0.8  # it always was slower
+
+    tables = [fleet("power_watts", bend=power, seed=3), fleet("sm_clock_hertz", bend=clock, noise=0.1, seed=5)]
+    gpu = tables[0].append_column("sm_clock_hertz", tables[1]["sm_clock_hertz"])
+    return Memory({"gpu": gpu.append_column("gpu", pa.array(["0"] * gpu.num_rows))})
+
+
+def test_what_moved(fleet: Callable[..., pa.Table]) -> None:
+    """Each metric that moved has both sides' numbers, its own onset, and the curves of machine and band."""
+    found = explain(two_tables(fleet), accused("m2", "gpu.sm_clock_hertz", "gpu:0"))
+    assert [moved.key for moved in found.moved] == ["gpu.sm_clock_hertz", "gpu.power_watts"]
+    clock, power = found.moved
+    assert clock.sign == "gpu.sm_clock_hertz-"
+    assert (clock.before, clock.value, clock.usual) == pytest.approx((2e9, 1.4e9, 2e9), rel=0.01)
+    assert abs(clock.onset - ONSET) <= 2 * SECOND
+    assert abs(power.onset - (ONSET + 10 * SECOND)) <= 4 * SECOND
+    assert (clock.peers, clock.alike, found.peers) == (5, (1, 1), 5)
+    assert clock.band.shape == (3, len(clock.time)) == (3, len(clock.machine))
+    assert np.all(clock.band[0] <= clock.band[1])
+    assert np.all(clock.band[1] <= clock.band[2])
+    assert found.convicting is clock
+
+
+def test_runners_up(fleet: Callable[..., pa.Table]) -> None:
+    """The next by the metric that convicts is named; who always was slower is none."""
+    found = explain(two_tables(fleet), accused("m2", "gpu.sm_clock_hertz", "gpu:0"))
+    first = found.runners_up[0]
+    assert (first.machine, first.device) == ("m4", "gpu:0")
+    assert found.moved[0].effect < first.effect < 0
+    assert abs(first.effect) == pytest.approx(0.75, abs=0.15)
+    assert all(abs(other.effect) < 0.2 for other in found.runners_up[1:])
+
+
+def test_a_slower_task_is_nobodys_own(fleet: Callable[..., pa.Table]) -> None:
+    """Where all lose a fifth, a machine of a higher level that loses its fifth has not moved."""
+
+    def bend(values: np.ndarray) -> None:
+        values *= 4
+        values[:, 3] *= 2
+        values[200:] *= 0.8
+
+    gpu = fleet("power_watts", bend=bend)
+    store = Memory({"gpu": gpu.append_column("gpu", pa.array(["0"] * gpu.num_rows))})
+    assert explain(store, accused("m3", "nccl.active_ratio")).moved == ()
+
+
+def test_a_store_that_begins_with_the_fault(fleet: Callable[..., pa.Table]) -> None:
+    """Without readings of before only the levels are compared, and that is said by an unknown."""
+    store = two_tables(fleet)
+    late = Memory({"gpu": store.read("gpu", ONSET - SECOND, ONSET + 90 * SECOND)})
+    found = explain(late, accused("m2", "gpu.sm_clock_hertz", "gpu:0"))
+    clock = next(moved for moved in found.moved if moved.key == "gpu.sm_clock_hertz")
+    assert np.isnan(clock.before)
+    assert clock.value == pytest.approx(1.4e9, rel=0.01)
+
+
+def test_silence(fleet: Callable[..., pa.Table]) -> None:
+    """A table that ends on this machine alone is gone, and nothing of it has moved."""
+
+    def bend(values: np.ndarray) -> None:
+        values[205:, 2] = np.nan
+
+    store = Memory({"host": fleet("cpu_utilization_ratio", bend=bend)})
+    found = explain(store, accused("m2", "event.silent", kind="evidence"))
+    ((table, device, last),) = found.gone
+    assert (table, device) == ("host", None)
+    assert abs(last - (START + 204 * SECOND)) <= 3 * SECOND
+    assert (found.moved, found.likely.kind.name) == ((), "machine_lost")
+
+
+def test_a_store_without_the_machine(memory: type[Memory]) -> None:
+    """Where nothing was read there is nothing to tell, and the kind is unknown."""
+    found = explain(memory({}), accused("m7", "gpu.power_watts"))
+    assert (found.moved, found.runners_up, found.gone, found.peers) == ((), (), (), 0)
+    assert found.likely.kind.name == "unknown"
+
+
+def test_few_bins_where_the_verdict_came_late(fleet: Callable[..., pa.Table]) -> None:
+    """A verdict long after the onset is drawn with wider bins, and no more of them."""
+
+    def bend(values: np.ndarray) -> None:
+        values *= 4
+        values[400:, 5] -= 90
+
+    gpu = fleet("power_watts", steps=900, step_s=5.0, bend=bend)
+    store = Memory({"gpu": gpu.append_column("gpu", pa.array(["0"] * gpu.num_rows))})
+    since = START + 2000 * SECOND
+    late = Verdict(since + 1500 * SECOND, "all", "m5", None, "peer", "gpu.power_watts", 2.5, since, "warn", "slow")
+    (moved,) = explain(store, late).moved
+    assert len(moved.time) <= 240
+    assert abs(moved.onset - since) <= 20 * SECOND
+
+
+KINDS = {
+    "slow_gpu": "gpu_heat",
+    "power_cap": "gpu_power",
+    "slow_link": "network_slow",
+    "packet_loss": "network_errors",
+    "optics_error": "network_errors",
+    "slow_host": "host_cpu",
+    "memory_pressure": "memory",
+    "gc_pauses": "garbage_collection",
+    "pcie_downgrade": "pcie",
+    "nvlink_error": "nvlink",
+    "storage_error": "storage",
+    "nic_dropout": "link_down",
+    "ecc_error": "gpu_memory",
+    "gpu_drop": "gpu_lost",
+    "rank_exit": "software_crash",
+    "machine_unreachable": "machine_lost",
+}
+
+
+def of_fault(fault: str, seed: int) -> tuple[Explanation, str]:
+    """The explanation of a fault in a simulated fleet, as if somebody had named the machine after twenty seconds."""
+    tables, labels = simulate(8, 4, 1.0, fault, seed, gpus=2)
+    told = labels["faults"][0]
+    store = Memory({name: pa.table(columns) for name, columns in tables.items()})
+    verdict = accused(told["machine"], "nccl.active_ratio", told["device"], since=told["start"], task="pretrain")
+    return explain(store, verdict, over=told["end"]), told["machine"]
+
+
+@pytest.mark.parametrize(("fault", "kind"), KINDS.items())
+def test_the_likely_kind(fault: str, kind: str) -> None:
+    """Each fault of the simulator that has a pattern is recognised by what moved."""
+    found, _ = of_fault(fault, 31)
+    assert (found.likely.kind.name, found.peers) == (kind, 7)
+    assert found.likely.signs
+
+
+def test_a_healthy_machine() -> None:
+    """Of a machine to which nothing happened no kind is claimed, whichever it is."""
+    tables, _ = simulate(8, 4, 1.0, "none", 37, gpus=2)
+    store = Memory({name: pa.table(columns) for name, columns in tables.items()})
+    since = int(tables["host"]["time"][0]) + 120 * SECOND
+    for machine in ("m0000", "m0003", "m0007"):
+        verdict = accused(machine, "gpu.power_watts", since=since, task="pretrain")
+        found = explain(store, verdict)
+        assert (found.likely.kind.name, found.gone) == ("unknown", ())
+
+
+def test_every_kind_can_be_told() -> None:
+    """Each telling sign alone leads to a kind of its own tier, and each kind is told by its own signs."""
+    for tier in TABLE:
+        for kind in tier:
+            signs = {sign.replace("*", "1"): 2.5 for sign in kind.tell}
+            assert likely(signs).kind.name == kind.name, kind.name
+            assert kind.words
+            assert kind.advice.endswith(".")
+            assert all(likely({sign.replace("*", "1"): 1.5}).kind in tier for sign in kind.tell)
+
+
+def test_a_hard_fact_comes_first() -> None:
+    """However many readings tell of congestion, a narrow PCIe link explains them."""
+    soft = {"rdma.transmit_wait_ticks_total+": 50.0, "nccl.send_pending_ratio+": 9.0}
+    assert likely(soft).kind.name == "network_slow"
+    assert likely(soft | {"gpu.pcie_width-": 1.5}).kind.name == "pcie"
+
+
+def test_what_fits_nothing_is_unknown() -> None:
+    """Signs that no kind has, or that only go with one, are not forced into any."""
+    assert likely({"gpu.made_up_ratio+": 40.0, "gpu.temperature_celsius+": 3.0}).kind.name == "unknown"
+    assert likely({}).signs == ()

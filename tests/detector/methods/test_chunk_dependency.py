@@ -1,0 +1,102 @@
+"""Chunks: from what each rank of a standstill waits for, which link or GPU it comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.methods.progress.chunk_dependency import NOBODY, ChunkWaitGraph, RootCause
+from detector.topology.rank_table import NONE, SOMEBODY, UNKNOWN, told
+
+SIZE = 6
+
+
+def ring(sends: dict[int, int], free: tuple[int, ...] = (), comms: int = 1) -> ChunkWaitGraph:
+    """`comms` rings of the same six processes; all wait for the rank before them, but those that are `free`."""
+    rank = np.tile(np.arange(SIZE, dtype=float), comms)
+    before = (rank - 1) % SIZE
+    sends_to = np.full(SIZE * comms, -1.0)
+    for sender, receiver in sends.items():
+        sends_to[sender] = receiver
+    receives = np.where(np.isin(rank, free), -1.0, before)
+    comm = np.repeat(np.arange(comms), SIZE)
+    return ChunkWaitGraph(
+        comm,
+        np.tile(np.arange(SIZE), comms),
+        rank,
+        np.ones(SIZE * comms, bool),
+        sends_to,
+        receives,
+        np.zeros(SIZE * comms, bool),
+    )
+
+
+def test_a_chunk_under_way_names_its_link() -> None:
+    """The one rank whose chunk is handed to the network and not through is where to look, with its receiver."""
+    assert ring({2: 3}).root() == RootCause(2, 3, "link", False, 1)
+
+
+def test_a_chunk_for_who_knows_whom_names_no_other_end() -> None:
+    """Where a peer cannot be told nobody is taken for it, least of all a rank of another communicator."""
+    rank, comm = np.tile(np.arange(4.0), 2), np.repeat([0, 1], 4)
+    for senders, root in (([5], RootCause(5, NOBODY, "link", False, 1)), ([5, 6], None)):
+        sends_to = np.full(8, float(NONE))
+        sends_to[senders] = SOMEBODY
+        still, unknown = np.ones(8, bool), np.full(8, float(UNKNOWN))
+        assert ChunkWaitGraph(comm, np.arange(8), rank, still, sends_to, unknown, ~still).root() == root
+
+
+def test_two_links_with_a_common_end_name_that_end() -> None:
+    """A port that is down holds up what comes in and what goes out: the machine that both links end at is meant."""
+    root = ring({3: 4, 4: 5}).root()
+    assert root is not None
+    assert (root.at, root.links) == (4, 2)
+    assert ring({1: 5, 4: 5}).root() == RootCause(5, 1, "link", True, 2)
+
+
+def test_many_links_name_nobody() -> None:
+    """Where links are held up everywhere it is the network between them."""
+    assert ring({0: 1, 2: 3, 4: 5}).root() is None
+
+
+def test_whoever_is_waited_for_and_waits_for_no_data_has_an_idle_gpu() -> None:
+    """With no chunk under way the wait for data ends at the rank whose GPU offers nothing."""
+    assert ring({}, free=(4,)).root() == RootCause(4, NOBODY, "gpu", False, 0)
+
+
+@pytest.mark.parametrize("free", [(), (1, 4)])
+def test_a_wait_without_one_end_names_nobody(free: tuple[int, ...]) -> None:
+    """A circle of waits, and one with several ends, tell nothing."""
+    assert ring({}, free=free).root() is None
+
+
+def test_unknown_states_name_nobody() -> None:
+    """Where the states cannot be read no rank is free of waiting."""
+    chunks = ring({}, free=(3,))
+    chunks.receives_from[3] = -2.0
+    assert chunks.root() is None
+
+
+def test_a_receiver_that_is_not_seen_leaves_the_sender() -> None:
+    """The other end may lie on a machine without an agent."""
+    chunks = ring({2: 3})
+    chunks.rank[3] = np.nan
+    assert chunks.root() == RootCause(2, NOBODY, "link", False, 1)
+
+
+def test_ranks_of_other_communicators_are_not_mixed_up() -> None:
+    """The same rank number in another communicator is another end."""
+    assert ring({8: 3}, comms=2).root() == RootCause(8, 9, "link", False, 1)
+
+
+def test_states_without_peers_are_taken_from_looks() -> None:
+    """Where a peer cannot be read, a state that all looks found counts without its name; a peer that is read stays."""
+    peer, share = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 5.0, NONE]), np.array([0.97, 0.02, 0.4, 0.0, 0.99])
+    assert told(peer, share).tolist() == [SOMEBODY, NONE, UNKNOWN, 5.0, NONE]
+
+
+def test_a_sender_is_named_without_its_receiver() -> None:
+    """A rank that is known to send, but not to whom, is where to look."""
+    chunks = ring({})
+    chunks.sends_to[3] = SOMEBODY
+    assert chunks.root() == RootCause(3, NOBODY, "link", False, 1)

@@ -1,0 +1,243 @@
+"""Progress: who holds up a communicator that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.engine.pipeline import replay
+from detector.model.verdict import Verdict
+
+SECOND, START = 10**9, 1_700_000_000 * 10**9
+REDUCE, GATHER = "AllReduce:float32:512", "AllGather:float32:512"
+
+
+def ranks(
+    memory: Any, stops_at: int, behind: int | None = None, differs: int | None = None, pending: bool = True, **more: Any
+) -> list[Verdict]:
+    """Verdicts over six machines in one communicator that moves three operations a second until `stops_at`."""
+    steps, machines = 60, 6
+    step = np.arange(steps)[:, None] + np.zeros(machines, int)
+    operations = 3 * np.minimum(step, stops_at) + more.get("counted_from", np.zeros(machines, int))
+    waits = (step > stops_at) & pending
+    operation = np.full(step.shape, more.get("operation", REDUCE), dtype="U40")
+    if behind is not None:
+        operations[stops_at + 1 :] += np.arange(machines) != behind
+        waits[:, behind] = False
+    if differs is not None:
+        operation[stops_at + 1 :, differs] = GATHER
+    hosts = more.get("hosts", [f"m{n}" for n in range(machines)])
+    skew = np.random.default_rng(4).uniform(-0.4, 0.4, machines)[np.unique(hosts, return_inverse=True)[1]]
+    flat = {
+        "time": START + ((step + skew) * SECOND).astype(np.int64),
+        "machine": np.array(hosts) + np.full(step.shape, ""),
+        "operations_total": operations,
+        "pending": waits.astype(float),
+        "operation": operation,
+        "rank": np.arange(machines) + 0.0 * step,
+    }
+    flat |= {name: column(step) for name, column in more.get("columns", {}).items()}
+    if "unread" in more:
+        flat["operations_total"] = np.where(step % more["unread"], operations, np.nan)
+    table = pa.table({name: pa.array(column.reshape(-1), from_pandas=True) for name, column in flat.items()})
+    if "origin" in more:
+        table = table.append_column("counted_from", pa.array(more["origin"] * steps))
+    table = table.append_column("comm", pa.array(more.get("comms", ["c0de"] * machines) * steps))
+    table = table.append_column("gpu", pa.array(more.get("gpus", ["0"] * machines) * steps))
+    for name, value in (("slot", "0"), ("ranks", 6.0)):
+        table = table.append_column(name, pa.array([value] * len(table)))
+    return list(replay(memory({"nccl": table.drop_columns(more.get("without", []))})))
+
+
+def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
+    """The rank behind all others is the root; a warning at first, since it may be writing a checkpoint for all."""
+    verdict, later = ranks(memory, stops_at=20, behind=4)
+    assert (verdict.kind, verdict.machine, verdict.device) == ("progress", "m4", "gpu:0")
+    assert (verdict.metric, verdict.level, verdict.task) == ("nccl.operations_total", "warn", "task of m0")
+    assert (later.machine, later.level, later.since) == ("m4", "crit", verdict.since)
+    assert "m4 gpu:0 (rank 4) never entered AllReduce (float32 × 512): 1 operation behind, 5 ranks" in verdict.message
+    assert 8 * SECOND <= verdict.time - START - 20 * SECOND <= 15 * SECOND
+
+
+def test_what_is_not_known_is_not_said(memory: Any) -> None:
+    """A recording without devices and ranks gives a sentence without them."""
+    verdict, _ = ranks(memory, stops_at=20, behind=1, without=["gpu", "slot", "rank"])
+    assert (verdict.machine, verdict.device) == ("m1", None)
+    assert verdict.message.startswith("m1 never entered AllReduce")
+
+
+def test_a_count_that_is_null_is_no_motion(memory: Any) -> None:
+    """Counts that could not be read at times do not hide the rank that never entered."""
+    whole, gappy = (ranks(memory, stops_at=22, behind=3, **more) for more in ({}, {"unread": 7}))
+    assert (
+        [(v.machine, v.level) for v in gappy]
+        == [(v.machine, v.level) for v in whole]
+        == [("m3", "warn"), ("m3", "crit")]
+    )
+
+
+def test_counts_without_a_common_beginning_are_not_compared(memory: Any) -> None:
+    """A rank whose agent came late and says so is not behind, however few operations it has counted."""
+    late = np.array([0, 0, -50, 0, 0, 0])
+    assert ranks(memory, stops_at=30, counted_from=late, origin=["birth", "birth", "attach", *["memory"] * 3]) == []
+    assert ranks(memory, stops_at=31, behind=2, counted_from=late, origin=["attach"] * 6) == []
+
+
+def test_the_wrong_collective_is_named(memory: Any) -> None:
+    """At the same count the one that called something else is named, and no hardware is blamed."""
+    (verdict,) = ranks(memory, stops_at=33, differs=2)
+    assert (verdict.machine, verdict.metric) == ("m2", "nccl.operation")
+    assert "AllGather (float32 × 512) where its 5 peers called AllReduce (float32 × 512)" in verdict.message
+    assert "no hardware is blamed" in verdict.message
+
+
+def test_nobody_is_named_when_nobody_waits(memory: Any) -> None:
+    """A checkpoint stops everybody with nothing pending; a task in motion lags a little all the time."""
+    assert ranks(memory, stops_at=25, pending=False) == []
+    assert ranks(memory, stops_at=60) == []
+
+
+def test_all_waiting_alike_blames_nobody(memory: Any) -> None:
+    """When every rank waits at the same count, no rank is behind."""
+    assert ranks(memory, stops_at=27) == []
+
+
+def test_send_and_receive_differ_by_nature(memory: Any) -> None:
+    """Point-to-point operations are not compared."""
+    assert ranks(memory, stops_at=28, behind=1, operation="Send:float32:64") == []
+    assert ranks(memory, stops_at=28, differs=1, operation="Recv:float32:64") == []
+
+
+def test_a_link_that_holds_up_all_is_named_with_both_ends(memory: Any) -> None:
+    """When all have entered and nothing moves, the rank whose chunk is not through is named, and its receiver."""
+
+    def sends_to(step: Any) -> Any:
+        return np.where((step > 24) & (np.arange(6) == 2), 3.0, -1.0)
+
+    def receives_from(step: Any) -> Any:
+        return np.where(step > 24, (np.arange(6) - 1.0) % 6, -1.0)
+
+    columns = {"waits_to_send_to": sends_to, "waits_to_receive_from": receives_from}
+    (verdict,) = ranks(memory, stops_at=24, columns=columns)
+    assert (verdict.machine, verdict.device, verdict.metric) == ("m2", "gpu:0", "nccl.waits_to_send_to")
+    assert "handed a chunk to m3 gpu:0 (rank 3) and it is not through" in verdict.message
+    assert verdict.time - START - 24 * SECOND <= 15 * SECOND
+
+
+def test_a_gpu_that_offers_nothing_is_named(memory: Any) -> None:
+    """When no chunk is under way, the one rank that lacks no data is the root."""
+
+    def receives_from(step: Any) -> Any:
+        return np.where((step > 26) & (np.arange(6) != 1), (np.arange(6) - 1.0) % 6, -1.0)
+
+    columns = {"waits_to_send_to": lambda step: 0.0 * step - 1, "waits_to_receive_from": receives_from}
+    (verdict,) = ranks(memory, stops_at=26, columns=columns)
+    assert (verdict.machine, verdict.metric) == ("m1", "nccl.waits_for_gpu")
+    assert "its GPU offers nothing to send on" in verdict.message
+
+
+def test_lost_calls_make_absence_less_sure(memory: Any) -> None:
+    """Where the probes lost calls a rank that seems to be behind stays a warning, and the verdict says why."""
+    (verdict,) = ranks(memory, stops_at=19, behind=5, columns={"lost_total": lambda step: 17.0 * (step > 9)})
+    assert (verdict.machine, verdict.level) == ("m5", "warn")
+    assert "17 calls were lost to the probes, so this is less sure" in verdict.message
+
+
+def shares(late: int, sends: int, steps: int = 60, felt: bool = True) -> dict[str, Any]:
+    """Two columns: from step 35 on the late rank is hardly ever at work, and the slow sender always sending.
+
+    The others wait for them in their collectives, unless it is not `felt`.
+    """
+    noise = np.random.default_rng(8).normal(0, 0.02, (steps, 6))
+    who = np.arange(6)
+
+    def active(step: Any) -> Any:
+        return 0.3 + noise + (step > 35) * np.where(who == late, -0.25, 0.25 * felt)
+
+    def sending(step: Any) -> Any:
+        return 0.1 + noise / 2 + (step > 35) * (who == sends) * 0.5
+
+    return {"active_ratio": active, "send_pending_ratio": sending}
+
+
+def test_the_rank_that_comes_last_each_time_is_named(memory: Any) -> None:
+    """The others are found waiting for it, it is not: no hang, but a straggler; within 15 s."""
+    found = [v for v in ranks(memory, stops_at=60, columns=shares(4, -1)) if v.kind == "progress"]
+    assert {(v.machine, v.metric) for v in found} == {("m4", "nccl.active_ratio")}
+    assert "comes last to its collectives" in found[0].message
+    assert 0 < found[0].time - START - 35 * SECOND <= 15 * SECOND
+
+
+@pytest.mark.parametrize(("further", "device"), [(1.0, "gpu:3"), (900.0, "gpu:5"), (-1.0, "gpu:5")])
+def test_of_two_that_come_late_together_the_one_is_named_whose_steps_are_missing(
+    memory: Any, further: float, device: str
+) -> None:
+    """A rank that waits for its neighbour comes late with it, but the neighbour is behind within their operations.
+
+    Counts that are far apart are of different operations, and tell nothing.
+    """
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(12).normal(0, 0.02, step.shape)
+        return 0.3 + noise + (step > 35) * np.array([0.25, 0.25, 0.25, 0.25, -0.22, -0.25])
+
+    def at(step: Any) -> Any:
+        return 64.0 * step + (step > 35) * further * (np.arange(6) != 4)
+
+    hosts, gpus = [f"m{n // 2}" for n in range(6)], ["2", "7", "1", "6", "3", "5"]
+    found = ranks(memory, stops_at=60, hosts=hosts, gpus=gpus, columns={"active_ratio": active, "step": at})
+    assert {(v.machine, v.device) for v in found if v.kind == "progress"} == {("m2", device)}
+
+
+def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
+    """Whose chunks are longer under way than those of the ranks beside it has the slow link."""
+    found = [v for v in ranks(memory, stops_at=60, columns=shares(-1, 3)) if v.kind == "progress"]
+    assert {(v.machine, v.metric) for v in found} == {("m3", "nccl.send_pending_ratio")}
+
+
+def test_a_slow_sender_that_nobody_waits_for_is_left_alone(memory: Any) -> None:
+    """Congestion that slows no collective is no fault of progress."""
+    assert ranks(memory, stops_at=60, columns=shares(-1, 2, felt=False)) == []
+
+
+def test_equal_shares_name_nobody(memory: Any) -> None:
+    """A task in which all wait alike has no straggler."""
+    assert ranks(memory, stops_at=60, columns=shares(-1, -1)) == []
+
+
+def test_a_partner_that_recovers_leaves_nobody_late(memory: Any) -> None:
+    """When a rank that came late from the start does so no more, its partner waits less, which is no lateness."""
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(9).normal(0, 0.01, step.shape)
+        return 0.2 + noise + (step <= 31) * np.where(np.arange(6) == 3, 0.5, 0.0)
+
+    pairs = ["ab", "ab", "cd", "cd", "ef", "ef"]
+    found = ranks(memory, stops_at=60, comms=pairs, columns={"active_ratio": active})
+    assert [v for v in found if v.kind == "progress"] == []
+
+
+def test_who_is_heard_before_the_others_is_not_late_when_they_come(memory: Any) -> None:
+    """What was usual among the first ranks heard is no measure once the rest of the communicator is heard."""
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(10).normal(0, 0.01, step.shape)
+        first = np.where(np.arange(6) == 1, 0.8, np.where(np.arange(6) == 5, 0.3, np.nan))
+        return noise + np.where(step < 13, first, 0.4)
+
+    found = ranks(memory, stops_at=60, columns={"active_ratio": active})
+    assert [v for v in found if v.kind == "progress"] == []
+
+
+def test_a_slow_start_is_no_measure(memory: Any) -> None:
+    """A rank that waits for the others while the task comes up is not late when it does so no more."""
+
+    def active(step: Any) -> Any:
+        noise = np.random.default_rng(11).normal(0, 0.01, step.shape)
+        return 0.4 + noise + (step < 12) * np.where(np.arange(6) == 2, 0.45, -0.25)
+
+    found = ranks(memory, stops_at=60, columns={"active_ratio": active})
+    assert [v for v in found if v.kind == "progress"] == []

@@ -1,0 +1,263 @@
+"""Rules: for each, readings that convict and readings that must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.engine.pipeline import Detector, judge, replay
+from detector.methods.evidence.rules import RULES
+
+SECOND, START = 10**9, 1_700_000_000 * 10**9
+STEPS, MACHINES, DEVICES = 260, 6, 2
+Bend = Callable[[dict[str, np.ndarray]], None]
+GPU = {
+    "remap_failed": 0.0,
+    "ecc_uncorrected_total": 17.0,
+    "recovery_action": 0.0,
+    "pcie_width": 16.0,
+    "pcie_generation": 5.0,
+    "nvlink_links_up": 18.0,
+    "throttle_reasons": 4.0,
+    "duty_cycle_ratio": 0.93,
+}
+RDMA = {"link_up": 1.0, "rate_bits_per_second": 4e11, "link_downed_total": 3.0}
+
+
+def readings(table: str, bend: Bend, skip: tuple[str, ...] = ()) -> pa.Table:
+    """A healthy table of six machines with two devices, [step, machine, device], bent before it is written."""
+    shape = (STEPS, MACHINES, DEVICES)
+    levels = GPU if table == "gpu" else RDMA
+    columns = {name: np.full(shape, level) for name, level in levels.items()}
+    if table == "rdma":
+        flow = np.arange(STEPS)[:, None, None] * 1.7e9 + np.zeros(shape)
+        columns |= {"transmit_bytes_total": flow.copy(), "receive_bytes_total": flow.copy()}
+    bend(columns)
+    step, machine, device = (index.reshape(-1) for index in np.indices(shape))
+    keys = np.array(("0", "1") if table == "gpu" else ("mlx5_0/1", "mlx5_1/1"))
+    found = {
+        "time": START + step * SECOND,
+        "machine": np.char.add("m", machine.astype(str)),
+        table_key(table): keys[device],
+    }
+    return pa.table(found | {name: values.reshape(-1) for name, values in columns.items() if name not in skip})
+
+
+def table_key(table: str) -> str:
+    """The table's key column."""
+    return {"gpu": "gpu", "rdma": "port"}[table]
+
+
+def put(column: str, value: float, start: int = 40, end: int = STEPS, machine: int = 2, device: int = 1) -> Bend:
+    """One device reads this value for some steps."""
+
+    def bend(columns: dict[str, np.ndarray]) -> None:
+        columns[column][start:end, machine, device] = value
+
+    return bend
+
+
+def both(*bends: Bend) -> Bend:
+    """One after the other."""
+
+    def bend(columns: dict[str, np.ndarray]) -> None:
+        for one in bends:
+            one(columns)
+
+    return bend
+
+
+def everywhere(column: str, value: float) -> Bend:
+    """From some step on all devices of all machines read this value."""
+
+    def bend(columns: dict[str, np.ndarray]) -> None:
+        columns[column][70:] = value
+
+    return bend
+
+
+def still(machine: int, start: int, end: int = STEPS) -> Bend:
+    """No byte flows through a machine's second port for some steps."""
+
+    def bend(columns: dict[str, np.ndarray]) -> None:
+        for name in ("transmit_bytes_total", "receive_bytes_total"):
+            columns[name][start:end, machine, 1] = columns[name][start, machine, 1]
+
+    return bend
+
+
+def swapped(column: str, value: float) -> Bend:
+    """Every machine has one device that reads this value, and on one machine it is the other device."""
+
+    def bend(columns: dict[str, np.ndarray]) -> None:
+        columns[column][:, :, 1] = value
+        columns[column][:, 4, 1], columns[column][:, 4, 0] = columns[column][:, 4, 0].copy(), value
+
+    return bend
+
+
+def said(memory: Any, table: str, bend: Bend, skip: tuple[str, ...] = ()) -> list[Any]:
+    """Verdicts of the method over such readings."""
+    return [v for v in replay(memory({table: readings(table, bend, skip)})) if v.kind == "evidence"]
+
+
+FLAPS = "has a link that flaps: down twice within five minutes"
+CONVICTING = [
+    ("gpu.remap_failed", put("remap_failed", 1.0), 41, "could not remap a faulty row of its memory: replace it"),
+    (
+        "gpu.ecc_uncorrected_total",
+        put("ecc_uncorrected_total", 19.0),
+        41,
+        "had 2 memory errors that ECC could not mend",
+    ),
+    ("gpu.recovery_action", put("recovery_action", 2.0), 41, "asks for recovery: reboot the machine"),
+    ("gpu.pcie_width", put("pcie_width", 8.0), 51, "has 8 PCIe lanes where its peers have 16"),
+    ("gpu.pcie_generation", put("pcie_generation", 3.0), 56, "runs PCIe generation 3 under load, its peers 5"),
+    ("gpu.nvlink_links_up", put("nvlink_links_up", 12.0), 51, "has 12 NVLinks up where its peers have 18"),
+    ("gpu.throttle_reasons", put("throttle_reasons", 68.0), 51, "is slowed down by its own protection: too hot"),
+    ("gpu.throttle_reasons", put("throttle_reasons", 132.0), 51, "is slowed down by its own protection: power brake"),
+    ("rdma.link_up", put("link_up", 0.0), 46, "has its link down"),
+    ("rdma.link_up", put("link_up", 0.0, start=0), 10, "has its link down"),
+    ("rdma.link_downed_total", put("link_downed_total", 5.0), 41, FLAPS),
+    ("rdma.link_up", both(put("link_up", 0.0, 40, 42), put("link_up", 0.0, 90, 93)), 91, FLAPS),
+    (
+        "rdma.rate_bits_per_second",
+        put("rate_bits_per_second", 1e11),
+        46,
+        "runs at 100 Gbit/s where its peers run at 400 Gbit/s",
+    ),
+    (
+        "rdma.transmit_bytes_total",
+        still(2, 40),
+        162,
+        "has had no traffic for two minutes while its peers have",
+    ),
+]
+
+
+@pytest.mark.parametrize(("metric", "bend", "after_s", "words"), CONVICTING)
+def test_what_convicts(memory: Any, metric: str, bend: Bend, after_s: int, words: str) -> None:
+    """One device is named within the rule's time, with both sides' readings, and never cleared while it lasts."""
+    table = metric.partition(".")[0]
+    device = "gpu:1" if table == "gpu" else "rdma:mlx5_1/1"
+    (verdict,) = said(memory, table, bend)
+    assert (verdict.machine, verdict.device, verdict.metric) == ("m2", device, metric)
+    assert verdict.message == f"m2 {device} {words}"
+    assert verdict.level == ("warn" if "protection" in words else "crit")
+    assert verdict.time <= START + (after_s + 1) * SECOND
+    assert verdict.since <= verdict.time
+
+
+def test_every_rule_convicts_somebody() -> None:
+    """Each column that has a rule is in one of the cases above, or in the one about sources."""
+    ruled = {f"{rule.table}.{rule.column}" for rules in RULES.values() for rule in rules}
+    assert ruled == {metric for metric, *_ in CONVICTING} | {"source.success"}
+
+
+ACQUITTING = [
+    ("gpu", everywhere("ecc_uncorrected_total", 0.0)),
+    ("gpu", everywhere("pcie_width", 8.0)),
+    ("gpu", put("pcie_width", 8.0, 40, 48)),
+    ("gpu", both(put("pcie_generation", 1.0), put("duty_cycle_ratio", 0.0))),
+    ("gpu", everywhere("pcie_generation", 1.0)),
+    ("gpu", everywhere("nvlink_links_up", 6.0)),
+    ("gpu", put("throttle_reasons", 5.0)),
+    ("gpu", put("recovery_action", np.nan)),
+    ("gpu", put("remap_failed", np.nan)),
+    ("rdma", put("link_up", 0.0, 40, 44)),
+    ("rdma", put("link_downed_total", 4.0)),
+    ("rdma", put("link_downed_total", 0.0)),
+    ("rdma", everywhere("link_up", 0.0)),
+    ("rdma", everywhere("rate_bits_per_second", 1e11)),
+    ("rdma", swapped("rate_bits_per_second", 1e11)),
+    ("rdma", swapped("link_up", 0.0)),
+    ("rdma", still(2, 40, 120)),
+    ("rdma", both(*(still(machine, 40) for machine in range(MACHINES)))),
+    ("rdma", both(*(still(machine, 0) for machine in range(MACHINES - 1)))),
+]
+
+
+@pytest.mark.parametrize(("table", "bend"), ACQUITTING)
+def test_what_does_not_convict(memory: Any, table: str, bend: Bend) -> None:
+    """What is so on all machines, lasts a moment, is usual at rest or is not known is held against nobody."""
+    assert said(memory, table, bend) == []
+
+
+def test_load_is_told_by_power_where_the_duty_cycle_is_unknown(memory: Any) -> None:
+    """A GPU that draws what its peers draw is at work; one that draws little rests its link."""
+
+    def at(watts: float) -> Bend:
+        def bend(columns: dict[str, np.ndarray]) -> None:
+            columns["power_watts"] = np.full((STEPS, MACHINES, DEVICES), 611.0)
+            columns["power_watts"][:, 2, 1] = watts
+            columns["pcie_generation"][40:, 2, 1] = 4.0
+
+        return bend
+
+    assert [v.metric for v in said(memory, "gpu", at(588.0), ("duty_cycle_ratio",))] == ["gpu.pcie_generation"]
+    assert said(memory, "gpu", at(71.0), ("duty_cycle_ratio",)) == []
+
+
+def test_a_machine_at_rest_has_nothing_to_send(memory: Any) -> None:
+    """No traffic is held against a machine at work, and against none whose GPUs rest or that never had any."""
+
+    def verdicts(*bends: Bend, flow: Bend) -> list[tuple[str, str]]:
+        tables = {"gpu": readings("gpu", both(*bends)), "rdma": readings("rdma", flow)}
+        return [(v.machine, v.metric) for v in replay(memory(tables)) if v.kind == "evidence"]
+
+    rests = [put("duty_cycle_ratio", 0.0, machine=2, device=device) for device in range(DEVICES)]
+    assert verdicts(rests[0], flow=still(2, 40)) == [("m2", "rdma.transmit_bytes_total")]
+    assert verdicts(*rests, flow=still(2, 40)) == []
+    assert said(memory, "rdma", still(2, 0)) == []
+
+
+def test_what_heals_is_cleared_after_a_while(memory: Any) -> None:
+    """A link that stays up, a rate that is back: cleared once, half a minute later."""
+    for column, value in (("link_up", 0.0), ("rate_bits_per_second", 2e11), ("pcie_width", 4.0)):
+        table = "gpu" if column == "pcie_width" else "rdma"
+        first, second = said(memory, table, put(column, value, 40, 80))
+        assert (first.level, second.level, second.metric) == ("crit", "ok", f"{table}.{column}")
+        assert 28 * SECOND <= second.time - (START + 80 * SECOND) <= 32 * SECOND
+        assert second.message.endswith(f"is well again ({table}.{column})")
+
+
+def test_memory_errors_stand_until_the_gpu_was_reset(memory: Any) -> None:
+    """A count that stays is no recovery, nor is one that is not known; a count that begins anew is."""
+    lost = both(put("ecc_uncorrected_total", 23.0, 40, 90), put("ecc_uncorrected_total", np.nan, 90))
+    assert [v.level for v in said(memory, "gpu", lost)] == ["crit"]
+    reset = both(put("ecc_uncorrected_total", 23.0, 40, 90), put("ecc_uncorrected_total", 0.0, 90))
+    assert [v.level for v in said(memory, "gpu", reset)] == ["crit", "ok"]
+
+
+def test_two_down_ports_are_machines_ten_are_the_network(memory: Any) -> None:
+    """One machine's ports are its own; where a third of the machines lose theirs at once, nobody is blamed."""
+    own = both(put("link_up", 0.0, device=0), put("link_up", 0.0, device=1))
+    assert {v.machine for v in said(memory, "rdma", own)} == {"m2"}
+    switch = both(*(put("link_up", 0.0, machine=machine) for machine in (0, 3, 5)))
+    assert said(memory, "rdma", switch) == []
+
+
+def test_a_source_that_fails_on_one_machine_alone_is_noted(memory: Any) -> None:
+    """GPUs that cannot be read on one machine are a note; a source of software, or a failure everywhere, is none."""
+
+    def fails(source: str, machines: tuple[int, ...]) -> pa.Table:
+        step, machine = (index.reshape(-1) for index in np.indices((150, MACHINES)))
+        success = np.where((step > 30) & np.isin(machine, machines), 0.0, 1.0)
+        names = np.char.add("m", machine.astype(str))
+        return pa.table(
+            {"time": START + step * SECOND, "machine": names, "source": [source] * len(step), "success": success}
+        )
+
+    def verdicts(table: pa.Table) -> list[tuple[str, str, str]]:
+        detector = Detector()
+        assert list(judge(memory({"source": table}), detector)) == []
+        return [(v.machine, v.level, v.message) for v in detector.state.incidents.take_notes()]
+
+    message = "m4 cannot be read by its source rdma, where its peers can"
+    assert verdicts(fails("rdma", (4,))) == [("m4", "note", message)]
+    assert verdicts(fails("cuda", (4,))) == []
+    assert verdicts(fails("rdma", tuple(range(MACHINES)))) == []
