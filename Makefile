@@ -132,10 +132,7 @@ install: packages ## as root: program, units and configuration (which is kept if
 		install -d $(PREFIX)/share/peerwatch/$$folder
 		install -m 644 systemd/$$folder/* $(PREFIX)/share/peerwatch/$$folder/
 	done
-	shopt -s nullglob
-	for page in man/*.[1-8]; do
-		install -D -m 644 $$page $(PREFIX)/share/man/man$${page##*.}/$${page##*/}
-	done
+	$(PREFIX)/bin/python -I -m cli.manual $(PREFIX)/share/man
 	if [ $$(id -u) -eq 0 ] && [ $(UNITS) = $(SYSTEM_UNITS) ]; then
 		id -u peerwatch >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin peerwatch
 		ln -sf $(PREFIX)/bin/peerwatch /usr/local/bin/peerwatch
