@@ -133,10 +133,11 @@ class Harm:
         if not is_work(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
             return WAIT
         answer = self._harmed(verdict, on)
+        told = self.pace.is_told_without(verdict.task, verdict.metric)
+        if not told and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
+            return YES  # no reading is a witness in its own cause
         if answer != UNKNOWN:
             return answer
-        if not self._is_paced(verdict.task):
-            return YES
         if is_known(verdict.metric) and not is_work(verdict.metric):
             return UNKNOWN
         return YES if now - verdict.since >= _UNSEEN_NS else WAIT

@@ -33,6 +33,7 @@ SIGNALS = (
 """What a member does in proportion to the task's iterations: a device that waits does less of each."""
 BLOCK_NS = 5 * SECOND
 SPAN_NS = 900 * SECOND
+_OPERATIONS, _POWER = "nccl.operations_total", "gpu.power_watts"
 _PAUSED = -0.7
 """The logarithm of half the usual pace."""
 _LEAST = np.log(0.05)
@@ -79,6 +80,14 @@ class Pace:
         if task not in self._logs:
             self._logs[task] = self._logs_of(task)
         return self._logs[task]
+
+    def is_told_without(self, task: str, metric: str) -> bool:
+        """Whether other readings than this one tell the pace: operations, or two that rise and fall with the work."""
+        if task not in self.tasks or not len(self.values):
+            return False
+        known = (~np.isnan(self.values[:, self.tasks.index(task)])).mean(0) > 0.5
+        others = {name for name, there in zip(SIGNALS, known.tolist(), strict=True) if there} - {metric, _POWER}
+        return _OPERATIONS in others or len(others) > 1
 
     def paused(self, task: str) -> NDArray[np.bool_]:
         """[block]: whether the task stood, or nearly, by most of its signals; it did not where none is known."""
