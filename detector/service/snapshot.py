@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from detector.config import Config
 from detector.engine.incidents import Incidents
 from detector.engine.pipeline import State
+from detector.harm.judge import Harm
 from detector.methods.evidence.method import Evidence
 from detector.methods.evidence.rules import RULES
 from detector.methods.peers.clustering import Likeness
@@ -49,6 +50,7 @@ class _Kept:
     evidence: Evidence
     incidents: Incidents
     likeness: Likeness
+    harm: Harm
     swept: int
 
 
@@ -76,7 +78,7 @@ def dump(state: State, at: int) -> bytes:
         raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be kept")
 
     peers, progress, evidence = state.methods
-    kept = _Kept(at, state.tasks, peers, progress, evidence, state.incidents, state.likeness, state.swept)  # type: ignore[arg-type]
+    kept = _Kept(at, state.tasks, peers, progress, evidence, state.incidents, state.likeness, state.harm, state.swept)  # type: ignore[arg-type]
     words = msgspec.msgpack.encode(kept, enc_hook=plain)
     out = io.BytesIO()
     np.savez(out, form=np.array(_FORM), words=np.frombuffer(words, np.uint8), **arrays)  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def restore(data: bytes, config: Config) -> tuple[State, int]:
     for method in (kept.peers, kept.progress, kept.evidence):
         method.config = config
     methods = [kept.peers, kept.progress, kept.evidence]
-    return State(kept.tasks, methods, kept.incidents, kept.likeness, kept.swept), kept.at  # type: ignore[arg-type]
+    return State(kept.tasks, methods, kept.incidents, kept.likeness, kept.harm, kept.swept), kept.at  # type: ignore[arg-type]
 
 
 def _decoded(archive: Any) -> _Kept:

@@ -37,11 +37,13 @@ FAULTS = {
 PLAIN = ("rank_hang", "rank_exit")
 """What shows without knowing for long how things were before."""
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
+LIBRARY = ("--nccl", "emulated")
+"""Proxy threads of NVIDIA's library spin: two cores bear one demo on it at a time (test_demo_real.py)."""
 
 
 def demo(*options: str) -> tuple[int, dict[str, Any]]:
     """Exit code and what `--json` prints. Tests beside it, whose work would look like a fault, have to wait."""
-    order = ["nice", "--adjustment=-5", *COMMAND, "--json", *options]
+    order = ["nice", "--adjustment=-5", *COMMAND, "--json", *LIBRARY, *options]
     done = subprocess.run(order, stdout=subprocess.PIPE, check=False)
     return done.returncode, json.loads(done.stdout)
 

@@ -107,8 +107,10 @@ def test_roles_last_and_follow() -> None:
 
 
 def named(memory: Any, **tables: pa.Table) -> set[str]:
-    """Machines that are accused."""
-    return {v.machine for v in judge(memory(tables), Detector()) if v.level != "ok"}
+    """Machines that are said or noted to differ from their peers."""
+    detector = Detector()
+    verdicts = [*judge(memory(tables), detector), *detector.state.incidents.take_notes()]
+    return {verdict.machine for verdict in verdicts if verdict.level != "ok"}
 
 
 def nccl(each: int, count: int, ranks: bool = True) -> pa.Table:

@@ -1,0 +1,33 @@
+"""Demos on NVIDIA's own libnccl, one at a time: its proxy threads spin."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from emulator.libraries.wheel import place
+from tests.cli.service.test_demo import COMMAND
+
+VERSION = "2.27.3"
+
+
+@pytest.mark.alone
+@pytest.mark.bpf
+@pytest.mark.parametrize(
+    ("fault", "training"), [("slow_gpu", "ahead"), ("rank_hang", "ahead"), ("none", "ahead"), ("slow_gpu", "blocking")]
+)
+def test_findings_4_1_faults_are_named_on_the_real_library(
+    fault: str, training: str, probes_allowed: None, tmp_path: Path
+) -> None:
+    """On NVIDIA's libnccl the right machine is named within 30 s of the onset, and none without a fault."""
+    if not place(VERSION).exists():
+        pytest.skip(f"libnccl {VERSION} is not here: make nccl")
+    words = ["--json", "--nccl", VERSION, "--training", training, "--fault", fault, "--seed", "31"]
+    done = subprocess.run([*COMMAND, *words, "--folder", str(tmp_path / "demo")], stdout=subprocess.PIPE, check=False)
+    outcome = json.loads(done.stdout)
+    assert (done.returncode, outcome["correct"]) == (0, True), outcome
+    named = [verdict["machine"] for verdict in outcome["verdicts"]]
+    assert named[:1] == ([] if fault == "none" else [outcome["fault"]["machine"]])
