@@ -23,7 +23,16 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from agent.binaries.opened_file import Opened, open_library
-from agent.binaries.struct_layouts import OPTIONAL, STRUCTURES, Kept, Layout, is_plausible, is_whole, shipped, wanted_of
+from agent.binaries.struct_layouts import (
+    OPTIONAL,
+    STRUCTURES,
+    Layout,
+    LayoutCache,
+    is_plausible,
+    is_whole,
+    shipped,
+    wanted_of,
+)
 from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
 from agent.system.rights import give_up
 
@@ -187,7 +196,7 @@ def find_build_id(elf: Any) -> str:
     return notes[0] if notes and re.fullmatch(r"[0-9a-f]{16,128}", notes[0]) else ""
 
 
-def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
+def before(elf: Any, status: os.stat_result, name: str) -> Layout | None:
     """The layout as shipped or kept for this build, else from debug information: then it is kept.
 
     Any user may give a file any build id: only what root owns shares its layout with files of the same build.
@@ -197,9 +206,9 @@ def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
     if known is not None or not build:
         return known or find_layout(elf)
     key = build if status.st_uid == 0 else f"{build} {name}"
-    known = Kept().find(key)
+    known = LayoutCache().find(key)
     if known is None and (known := find_layout(elf)):
-        Kept().keep(key, known)
+        LayoutCache().keep(key, known)
     return known
 
 
@@ -221,7 +230,7 @@ def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict
         more = layout_for in found["functions"]
         yield answer | found | {"done": not more}
         if more:
-            yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
+            yield {"layout": before(elf, opened.status, opened.identity), "done": True}
 
 
 def answers(opened: Opened | OSError, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
@@ -282,11 +291,11 @@ def main() -> None:
         if time.process_time() - begin > BATCH_SECONDS or time.monotonic() > deadline:
             return
         _limit(FIRST_SECONDS)
-        told = time.process_time()
+        before = time.process_time()
         for answer in answers(one, request["wanted"], request["layout_for"]):
             now = time.process_time()
-            print(json.dumps(answer | {"seconds": round(now - told, 6)}), flush=True)
-            told = now
+            print(json.dumps(answer | {"seconds": round(now - before, 6)}), flush=True)
+            before = now
             _limit(CPU_SECONDS)
 
 

@@ -28,7 +28,7 @@ class KnownFiles:
         self._of_user.setdefault(user, set()).add(key)
         self._names[key] = name
 
-    def forget(self, name: str) -> None:
+    def evict(self, name: str) -> None:
         """Drop all that was known by that name."""
         gone = {key for key, known in self._names.items() if known == name}
         for key in gone:

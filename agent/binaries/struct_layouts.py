@@ -47,7 +47,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 STRUCTURE_BYTES = 8 << 20
 TABLE = Path(__file__).with_name("layouts.json")
 """By build id of libraries in NVIDIA's wheels; made by `python -m agent.binaries.elf_worker LIBRARY...`."""
-_KEPT = 64
+_MOST_FILES = 64
 _FILE_BYTES = 1 << 16
 _ADDRESS_BYTES = 8
 
@@ -93,11 +93,11 @@ def shipped(build_id: str) -> Layout | None:
     return checked(known["layout"]) if known else None
 
 
-class Kept:
+class LayoutCache:
     """Layouts that earlier looks found."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._files = disk_cache.Kept("layouts", _FILE_BYTES, _KEPT, folder)
+        self._files = disk_cache.DiskCache("layouts", _FILE_BYTES, _MOST_FILES, folder)
 
     def find(self, key: str) -> Layout | None:
         """What was kept under that name; None where there is nothing, or nothing to be believed."""

@@ -26,7 +26,7 @@ _DEAD_S = 10.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class LookupResult:
     """What is known of one file so far."""
 
     key: Any
@@ -57,7 +57,7 @@ class _Question:
     owner: Owner
 
 
-class Libraries:
+class SymbolLookup:
     """Asks one child at a time about batches of files and never waits for it.
 
     A batch ends after some seconds (elf_worker.py): then the files of those come first who have caused the least work.
@@ -92,7 +92,7 @@ class Libraries:
         """Whether a child is at work, or will be."""
         return self._child is not None or bool(self._queue)
 
-    def poll(self) -> list[Answer]:
+    def poll(self) -> list[LookupResult]:
         """The answers that have come since the last call."""
         self._left = [child for child in self._left if child.poll() is None]
         if self._child is None:
@@ -149,7 +149,7 @@ class Libraries:
         child.stdout.close()
         return child.returncode
 
-    def _take(self, line: dict[str, Any]) -> Answer | None:
+    def _take(self, line: dict[str, Any]) -> LookupResult | None:
         if "opening" in line:
             self._opening = line["opening"]
             return None
@@ -157,7 +157,7 @@ class Libraries:
         self._costs.add(asked.owner, float(line.get("seconds", 0.0)))
         if line.pop("done", False):
             self._settle(self._asked.pop(0))
-        return Answer(asked.key, **line)
+        return LookupResult(asked.key, **line)
 
     def _settle(self, question: _Question) -> None:
         """It waits no more."""
@@ -165,7 +165,7 @@ class Libraries:
         self._of_process.subtract((question.owner,))
         self._of_user, self._of_process = +self._of_user, +self._of_process  # only those who have some
 
-    def _finish(self) -> list[Answer]:
+    def _finish(self) -> list[LookupResult]:
         assert self._child is not None
         code, self._text = self._bury(self._child), b""
         left, self._asked = self._asked, []
@@ -178,4 +178,4 @@ class Libraries:
         self._settle(fatal)
         self._costs.add(fatal.owner, _DEAD_S)
         why = ": its file system does not answer" if code is None else f" or too much memory (exit {code})"
-        return [Answer(fatal.key, error=f"reading it took too long{why}")]
+        return [LookupResult(fatal.key, error=f"reading it took too long{why}")]

@@ -151,7 +151,7 @@ class Xids:
         self._programs: dict[str, deque[int]] = {}  # device: times of program errors, one a run
         self._others: dict[str, int] = {}  # device: time of its last program error
 
-    def judge(self, now: int, device: str, code: int, text: str = "") -> Event | None:
+    def classify(self, now: int, device: str, code: int, text: str = "") -> Event | None:
         """The event for an Xid on a device (such as gpu:3); None for the mere aftermath of one that was told."""
         meaning = classify(code, text)
         severity, words = meaning.severity, meaning.words

@@ -97,7 +97,7 @@ class Communicators:
             pid, comm = int(event["tgid"]), int(event["comm"])
             kind = int(event["kind"])
             if kind == BORN:
-                self.deliver(pid, int(event["out"]), comm)
+                self.assign_address(pid, int(event["out"]), comm)
             elif kind in (FINALIZE, DESTROY, ABORT):
                 if (pid, comm) in self.known:
                     self.known[pid, comm] = replace(self.known[pid, comm], ended=True)
@@ -124,7 +124,7 @@ class Communicators:
             self._pending.drop(greedy)
         self._pending[pid, out] = communicator
 
-    def deliver(self, pid: int, out: int, comm: int) -> None:
+    def assign_address(self, pid: int, out: int, comm: int) -> None:
         """The communicator that was to be written at `out` has this address."""
         born = self._pending.pop((pid, out), None)
         if born is None:
@@ -141,7 +141,7 @@ class Communicators:
         if (pid, comm) not in self.known:
             for owner, out in [key for key in self._pending if key[0] == pid]:
                 if read_pointer(owner, out) == comm:
-                    self.deliver(owner, out, comm)
+                    self.assign_address(owner, out, comm)
         return self.known.setdefault((pid, comm), Communicator())
 
     def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> Communicator:

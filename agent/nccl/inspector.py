@@ -19,7 +19,7 @@ class Inspector:
 
     def __init__(self, attachments: Attachments, hertz: float) -> None:
         self._attachments = attachments
-        self._looks = ProxySampler(hertz) if hertz else None
+        self._sampler = ProxySampler(hertz) if hertz else None
         self._memories: dict[int, Memory | None] = {}
         self._opened: dict[int, Process] = {}
         self._found: dict[Key, tuple[Identity, Layout]] = {}
@@ -37,12 +37,12 @@ class Inspector:
         if layout is None or memory is None or self._tries.get(key, 0) > _TRIES:
             return None
         self._tries[key] = self._tries.get(key, 0) + 1
-        told = memory.identity(comm, layout)
-        if told is not None:
-            self._found[key] = told, layout
-            if self._looks:
-                self._looks.watch(key, memory, layout)
-        return told
+        identity = memory.identity(comm, layout)
+        if identity is not None:
+            self._found[key] = identity, layout
+            if self._sampler:
+                self._sampler.watch(key, memory, layout)
+        return identity
 
     def knows(self, pid: int, comm: int) -> bool:
         """Whether a communicator was identified."""
@@ -55,7 +55,7 @@ class Inspector:
 
     def shares(self, pid: int, comm: int) -> ProxyShares | None:
         """What the looks at a communicator since the last call found."""
-        return self._looks.take((pid, comm)) if self._looks else None
+        return self._sampler.pop_shares((pid, comm)) if self._sampler else None
 
     def pointer(self, pid: int, address: int) -> int | None:
         """The pointer at an address of a process."""
@@ -71,8 +71,8 @@ class Inspector:
         for table in (self._found, self._tries):
             for key in [key for key in table if key[0] == pid and comm in (None, key[1])]:
                 del table[key]
-        if self._looks:
-            self._looks.forget(lambda key: key[0] == pid and comm in (None, key[1]))
+        if self._sampler:
+            self._sampler.unwatch(lambda key: key[0] == pid and comm in (None, key[1]))
         if comm is None:
             self._opened.pop(pid, None)
             if memory := self._memories.pop(pid, None):
@@ -80,8 +80,8 @@ class Inspector:
 
     def close(self) -> None:
         """End the looks and let go of the processes."""
-        if self._looks:
-            self._looks.close()
+        if self._sampler:
+            self._sampler.close()
         for pid in list(self._memories):
             self.forget(pid)
 

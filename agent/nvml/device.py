@@ -48,13 +48,13 @@ class Part:
         chosen = self._choose(rules)
         fields = tuple({field: None for rule in chosen for field in rule.fields})
         self._plan, self._fields = places(chosen, fields), Fields(handle, fields)
-        told = {rule.column for rule in chosen}
+        columns = {rule.column for rule in chosen}
         self._calls: list[tuple[str, Call]] = []
         for column, call in calls:
-            if column not in told and self._has(call):
+            if column not in columns and self._has(call):
                 self._calls.append((column, call))
-                told.add(column)
-        self.columns = frozenset(told)
+                columns.add(column)
+        self.columns = frozenset(columns)
 
     def read(self) -> dict[str, float]:
         """The columns; one whose call fails this time is missing."""

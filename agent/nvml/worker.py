@@ -62,7 +62,7 @@ class Gpus:
         self._where[0] = 0
         for index in (*self._lost, *self._unread):
             self._devices.pop(index, None)
-        events, dropped = self._events.take()
+        events, dropped = self._events.drain()
         answer = {"gpus": found, "lost": self._lost, "unread": self._unread, "events": events, "dropped": dropped}
         if slow:
             answer["processes"] = processes

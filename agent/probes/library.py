@@ -39,7 +39,7 @@ class Library:
     users: set[Process] = field(default_factory=set)
     hot: dict[int, str] = field(default_factory=dict)
     """NCCL's functions that a task calls over and over, by file offset."""
-    quiet: bool = False
+    suspended: bool = False
     """Those carry no probes now."""
     suspend_reason: str = ""
     """Why they shall carry none; empty: they shall."""

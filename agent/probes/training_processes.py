@@ -93,13 +93,13 @@ class TrainingProcesses:
             return known
         gpu = gpu_of(self._processes.environment(process.pid))
         if len(self._known) >= _REMEMBERED:
-            self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
+            self._known = {pid: trainer for pid, trainer in self._known.items() if self._lives(trainer)}
         self._known[process.pid] = TrainingProcess(process, self._spare() if gpu is None else gpu)
         return self._known[process.pid]
 
-    def _lives(self, trainee: TrainingProcess) -> bool:
-        return self._processes.alive(trainee.process)
+    def _lives(self, trainer: TrainingProcess) -> bool:
+        return self._processes.alive(trainer.process)
 
     def _spare(self) -> str:
-        taken = {trainee.gpu for trainee in self._known.values() if self._lives(trainee)}
+        taken = {trainer.gpu for trainer in self._known.values() if self._lives(trainer)}
         return next(str(index) for index in range(len(taken) + 1) if str(index) not in taken)

@@ -65,14 +65,14 @@ class Sockets:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._sockets: dict[int, Socket] = {}
-        self._looked = self._forgot = 0
+        self._searched_at = self._expired_at = 0
         self.segments: Counter[str] = Counter()
 
-    def update(self, now: int, told: NDArray[np.void], watched: Mapping[int, str]) -> None:
+    def update(self, now: int, retransmits: NDArray[np.void], watched: Mapping[int, str]) -> None:
         """Take in what the kernel told since, oldest first; `watched` gives the GPU of each training process."""
-        self._forget(now)
-        inodes, last = np.unique(told["inode"][::-1], return_index=True)
-        totals = told["total"][::-1][last]
+        self._expire(now)
+        inodes, last = np.unique(retransmits["inode"][::-1], return_index=True)
+        totals = retransmits["total"][::-1][last]
         for inode, total in zip(inodes.tolist(), totals.tolist(), strict=True):
             known = self._sockets.get(inode)
             if known is not None and known.newest <= total:
@@ -85,18 +85,18 @@ class Sockets:
                 self.segments[socket.gpu] += socket.newest - socket.counted
                 socket.counted = socket.newest
 
-    def _forget(self, now: int) -> None:
+    def _expire(self, now: int) -> None:
         if len(self._sockets) > _SOCKETS:
             self._sockets.clear()
-        if not 0 <= now - self._forgot < _FORGET_NS:  # a clock that was set back is no reason to wait
-            self._forgot = now
+        if not 0 <= now - self._expired_at < _FORGET_NS:  # a clock that was set back is no reason to wait
+            self._expired_at = now
             self._sockets = {inode: socket for inode, socket in self._sockets.items() if socket.gpu != ""}
 
     def _find(self, now: int, watched: Mapping[int, str]) -> None:
         unknown = {inode for inode, socket in self._sockets.items() if socket.gpu is None}
-        if not unknown or 0 <= now - self._looked < _LOOK_NS:
+        if not unknown or 0 <= now - self._searched_at < _LOOK_NS:
             return
-        self._looked = now
+        self._searched_at = now
         for pid, gpu in watched.items():
             for inode in held(self._proc / str(pid), unknown):
                 self._sockets[inode].gpu = gpu

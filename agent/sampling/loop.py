@@ -17,7 +17,7 @@ from agent.probes.attachments import Attachments
 from agent.process.procfs import Processes
 from agent.sampling.reader import Reader, Worker
 from agent.sampling.zoom import Zoom
-from agent.system.disk_cache import Kept
+from agent.system.disk_cache import DiskCache
 from agent.system.file_identity import allow_many
 from agent.system.left_out import LeftOut
 from bpf.loader import BpfError, Kernel, load
@@ -104,7 +104,7 @@ class UnavailableSource:
 
 def load_probes() -> Kernel:
     """All probes, loaded; they are compiled at the first start on a kernel only. Raises BpfError."""
-    return load((*PROBED, *WATCHED), Kept("probes", _IMAGE_BYTES, _IMAGES))
+    return load((*PROBED, *WATCHED), DiskCache("probes", _IMAGE_BYTES, _IMAGES))
 
 
 def open_context(config: AgentConfig) -> Context:
@@ -124,7 +124,7 @@ def open_context(config: AgentConfig) -> Context:
 
 
 def open_worker(context: Context, name: str) -> Worker:
-    """One source. Raises NothingThereError, OSError or ValueError where it cannot be had."""
+    """One source. Raises SourceUnavailableError, OSError or ValueError where it cannot be had."""
     source: Source = importlib.import_module(f"agent.sources.{name}").open_source(context)
     return Worker(name, source)
 

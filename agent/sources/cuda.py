@@ -37,16 +37,16 @@ class Cuda:
         entries = entries[np.flatnonzero(entries["tgid"])]
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
-        there = {trainee.process for trainee in living.values()}
+        there = {trainer.process for trainer in living.values()}
         self._synchronized = {process: ns for process, ns in self._synchronized.items() if process in there}
         rows: dict[str, dict[str, Value]] = {}
         for entry in entries:
             pid = int(entry["tgid"])
-            trainee = living.get(pid)
-            if trainee is None:
+            trainer = living.get(pid)
+            if trainer is None:
                 continue
-            row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})
-            values = self._values(trainee.process, entry, clock)
+            row = rows.setdefault(trainer.gpu, {"gpu": trainer.gpu, "pid": pid})
+            values = self._values(trainer.process, entry, clock)
             if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
                 del values["synchronize_seconds_total"]
             for column, value in values.items():
@@ -78,6 +78,6 @@ class Cuda:
 
 
 def open_source(context: Context) -> Cuda:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, _ = context.probes()
     return Cuda(context, kernel.maps["processes"])

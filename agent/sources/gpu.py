@@ -46,23 +46,23 @@ class Gpu:
         """Rows of GPUs, of what happened to them, and of how NVML fares."""
         slow = self._read_slow is None or not 0 <= now - self._read_slow < _SLOW_NS
         answers = self._watch.read(now, slow)
-        told, events, rows = list[Event](), list[Event](), list[Sample]()
+        repeatable, events, rows = list[Event](), list[Event](), list[Sample]()
         for answer in answers:
             if "there" in answer:
                 events += self._greet(now, answer)
             if "gpus" in answer:
                 rows = self._rows(answer)
                 events += self._lost(now, answer)
-                told += self._told(now, answer)
+                repeatable += self._events_of(now, answer)
             if "processes" in answer:
                 self._read_slow = now
                 self._place(answer["processes"])
         events += self._stalls(now)
-        events += [event for event in told if self._repeats.take(now, event)] + self._repeats.due(now)
+        events += [event for event in repeatable if self._repeats.admit(now, event)] + self._repeats.due(now)
         return rows + samples("gpu", now, events) + self._health()
 
     @property
-    def nothing(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why there are no GPUs to read now; empty: there are, or they are being asked."""
         return self._watch.error
 
@@ -121,18 +121,18 @@ class Gpu:
         events += self._facts.end("gpu_lost", "gpu_back", "the GPU is there again", frozenset((*lost, *unread)))
         return events + self._facts.end("gpu_unread", "gpu_read", "the GPU can be read", frozenset((*lost, *unread)))
 
-    def _devices(self, told: Mapping[str, Any]) -> dict[str, str]:
-        names = ((self._names.name(int(index)), str(why)[:100]) for index, why in told.items())
+    def _devices(self, reasons: Mapping[str, Any]) -> dict[str, str]:
+        names = ((self._names.name(int(index)), str(why)[:100]) for index, why in reasons.items())
         return {f"gpu:{name}": why for name, why in names if name is not None}
 
-    def _told(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
+    def _events_of(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
         events = []
         for index, kind, data, times in answer["events"]:
             name = self._names.name(int(index))
             device = f"gpu:{name}" if name is not None else ""
             event: Event | None = None
             if kind == XID:
-                event = self._judge(now, device, int(data))
+                event = self._classify(now, device, int(data))
             elif kind in NVML_EVENTS:
                 code, severity, words = NVML_EVENTS[kind]
                 event = Event(code, device, severity, words)
@@ -142,9 +142,9 @@ class Gpu:
             events.append(Event("events_lost", "", "info", f"{answer['dropped']} events of NVML were too many to keep"))
         return events
 
-    def _judge(self, now: int, device: str, code: int) -> Event | None:
+    def _classify(self, now: int, device: str, code: int) -> Event | None:
         """NVML tells the bare code. Where the driver's text says how grave it is, the kernel log has to convict."""
-        event = self._xids.judge(now, device, code)
+        event = self._xids.classify(now, device, code)
         return replace(event, severity="warn") if event and code in _GRAVE_BY_TEXT else event
 
     def _stalls(self, now: int) -> list[Event]:

@@ -11,10 +11,9 @@ import numpy as np
 
 from agent.context import Context
 from agent.nccl.communicators import Communicator, Communicators
-from agent.nccl.count_continuation import continued
 from agent.nccl.inspector import Inspector
 from agent.nccl.iteration import IterationDetector
-from agent.nccl.operation_count import MEMORY, CountOrigin, CountTracker
+from agent.nccl.operation_count import MEMORY, CountOrigin, CountTracker, continued
 from agent.nccl.probe_throttle import Calls, ProbeThrottle
 from agent.nccl.row import of_process, of_transfers, operation_of
 from agent.probes.slot_pool import Pool
@@ -47,14 +46,14 @@ class Followed:
 class Nccl:
     """One row a communicator."""
 
-    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, hot_path: ProbeThrottle) -> None:
+    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, throttle: ProbeThrottle) -> None:
         maps, shares = kernel.maps, context.shares
         assert shares is not None  # where there is a kernel side there are shares
         self._training = context.training
-        self._inspector, self._hot_path = inspector, hot_path
+        self._inspector, self._throttle = inspector, throttle
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
-        self._logs, self._rhythms = maps["logs"], dict[Process, IterationDetector]()
+        self._logs, self._iterations = maps["logs"], dict[Process, IterationDetector]()
         self._slots = maps["slots"]
         self._pool = Pool(self._slots, maps["slot_of"], maps["free_slots"], shares.slots)
         self._shares, self._left_out = shares, context.left_out
@@ -78,20 +77,20 @@ class Nccl:
         indices, entries = self._pool.taken()
         for index, entry in zip(indices.tolist(), entries, strict=True):
             pid, comm = int(entry["tgid"]), int(entry["comm"])
-            trainee, followed = living.get(pid), self._followed.get(index)
-            if trainee is None and followed is None and self._training.alive(pid):
+            trainer, followed = living.get(pid), self._followed.get(index)
+            if trainer is None and followed is None and self._training.alive(pid):
                 continue  # it came after the look at the living
-            gone = trainee is None or (followed is not None and followed.process != trainee.process)
+            gone = trainer is None or (followed is not None and followed.process != trainer.process)
             if gone and not entry["ended"]:
                 left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
-            if trainee is None or gone or entry["ended"]:
+            if trainer is None or gone or entry["ended"]:
                 self._retire(index, entry)
                 if (place := place_of.get(pid)) is not None:
                     self._shares.slots_of.add(place)
             else:
-                values = self._values(index, entry, trainee, clock)
-                rhythm = self._rhythms.setdefault(trainee.process, IterationDetector())
-                values["iteration_seconds"] = rhythm.seconds(clock)
+                values = self._values(index, entry, trainer, clock)
+                iteration = self._iterations.setdefault(trainer.process, IterationDetector())
+                values["iteration_seconds"] = iteration.seconds(clock)
                 values |= of_process(processes.get(pid))
                 samples.append(Sample("nccl", self._by_memory(index, entry, values, clock)))
         for pid, held in left.items():
@@ -100,7 +99,7 @@ class Nccl:
             if pid in left or (pid not in living and not self._training.alive(pid)):
                 self._communicators.forget(pid)
                 self._inspector.forget(pid)
-        self._judge(processes, clock)
+        self._update_throttle(processes, clock)
         return [*samples, self._loss()]
 
     def close(self) -> None:
@@ -110,22 +109,22 @@ class Nccl:
     def _listen(self, places: Any, rows: Any, living: Mapping[int, TrainingProcess], clock: int) -> None:
         """Take in which operations the processes have asked for."""
         # Across a time in which calls went uncounted there is no rhythm.
-        known = {one.process for one in living.values() if not self._hot_path.quiet(one.process)}
-        self._rhythms = {process: rhythm for process, rhythm in self._rhythms.items() if process in known}
+        known = {one.process for one in living.values() if not self._throttle.suspended(one.process)}
+        self._iterations = {process: iteration for process, iteration in self._iterations.items() if process in known}
         logs = self._logs.rows()
         self._turn += 1
         for place in places.tolist():
-            trainee = living.get(int(rows[place]["tgid"]))
-            if trainee is None or trainee.process not in known or logs[place]["tgid"] != trainee.process.pid:
+            trainer = living.get(int(rows[place]["tgid"]))
+            if trainer is None or trainer.process not in known or logs[place]["tgid"] != trainer.process.pid:
                 continue
-            rhythm = self._rhythms.setdefault(trainee.process, IterationDetector())
-            if rhythm.log_nearly_full or (place + self._turn) % LISTEN_EVERY == 0:
-                rhythm.feed(int(logs[place]["count"]), logs[place]["entries"], clock)
+            iteration = self._iterations.setdefault(trainer.process, IterationDetector())
+            if iteration.log_nearly_full or (place + self._turn) % LISTEN_EVERY == 0:
+                iteration.add_log(int(logs[place]["count"]), logs[place]["entries"], clock)
 
-    def _values(self, index: int, entry: Any, trainee: TrainingProcess, clock: int) -> dict[str, Value]:
+    def _values(self, index: int, entry: Any, trainer: TrainingProcess, clock: int) -> dict[str, Value]:
         pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])
-        followed = self._follow(index, trainee)
-        known = self._identify(trainee, comm)
+        followed = self._follow(index, trainer)
+        known = self._identify(trainer, comm)
         self._compare(index, entry, known.born)
         since, queries = int(entry["blocked_since"]), int(entry["queries"])
         blocked = int(entry["blocked_ns"]) + (max(clock - since, 0) if since else 0)
@@ -172,8 +171,8 @@ class Nccl:
     def _by_memory(self, index: int, entry: Any, values: dict[str, Value], clock: int) -> dict[str, Value]:
         """The row, as far as it is known where calls go uncounted; a count that was carried on by memory stays so."""
         followed = self._followed[index]
-        quiet = self._hot_path.quiet(followed.process)
-        if quiet and not followed.by_memory:
+        suspended = self._throttle.suspended(followed.process)
+        if suspended and not followed.by_memory:
             followed.by_memory = True
             if not followed.count.in_step:  # calls went uncounted from its birth on, but the library counted them
                 followed.count = CountTracker(in_step=True)
@@ -181,9 +180,9 @@ class Nccl:
             return values
         own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
         told = continued(values, own, followed.count, clock)
-        return told if quiet else values | {name: told[name] for name in ("operations_total", "counted_from")}
+        return told if suspended else values | {name: told[name] for name in ("operations_total", "counted_from")}
 
-    def _judge(self, processes: Mapping[int, Any], clock: int) -> None:
+    def _update_throttle(self, processes: Mapping[int, Any], clock: int) -> None:
         """Tell of each process how often it calls, and whether probes could let go of it."""
         made: dict[int, list[tuple[int, Followed]]] = {pid: [] for pid in processes}
         counts = {pid: int(row["group_starts"]) + int(row["group_ends"]) for pid, row in processes.items()}
@@ -197,28 +196,28 @@ class Nccl:
             readable = bool(some) and all(one.count.in_step and self._inspector.knows(pid, comm) for comm, one in some)
             unseen = self._communicators.announced(pid) - {comm for comm, _ in some}
             calls[pid] = Calls(counts[pid], readable, len(unseen))
-        self._hot_path.judge(clock / 1e9, calls)
-        quiet = [followed for followed in self._followed.values() if self._hot_path.quiet(followed.process)]
+        self._throttle.update(clock / 1e9, calls)
+        suspended = [followed for followed in self._followed.values() if self._throttle.suspended(followed.process)]
         told: dict[int, int] = {}
-        for followed in quiet:
+        for followed in suspended:
             told[followed.process.pid] = told.get(followed.process.pid, 0) + max(followed.count.total, 0)
         self._training.uncounted = told
 
-    def _follow(self, index: int, trainee: TrainingProcess) -> Followed:
+    def _follow(self, index: int, trainer: TrainingProcess) -> Followed:
         """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
         followed = self._followed.get(index)
-        if followed is None or followed.gpu != trainee.gpu:  # the driver may tell its GPU after the first call
-            taken = {one.slot for one in self._followed.values() if one.gpu == trainee.gpu}
+        if followed is None or followed.gpu != trainer.gpu:  # the driver may tell its GPU after the first call
+            taken = {one.slot for one in self._followed.values() if one.gpu == trainer.gpu}
             slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            followed = followed or Followed(trainee.process, trainee.gpu, slot)
-            followed.gpu, followed.slot = trainee.gpu, slot
+            followed = followed or Followed(trainer.process, trainer.gpu, slot)
+            followed.gpu, followed.slot = trainer.gpu, slot
             self._followed[index] = followed
         return followed
 
-    def _identify(self, trainee: TrainingProcess, comm: int) -> Communicator:
-        pid = trainee.process.pid
+    def _identify(self, trainer: TrainingProcess, comm: int) -> Communicator:
+        pid = trainer.process.pid
         known = self._communicators.look_up(pid, comm, self._inspector.pointer)
-        told = self._inspector.identify(trainee.process, comm)
+        told = self._inspector.identify(trainer.process, comm)
         if told is None:
             return known
         return self._communicators.learn(pid, comm, f"{told.comm_hash:016x}", told.rank, told.ranks)
@@ -235,13 +234,13 @@ class Nccl:
     def _farewell(self, pid: int, held: list[Communicator]) -> list[Sample]:
         """The event of a process that ended without leaving its communicators; none where it said farewell."""
         staying = [communicator for communicator in held if not communicator.ended]
-        trainee = self._training.last_known(pid)
-        if not staying or trainee is None:
+        trainer = self._training.last_known(pid)
+        if not staying or trainer is None:
             return []
         world = max(staying, key=lambda communicator: communicator.ranks or 0)
         who = f"rank {world.rank} of {world.ranks}" if world.rank is not None else f"process {pid}"
         message = f"{who} (pid {pid}) ended without leaving {len(staying)} communicator(s)"
-        values = {"source": "nccl", "code": "rank_exit", "device": f"gpu:{trainee.gpu}", "severity": "crit"}
+        values = {"source": "nccl", "code": "rank_exit", "device": f"gpu:{trainer.gpu}", "severity": "crit"}
         return [Sample("event", values | {"message": message})]
 
     def _loss(self) -> Sample:
@@ -252,8 +251,8 @@ class Nccl:
 
 
 def open_source(context: Context) -> Nccl:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, attachments = context.probes()
     config = context.config
-    hot_path = ProbeThrottle(attachments, config.nccl_probes, config.nccl_calls_per_second)
-    return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), hot_path)
+    throttle = ProbeThrottle(attachments, config.nccl_probes, config.nccl_calls_per_second)
+    return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), throttle)

@@ -66,7 +66,7 @@ class Rdma:
         return samples
 
     @property
-    def nothing(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why there are no ports to read now; empty: there are."""
         return "" if self._ports else f"there is no RDMA port under {self._class}"
 

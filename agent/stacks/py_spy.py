@@ -44,7 +44,7 @@ def spy_on(pid: int, spy: str, deadline: float) -> dict[str, str]:
     for _ in range(_TRIES):
         output, error, code = _run([spy, "dump", "--nonblocking", "--json", "--pid", str(pid)], deadline)
         if code == 0:
-            return told(output)
+            return parse_output(output)
         why = plain(error.decode(errors="replace").strip().split("\n")[0].removeprefix("Error: "), 160)
         if "python version" in why:
             raise SpyError("it runs no Python that py-spy knows")
@@ -53,7 +53,7 @@ def spy_on(pid: int, spy: str, deadline: float) -> dict[str, str]:
     raise SpyError(f"py-spy: {why or f'it ended with {code}'}")
 
 
-def told(output: bytes) -> dict[str, str]:
+def parse_output(output: bytes) -> dict[str, str]:
     """The first thread's stack and the others' from what py-spy prints as JSON. Raises SpyError."""
     try:
         traces = json.loads(output)

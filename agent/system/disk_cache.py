@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-class Kept:
+class DiskCache:
     """Files of one kind, below $XDG_CACHE_HOME/peerwatch, by default ~/.cache/peerwatch.
 
     Of larger ones than `most_bytes` none is read; of more than `most` the oldest are forgotten.

@@ -37,8 +37,8 @@ struct victim {
 BPF_F_TABLE("array", u32, struct waits, waits, PLACES, BPF_F_MMAPABLE);
 BPF_TABLE("hash", u64, u32, watched, 8192);
 /* One bit for each remainder of a process number: most that are not watched are told without the hash. */
-#define SIEVE_BITS 4096
-BPF_TABLE("array", u32, u64, sieve, SIEVE_BITS / 64);
+#define PID_FILTER_BITS 4096
+BPF_TABLE("array", u32, u64, pid_filter, PID_FILTER_BITS / 64);
 /* By thread: the wait for CPUs that has been counted. 100 threads of 160 processes; a thread that was forgotten is
  * begun anew with. 1.5 MB. */
 BPF_TABLE("lru_hash", u32, u64, counted, 16384);
@@ -55,8 +55,8 @@ BPF_RINGBUF_OUTPUT(victims, 1);
 /* Everybody who is watched, and a few more. */
 static __always_inline u32 *place_of(u64 tgid)
 {
-	u32 word = tgid % SIEVE_BITS / 64;
-	u64 *bits = sieve.lookup(&word);
+	u32 word = tgid % PID_FILTER_BITS / 64;
+	u64 *bits = pid_filter.lookup(&word);
 
 	return bits && *bits >> (tgid % 64) & 1 ? watched.lookup(&tgid) : 0;
 }

@@ -112,12 +112,12 @@ class Still(StallDetectors):
         begun = time.monotonic() - seconds
         self.all = [(TrainingProcess(process, "3"), StallDetector(7, begun)) for process in processes]
 
-    def look(self, now: int, clock: float) -> None:
+    def update(self, now: int, clock: float) -> None:
         """There is nothing to look at."""
 
-    def standing(self, clock: float, least_s: float) -> Iterator[tuple[TrainingProcess, StallDetector]]:
+    def stalled(self, clock: float, least_s: float) -> Iterator[tuple[TrainingProcess, StallDetector]]:
         """Those of whom that was not taken up."""
-        return (one for one in self.all if not one[1].taken)
+        return (one for one in self.all if not one[1].handled)
 
 
 @pytest.fixture(scope="session", autouse=True)

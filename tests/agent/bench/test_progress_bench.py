@@ -81,7 +81,7 @@ def _cpu(thread: int | None) -> float:
 
 def test_rhythm() -> None:
     """CPU time of following the operations of 64 processes with 500 operations a second each."""
-    rhythms, log = [IterationDetector() for _ in range(COMMUNICATORS)], np.zeros(512, np.uint64)
+    detectors, log = [IterationDetector() for _ in range(COMMUNICATORS)], np.zeros(512, np.uint64)
     spent, count = [0.0, 0.0], 0
     for second in range(120):
         for _ in range(500):
@@ -90,10 +90,10 @@ def test_rhythm() -> None:
             log[count % 512] = ((count * 2_000_000 // TICK_NS) & 0xFFFFFFFF) << 32 | kind << 16
             count += 1
         began = time.thread_time()
-        for rhythm in rhythms:
-            rhythm.feed(count, log, second * 10**9 + 10**9)
-            told = rhythm.seconds(second * 10**9 + 10**9)
+        for detector in detectors:
+            detector.add_log(count, log, second * 10**9 + 10**9)
+            seconds = detector.seconds(second * 10**9 + 10**9)
         spent[second >= 60] += time.thread_time() - began
-    assert told == pytest.approx(0.274, rel=0.01)
+    assert seconds == pytest.approx(0.274, rel=0.01)
     first, then = (1000 * one / 60 for one in spent)
     print(f"\n{COMMUNICATORS} processes: {first:.2f} ms of CPU a second in the first minute, then {then:.2f}", end="")

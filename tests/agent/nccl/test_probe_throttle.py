@@ -60,10 +60,10 @@ def run(decides: ProbeThrottle, library: Library, span: tuple[int, int], rate: i
     off = []
     for second in range(*span):
         total = run.total = getattr(run, "total", 0) + rate
-        told = {"followed": True, "unseen": 0} | facts
-        decides.judge(float(second), {71: Calls(total, **told)})
-        library.quiet = bool(library.suspend_reason)
-        if library.quiet:
+        rate_and_calls = {"followed": True, "unseen": 0} | facts
+        decides.update(float(second), {71: Calls(total, **rate_and_calls)})
+        library.suspended = bool(library.suspend_reason)
+        if library.suspended:
             off.append(second)
     return off
 
@@ -78,7 +78,7 @@ def test_who_calls_often_is_let_go_and_looked_at_again() -> None:
     looks = [second for second in range(off[0], 1300) if second not in set(off)]
     assert 5 < len(looks) < 15
     assert len(off) > 1200
-    assert decides.quiet(Process(71, 7))
+    assert decides.suspended(Process(71, 7))
 
 
 def test_who_calms_down_is_counted_again() -> None:
@@ -87,14 +87,14 @@ def test_who_calms_down_is_counted_again() -> None:
     assert run(decides, library, (0, 20), 1000)
     off = run(decides, library, (20, 1500), 30)
     assert max(off) < 620
-    assert not decides.quiet(Process(71, 7))
+    assert not decides.suspended(Process(71, 7))
 
 
 def test_a_communicator_that_was_made_is_looked_for_soon() -> None:
     """One that is announced while calls go uncounted brings the probes on at once, then ever more seldom."""
     library, decides, _ = one_library()
     run(decides, library, (0, 20), 1000)
-    assert library.quiet
+    assert library.suspended
     off = run(decides, library, (20, 400), 1000, unseen=1)
     assert 20 not in off
     looks = [second for second in range(21, 400) if second not in set(off) and second - 1 in set(off)]
@@ -164,8 +164,8 @@ def test_progress_goes_on_without_probes(
 
         def followed(rows: dict[str, Any], count: int) -> bool:
             mine = totals.of(rows)
-            quiet = [row for row in mine if row.get("bytes_total") is None and row["counted_from"] == "memory"]
-            return len(quiet) == count and all(library.quiet for library in nccl())
+            suspended = [row for row in mine if row.get("bytes_total") is None and row["counted_from"] == "memory"]
+            return len(suspended) == count and all(library.suspended for library in nccl())
 
         def nccl() -> list[Library]:
             return [one for one in seen.context.attachments.libraries.values() if one.path == str(emulated.nccl)]
@@ -199,5 +199,5 @@ def test_a_stripped_library_stays_probed(
         rows = seen.until(lambda rows: [one for one in rows.get("probe", ()) if "stay" in (one["reason"] or "")])
         (library,) = [one for one in seen.context.attachments.libraries.values() if one.path == str(nccl)]
     assert rows[0]["state"] == "on"
-    assert not library.quiet
+    assert not library.suspended
     assert set(library.hot) <= set(library.probes)

@@ -122,10 +122,10 @@ def test_no_gpu_no_rank(watch: Any, caller: Any, emulated: Built, tmp_path: Path
     assert str(tmp_path / "nvidia0") in {os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()}
     process.call()
     seen.until(lambda _: process.pid in seen.context.kernel.maps["slots"].rows()["tgid"])
-    told = [seen.read() for _ in range(4)]
+    rows = [seen.read() for _ in range(4)]
     process.close()
-    told += [seen.read() for _ in range(4)]
-    assert not any(rows_of(rows, process.pid) or rows.get("cuda") or rows.get("event") for rows in told)
+    rows += [seen.read() for _ in range(4)]
+    assert not any(rows_of(rows, process.pid) or rows.get("cuda") or rows.get("event") for rows in rows)
     assert process.pid not in seen.context.kernel.maps["slots"].rows()["tgid"]
 
 
@@ -154,8 +154,8 @@ def test_communicators_of_one_process(watch: Any, caller: Any, start: Any, commo
     assert row["operations_total"] == 43
     slots = seen.context.kernel.maps["slots"].rows()
     assert int((slots["tgid"] == hog.pid).sum()) == 256
-    (told,) = [one.values for one in seen.context.left_out.rows() if one.values["library"] == "left out: communicators"]
-    assert (told["state"], str(told["reason"]).split(" ")[0]) == ("blocked", "3840")
+    (rows,) = [one.values for one in seen.context.left_out.rows() if one.values["library"] == "left out: communicators"]
+    assert (rows["state"], str(rows["reason"]).split(" ")[0]) == ("blocked", "3840")
     hog.kill()
     seen.until(lambda _: not (seen.context.kernel.maps["slots"].rows()["tgid"] == hog.pid).any())
     later = start(MANY_COMMUNICATORS, path)  # what was given back may be taken again
@@ -324,5 +324,5 @@ def test_known_files_of_one_user() -> None:
         known.put(("8:1", inode, "x"), "", HOG)
     assert known.get(("8:1", 5, "libnccl.so.2")) == "task"
     assert sum(known.get(("8:1", inode, "x")) == "" for inode in range(2 * KNOWN_OF_USER + 7)) == 7
-    known.forget("task")
+    known.evict("task")
     assert known.get(("8:1", 5, "libnccl.so.2")) is None

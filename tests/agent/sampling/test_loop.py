@@ -269,8 +269,8 @@ def test_two_sources_tell_of_one_device_in_one_row() -> None:
     pauses = Rows(Sample("cuda", {"gpu": "1", "gc_pauses_total": 5}))
     running = opened(calls=calls, pauses=pauses)
     samples = loop.read_once(running, 19, "m3", 5.0).samples
-    told = [dict(row.values) for row in samples if row.table == "cuda"]
-    assert told == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]
+    values = [dict(row.values) for row in samples if row.table == "cuda"]
+    assert values == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]
     assert [row for row in samples if row.table == "event"] == events
     loop.close(running, Context(AgentConfig()))
 

@@ -54,7 +54,7 @@ def absent(number: int, **status: Any) -> dict[str, Any]:
     return {"rank": number, "host": "unknown", "pid": -1, "cuda_dev": 0, "nvml_dev": number, "status": said}
 
 
-def status(*told: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> dict[str, Any]:
+def status(*groups: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> dict[str, Any]:
     """The whole status: a communicator for each pair of those that answered and those that did not."""
     found = [
         {
@@ -66,7 +66,7 @@ def status(*told: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> dict[str
             "ranks": ranks,
             "missing_ranks": missing,
         }
-        for at, (ranks, missing) in enumerate(told)
+        for at, (ranks, missing) in enumerate(groups)
     ]
     head = {"nccl_version": "2.29.3", "cuda_runtime_version": 12090, "cuda_driver_version": 13000, "timestamp": "now"}
     footer = {"collection_time_sec": 0.125, "timeouts_count": 0}
@@ -313,12 +313,12 @@ def test_in_a_network_namespace(member: Callable[..., Process], tmp_path: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        process, errand = Processes().find(child.pid), ChildTask("agent.nccl.ras_worker")
+        process, child_task = Processes().find(child.pid), ChildTask("agent.nccl.ras_worker")
         assert process is not None
-        errand.ask({"process": astuple(process)})
+        child_task.ask({"process": astuple(process)})
         rows: list[dict[str, Any]] = []
-        while errand.under_way:
-            rows += errand.poll()
+        while child_task.under_way:
+            rows += child_task.poll()
             time.sleep(0.02)
         child.kill()
     assert [row.get("answered") for row in rows] == [3.0, 2.0], rows

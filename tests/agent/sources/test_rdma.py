@@ -22,7 +22,7 @@ from agent.context import Context
 from agent.rdma import ethtool_counters
 from agent.rdma.counter_names import COLUMNS, column_of, plan
 from agent.rdma.discovery import find, interfaces, parse_count, parse_rate, parse_state
-from agent.rdma.ethtool import MOST, Ethtool, is_told, split_names
+from agent.rdma.ethtool import MOST, Ethtool, is_reported, split_names
 from agent.rdma.ethtool_counters import Statistics
 from agent.rdma.sysfs_counters import LONGEST_NS, MOST_FILES, PATIENCE_NS
 from agent.sources.rdma import MOST_PORTS, REST_NS, Rdma, open_source
@@ -523,7 +523,7 @@ def test_string_sets_of_any_bytes(data: bytes) -> None:
 
 def test_statistics_of_queues_are_passed_over() -> None:
     """Pauses, losses and marks of the port are told; thousands of counts of single queues are not."""
-    told = (
+    reported = (
         "rx_prio3_pause",
         "tx_priority_4_xoff.nic",
         "mac_rx_pfc_pri0_pkt_num",
@@ -539,7 +539,7 @@ def test_statistics_of_queues_are_passed_over() -> None:
         "rx_bytes",
         "tx_packets",
     )
-    assert [is_told(name) for name in (*told, *passed)] == [True] * 5 + [False] * 7
+    assert [is_reported(name) for name in (*reported, *passed)] == [True] * 5 + [False] * 7
 
 
 def test_real_interfaces() -> None:

@@ -19,7 +19,7 @@ from agent.process.procfs import Process, Processes
 from agent.sources.stacks import Stacks
 from agent.stacks import worker
 from agent.stacks.kernel_threads import describe, together
-from agent.stacks.py_spy import SpyError, frames, spy_path, told
+from agent.stacks.py_spy import SpyError, frames, parse_output, spy_path
 from agent.stacks.worker import take
 from emulator.libraries.build import Libraries
 from store.schema.sample import Sample
@@ -183,7 +183,7 @@ def test_deep_stack() -> None:
 def test_any_answer_of_py_spy(output: bytes) -> None:
     """Whatever comes in place of stacks is refused by one kind of error."""
     with pytest.raises(SpyError):
-        told(output)
+        parse_output(output)
 
 
 @pytest.mark.parametrize(
@@ -209,20 +209,20 @@ def test_threads_alike() -> None:
 
 def test_pace() -> None:
     """A process stands still once it asked for nothing for longer than its pauses, and anew after it moved."""
-    pace = StallDetector(0, 100.0)
-    assert not pace.stands(1000.0, 8.0)  # nothing was ever asked for
+    stall = StallDetector(0, 100.0)
+    assert not stall.is_stalled(1000.0, 8.0)  # nothing was ever asked for
     for at in range(1, 6):
-        pace.see(at, 1000.0 + at)
-    assert not pace.stands(1012.9, 8.0)
-    assert pace.stands(1013.0, 8.0)
-    pace.see(7, 1021.0)  # a pause of 16 s is usual from here on
-    assert not pace.stands(1021.0 + 47.9, 8.0)
-    assert pace.stands(1021.0 + 48.1, 8.0)
-    pace.taken = True
-    pace.see(7, 1070.0)
-    assert pace.taken
-    pace.see(8, 1071.0)
-    assert not pace.taken
+        stall.observe(at, 1000.0 + at)
+    assert not stall.is_stalled(1012.9, 8.0)
+    assert stall.is_stalled(1013.0, 8.0)
+    stall.observe(7, 1021.0)  # a pause of 16 s is usual from here on
+    assert not stall.is_stalled(1021.0 + 47.9, 8.0)
+    assert stall.is_stalled(1021.0 + 48.1, 8.0)
+    stall.handled = True
+    stall.observe(7, 1070.0)
+    assert stall.handled
+    stall.observe(8, 1071.0)
+    assert not stall.handled
 
 
 def rows_of(source: Stacks, count: int) -> list[Sample]:
@@ -252,8 +252,8 @@ def test_child_that_dies(start: Callable[..., Process], tmp_path: Path, monkeypa
     monkeypatch.setattr("agent.sources.stacks.spy_path", lambda: spy_that(tmp_path, "kill -9 $PPID"))
     process = start("sh", "-c", "echo ready; read line")
     [row] = rows_of(Stacks(Still(11.0, process), 8.0), 1)
-    told = {name: row.values[name] for name in ("pid", "form", "error")}
-    assert told == {"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}
+    parse_output = {name: row.values[name] for name in ("pid", "form", "error")}
+    assert parse_output == {"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}
 
 
 def test_whole_way(watch: Callable[..., Watch], caller: Callable[..., Caller], emulated: Libraries) -> None:
