@@ -162,7 +162,7 @@ class Communicators:
         """The processes of which anything is known."""
         return {pid for table in (self.known, self._pending) for pid, _ in table}
 
-    def forget(self, pid: int, comm: int | None = None) -> None:
+    def drop(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or all that a process had."""
         for table in (self.known, self._pending):
             if comm is None:

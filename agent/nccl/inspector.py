@@ -29,7 +29,7 @@ class Inspector:
         """Identity of a communicator; once it was plausible, its transfers are looked at from then on."""
         key = process.pid, comm
         if self._opened.get(process.pid, process) != process:  # it executes another program: its memory is another
-            self.forget(process.pid)
+            self.release(process.pid)
         self._opened[process.pid] = process
         if key in self._found:
             return self._found[key][0]
@@ -66,7 +66,7 @@ class Inspector:
         """The processes whose memory is open."""
         return set(self._memories)
 
-    def forget(self, pid: int, comm: int | None = None) -> None:
+    def release(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or a process that has ended with all it had."""
         for table in (self._found, self._tries):
             for key in [key for key in table if key[0] == pid and comm in (None, key[1])]:
@@ -83,7 +83,7 @@ class Inspector:
         if self._sampler:
             self._sampler.close()
         for pid in list(self._memories):
-            self.forget(pid)
+            self.release(pid)
 
     def _memory(self, pid: int) -> Memory | None:
         if pid not in self._memories:

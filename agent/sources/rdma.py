@@ -61,7 +61,7 @@ class Rdma:
                 continue
             samples.append(Sample("rdma", {"port": name, **values}))
             link, up, downs = self._links[name], values.get("link_up"), values.get("link_downed_total")
-            happened = link.follow(now, None if up is None else bool(up), downs)
+            happened = link.follow(None if up is None else bool(up), downs)
             samples += [_event(name, *_explained(port.files.place, event)) for event in happened]
         return samples
 

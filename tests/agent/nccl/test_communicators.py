@@ -123,7 +123,7 @@ def test_forget_leaves_other_processes() -> None:
     communicators = joined("m1", 0)
     stream(communicators, event(INIT, tgid=502, out=0x100, ranks=2, rank=1, id=UNIQUE))
     stream(communicators, event(BORN, tgid=502, out=0x100, comm=0x7000))
-    communicators.forget(501)
+    communicators.drop(501)
     assert list(communicators.known) == [(502, 0x7000)]
 
 

@@ -209,7 +209,7 @@ class SwappedFinder:
 
 def test_another_file_in_its_place_gets_no_probe(monkeypatch: pytest.MonkeyPatch, probes_allowed: None) -> None:
     """The file is looked at again before the first probe: what took its place in the meantime stays untouched."""
-    monkeypatch.setattr("agent.probes.attachments.Libraries", SwappedFinder)
+    monkeypatch.setattr("agent.probes.attachments.SymbolLookup", SwappedFinder)
     attached: list[object] = []
     monkeypatch.setattr("agent.probes.attachments.attach", lambda *place: attached.append(place))
     attachments = Attachments({"ncclAllReduce": -1}, Processes())
@@ -253,7 +253,7 @@ def test_a_number_that_another_file_has_now(monkeypatch: pytest.MonkeyPatch) -> 
         def poll(self) -> list[LookupResult]:
             return [LookupResult(answer.key, "8:1:2:3:4", answer.inode, "/x", {}) for answer in super().poll()]
 
-    monkeypatch.setattr("agent.probes.attachments.Libraries", Finder)
+    monkeypatch.setattr("agent.probes.attachments.SymbolLookup", Finder)
     monkeypatch.setattr("agent.probes.attachments.attach", lambda *place: 1)
     processes, me = Processes(), Processes().find(os.getpid())
     assert me is not None

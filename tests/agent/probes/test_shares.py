@@ -15,7 +15,7 @@ import pytest
 
 from agent.binaries.known_files import OF_USER as KNOWN_OF_USER
 from agent.binaries.known_files import KnownFiles
-from agent.binaries.symbol_lookup import Libraries
+from agent.binaries.symbol_lookup import SymbolLookup
 from agent.probes import attachments as attachments_module
 from agent.probes.library import OF_PROCESS
 from agent.system.costs import Costs
@@ -276,7 +276,7 @@ def test_slow_files_wait_behind_others(emulated: Built, tmp_path: Path) -> None:
     """Files that take long to read keep those of another user waiting for one batch at most."""
     slow = tmp_path / "slow.so"
     slow_library(slow)
-    finder, answered = Libraries(["ncclCommInitRank", "ncclAllReduce"], layout_for=""), []
+    finder, answered = SymbolLookup(["ncclCommInitRank", "ncclAllReduce"], layout_for=""), []
     for number in range(31):
         finder.ask(("slow", number), (str(slow),), (HOG, 4321))
     finder.poll()
@@ -292,7 +292,7 @@ def test_slow_files_wait_behind_others(emulated: Built, tmp_path: Path) -> None:
 
 def test_room_for_files_that_wait() -> None:
     """One process, and one user, has room for so many files; others still have theirs."""
-    finder = Libraries([])
+    finder = SymbolLookup([])
     for pid in (71, 73, 79):
         while finder.has_room((HOG, pid)):
             finder.ask(object(), ("/no",), (HOG, pid))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.config import AgentConfig
@@ -248,7 +249,7 @@ def test_many_files_can_be_open() -> None:
 def test_settings_that_cannot_be_meant(settings: dict[str, Any], named: str) -> None:
     """A wrong value is refused with the name of its key and what is allowed."""
     with pytest.raises(ValueError, match=named):
-        AgentConfig(**settings)
+        msgspec.convert(settings, AgentConfig)
 
 
 class Rows(Steady):

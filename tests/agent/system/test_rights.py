@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.binaries.symbol_lookup import Libraries
+from agent.binaries.symbol_lookup import SymbolLookup
 from agent.nvml.client import Child
 from agent.process.procfs import Processes
 from agent.system.child_process import ChildTask
@@ -36,18 +36,18 @@ def test_reader_of_libraries(tmp_path: Path) -> None:
     """While it reads a file it has no rights; to open it, it had them."""
     big = tmp_path / "libnccl.so.2"
     subprocess.run(["cc", "-g", "-shared", "-o", str(big), "-x", "c", "/dev/null"], check=True)
-    finder = Libraries(["ncclAllReduce"], layout_for="")
+    finder = SymbolLookup(["ncclAllReduce"], layout_for="")
     for number in range(200):
         finder.ask(number, (str(big),))
     finder.poll()
-    assert finder._child is not None
-    pid, seen, answered = finder._child.pid, 0, 0
+    assert finder._task._child is not None
+    pid, seen, answered = finder._task._child.pid, 0, 0
     limit = time.monotonic() + 30
     while answered < 200 and time.monotonic() < limit:
         answers = finder.poll()
         answered += len(answers)
         assert not any(answer.gone for answer in answers)
-        if 0 < answered < 200 and finder._child is not None and finder._child.pid == pid:
+        if 0 < answered < 200 and finder._task._child is not None and finder._task._child.pid == pid:
             seen += 1
             assert rights(pid) == NONE
         time.sleep(0.005)
