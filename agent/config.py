@@ -59,7 +59,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long it may do so before NCCL is asked for its own status, where `ras` is among the sources."""
     return_probes: str = "auto"
     """Probes on returns, where nothing else tells how long a garbage collection took: auto (where the kernel lets them
-    pass every filter of system calls), never, always (but for processes whose system calls are filtered)."""
+    pass every filter of system calls), never, always (but for processes with filtered system calls)."""
     zoom_hertz: Annotated[float, Meta(ge=0.0, le=20.0)] = 20.0
     """How many readings a second the detector may ask for when it zooms into host, gpu or rdma; 0: no zoom."""
     zoom_share: Annotated[float, Meta(ge=0.001, le=1.0)] = 0.05

@@ -87,7 +87,7 @@ class Types:
         return None
 
     def arguments(self, number: int) -> int | None:
-        """How many arguments a tracepoint's programs get: its typedef points to a function, whose first is ours."""
+        """How many arguments a tracepoint's programs get: its typedef points to a function with one more."""
         for _ in range(2):
             if not 0 < number < len(self._places):
                 return None

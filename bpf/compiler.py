@@ -86,7 +86,7 @@ def build(stems: list[str], flags: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer one request from standard input in the file whose number is the first argument."""
+    """Answer one request from standard input in the file with the number of the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked, who may be about to end anyway
     request = json.load(sys.stdin)
     try:

@@ -197,7 +197,7 @@ def find_build_id(elf: Any) -> str:
 
 
 def before(elf: Any, status: os.stat_result, name: str) -> Layout | None:
-    """The layout as shipped or kept for this build, else from debug information: then it is kept.
+    """The layout as shipped or cached for this build, else from debug information: then it is cached.
 
     Any user may give a file any build id: only what root owns shares its layout with files of the same build.
     """

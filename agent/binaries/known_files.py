@@ -20,7 +20,7 @@ class KnownFiles:
         return self._names.get(key)
 
     def put(self, key: FileKey, name: str, user: int) -> None:
-        """Keep it, at the expense of the user through whose process it was found."""
+        """Remember it, at the expense of the user of the process through which it was found."""
         if len(self._of_user.setdefault(user, set())) >= OF_USER:
             self._drop(user)
         if len(self._names) >= WHOLE:

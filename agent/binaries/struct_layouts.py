@@ -1,6 +1,6 @@
-"""How NCCL lays out its structures, as known before: shipped with the agent, or kept on disk from an earlier look.
+"""Layouts of NCCL's structures: shipped with the agent, or cached on disk by an earlier lookup.
 
-What is kept is believed only where it is plausible.
+A cached layout is used only where it is plausible.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class LayoutCache:
         self._files = disk_cache.DiskCache("layouts", _FILE_BYTES, _MOST_FILES, folder)
 
     def find(self, key: str) -> Layout | None:
-        """What was kept under that name; None where there is nothing, or nothing to be believed."""
+        """The layout cached under that name; None where there is none, or none that is plausible."""
         data = self._files.find(_name(key))
         with contextlib.suppress(ValueError, RecursionError):
             return checked(json.loads(data)) if data else None
         return None
 
     def keep(self, key: str, layout: Layout) -> None:
-        """Keep it for the next start; where it cannot be kept the next start has to look again."""
+        """Cache it for the next start, where the disk allows."""
         self._files.keep(_name(key), json.dumps(layout).encode())
 
 

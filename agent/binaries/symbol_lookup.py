@@ -1,4 +1,4 @@
-"""Which functions a mapped file holds, asked of a child (elf_worker.py), once for each file."""
+"""Looks up the functions of mapped files, once for each file, in a child process (elf_worker.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.system.child_process import ChildTask
 from agent.system.costs import Costs, Owner
 
 PATIENCE_S = 120.0
-"""How long a child may say nothing: a file system whose server is away may never answer it."""
+"""How long a child may print nothing: the server of a network file system may never answer it."""
 WAITING, OF_USER, OF_PROCESS, LEAST = 4096, 1024, 512, 16
 """Files that may wait: of all, of one user, of one process; and of one user however many users there are."""
 _DEAD_S = 10.0
@@ -24,7 +24,7 @@ class LookupResult:
     """What is known of one file so far."""
 
     key: Any
-    """What the asker called the file."""
+    """The caller's name for the file."""
     identity: str = ""
     inode: int = 0
     path: str = ""
@@ -52,9 +52,9 @@ class _Question:
 
 
 class SymbolLookup:
-    """Asks one child at a time about batches of files and never waits for it.
+    """A queue of files over one child at a time, which reads them in batches.
 
-    A batch ends after some seconds (elf_worker.py): then the files of those come first who have caused the least work.
+    A batch ends after some seconds (elf_worker.py). The next one begins with the files of the cheapest users.
     """
 
     def __init__(self, wanted: Sequence[str], layout_for: str = "ncclCommInitRank") -> None:
@@ -114,7 +114,7 @@ class SymbolLookup:
         return LookupResult(asked.key, **line)
 
     def _settle(self, question: _Question) -> None:
-        """It waits no more."""
+        """It is no longer queued."""
         self._of_user.subtract((question.owner[0],))
         self._of_process.subtract((question.owner,))
         self._of_user, self._of_process = +self._of_user, +self._of_process  # only those who have some

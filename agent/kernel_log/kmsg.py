@@ -122,7 +122,7 @@ class Log:
         return bool(chunk)
 
     def _follow(self) -> None:
-        """Of a file: begin anew where another took its place, or where it was cut."""
+        """Of a file: begin again where another took its place, or where it was truncated."""
         if not self._regular:
             return
         with contextlib.suppress(FileNotFoundError):  # it is being replaced: until then the old one is read

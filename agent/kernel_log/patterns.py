@@ -17,7 +17,7 @@ _PCI = r"(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _DRIVER = rf"[\w-]{{1,32}} {_PCI}"
 _HARDWARE = r"\[Hardware Error\]"
 _LOOSE = ("loop", "ram", "zram", "nbd", "sr", "fd")
-"""Disks whose failure says nothing of the machine."""
+"""Disks with failures that say nothing of the machine."""
 
 # part of the line | code | severity | pattern from the line's beginning
 _ROWS = rf"""

@@ -1,4 +1,4 @@
-"""Who a communicator is: joins addresses in a process with what was said when the communicator was made."""
+"""The identity of communicators: joins addresses in a process with the arguments of the calls that made them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Communicators:
             self.known[pid, comm] = replace(born, born=True)
 
     def look_up(self, pid: int, comm: int, read_pointer: Callable[[int, int], int | None]) -> Communicator:
-        """The communicator at that address; one nobody announced is looked for where new ones were to be written."""
+        """The communicator at that address; an unknown one is searched where new ones were to be written."""
         if (pid, comm) not in self.known:
             for owner, out in [key for key in self._pending if key[0] == pid]:
                 if read_pointer(owner, out) == comm:

@@ -1,4 +1,4 @@
-"""Training processes seen through their memory: who a communicator is, how far it counted, what its proxy is at."""
+"""Reads the memory of training processes: identity, operation count and proxy of each communicator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[int, int]
 
 
 class Inspector:
-    """Opens the memory of processes whose library's layout is known; what cannot be read is None."""
+    """Opens the memory of processes with a library of known layout; what cannot be read is None."""
 
     def __init__(self, attachments: Attachments, hertz: float) -> None:
         self._attachments = attachments
@@ -63,7 +63,7 @@ class Inspector:
         return memory.word(address) if memory else None
 
     def processes(self) -> set[int]:
-        """The processes whose memory is open."""
+        """The processes with open memory."""
         return set(self._memories)
 
     def release(self, pid: int, comm: int | None = None) -> None:

@@ -10,7 +10,7 @@ from store.schema.sample import Value
 BIRTH, MEMORY, ATTACH = "birth", "memory", "attach"
 """Where a count begins: at the communicator's birth, at a base read from memory, or when probes were attached."""
 _TRIES = 10
-"""Readings after which a library whose own count runs differently is given up."""
+"""Readings after which a library's own count is given up, if it does not move in step with ours."""
 _POINT_TO_POINT = ("Send", "Recv")
 _ONLY_PROBES = (
     "bytes_total",

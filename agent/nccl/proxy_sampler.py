@@ -1,4 +1,4 @@
-"""Quick looks at the progress of transfers, many a second, summed up for the slower reading."""
+"""Samples the progress of transfers many times a second, summed up for the slower reading."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Target:
 class ProxyShares:
     """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited; and the last look.
 
-    What several communicators share is nobody's own: then ranks and steps are None.
+    If several communicators share a proxy, ranks and steps cannot be attributed and are None.
     """
 
     active: float

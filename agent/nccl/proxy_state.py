@@ -75,7 +75,7 @@ class _Fields:
         packed = struct.Struct(form)
         self.size = packed.size
         self.read: Callable[[bytes, int], tuple[int, ...]] = packed.unpack_from
-        """The members of the structure whose first wanted member lies at that place of the data."""
+        """The members of the structure that has its first wanted member at that place of the data."""
         if order != list(kinds):
             sort = itemgetter(*(order.index(name) for name in kinds))
             self.read = lambda data, at: sort(packed.unpack_from(data, at))

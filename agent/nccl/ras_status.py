@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST = (2, 29, 2)
-"""JSON is told since 2.28.7; before this version ranks that are missing made it read foreign memory (nccl#1762)."""
+"""NCCL answers in JSON since 2.28.7; before 2.29.2 missing ranks made it read foreign memory (nccl#1762)."""
 _COMMUNICATORS, _NAMED, _TEXT = 32, 8, 600
 _PAIRED = ("send", "recv")
 _IN_PROGRESS = 7  # ncclInProgress (nccl.h): no error

@@ -27,7 +27,7 @@ PORT = 28028
 ANSWER_BYTES = 16 << 20
 CPU_SECONDS, DATA_BYTES = 10, 512 << 20
 GATHER_S, PATIENCE_S = 5, 20.0
-"""For how long the ranks may be waited for, as the server is told, and the server by us."""
+"""How long the server may wait for the ranks, and the agent for the server."""
 _CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
 _VERSION = re.compile(rb"NCCL version ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")  # noqa: S104 - where it may listen, not we

@@ -1,4 +1,4 @@
-"""How training processes go from operation to operation, and which of them stand still."""
+"""Detects stalls: a training process asks for no operation for longer than its usual pauses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agent.process.procfs import Process
 from bpf.maps import Map
 
 _GAPS = 3.0
-"""What pauses now and then, as for checkpoints, stands still only after so many of its longest usual pauses."""
+"""A process is stalled only after so many of its longest usual pauses, such as those for checkpoints."""
 _HALF_LIFE_S = 1800.0
 _FIRST_MOVES = 3  # pauses between them are set-up
 
 
 @dataclass(slots=True)
 class StallDetector:
-    """How one process goes from operation to operation. Times in monotonic seconds."""
+    """The progress of one process from operation to operation. Times in monotonic seconds."""
 
     count: int
     """Operations asked for."""
@@ -29,7 +29,7 @@ class StallDetector:
     gap: float = 0.0
     """The longest time between two moves; what is long ago counts less."""
     handled: bool = False
-    """Whether what is to be done about its standstill was done; it is undone when it moves."""
+    """Whether this stall was handled; cleared when the process moves."""
 
     def observe(self, count: int, now: float) -> None:
         """Take in how many operations there are now."""
@@ -47,7 +47,7 @@ class StallDetector:
 
 
 class StallDetectors:
-    """The paces of all training processes, from the kernel's logs of their operations."""
+    """A stall detector for each training process, on the kernel's logs of their operations."""
 
     def __init__(self, training: TrainingProcesses, processes: Map, logs: Map) -> None:
         self._training, self._processes, self._logs = training, processes, logs
@@ -66,7 +66,7 @@ class StallDetectors:
                 self._known.setdefault(trainer.process, StallDetector(count, clock)).observe(count, clock)
 
     def stalled(self, clock: float, least_s: float) -> Iterable[tuple[TrainingProcess, StallDetector]]:
-        """Those that stand still, and of whom that was not taken up."""
+        """The processes that are stalled, without those with a stall that was handled."""
         for process, stall in self._known.items():
             trainer = self._training.last_known(process.pid)
             if not stall.handled and trainer is not None and stall.is_stalled(clock, least_s):

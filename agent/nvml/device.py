@@ -57,7 +57,7 @@ class Part:
         self.columns = frozenset(columns)
 
     def read(self) -> dict[str, float]:
-        """The columns; one whose call fails this time is missing."""
+        """The columns; one is missing where its call fails this time."""
         try:
             found = columns(self._plan, self._fields.read())
         except NvmlError as error:

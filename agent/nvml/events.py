@@ -53,7 +53,7 @@ class Listening:
 
 
 class Events:
-    """What was told since it was last taken; equal ones are counted, and what there is no room for is counted too."""
+    """Events since the last call, equal ones with their number; and how many there was no room for."""
 
     def __init__(self, handles: dict[int, Any]) -> None:
         self.handles = handles

@@ -1,4 +1,4 @@
-"""Which number each GPU goes by: NVML's index when it was first seen, and that one for good, told by its UUID."""
+"""The number of each GPU: NVML's index when it was first seen, which its UUID keeps for good."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class GpuNames:
     """NVML's index now -> the name in the tables, such as "3".
 
     NVML numbers GPUs by PCI address, as CUDA_VISIBLE_DEVICES does under CUDA_DEVICE_ORDER=PCI_BUS_ID (on machines of
-    equal GPUs also without it). When one falls off the bus and the driver is loaded anew, those behind it move up
+    equal GPUs also without it). When one falls off the bus and the driver is loaded again, those behind it move up
     in NVML's order, but keep their names here.
     """
 

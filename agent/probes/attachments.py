@@ -146,7 +146,7 @@ class Attachments:
         return True
 
     def _retry_blocked(self) -> None:
-        """Forget blocked libraries whose reason may have gone, so that they are found again."""
+        """Forget blocked libraries where the reason may have gone, so that they are found again."""
         now = time.monotonic()
         due = now - self._retried_at >= AGAIN_S
         for library in [one for one in self.libraries.values() if one.state == "blocked"]:
@@ -173,7 +173,7 @@ class Attachments:
         if answer.functions is None and not answer.error and not answer.gone:
             return
         files = self._waiting.pop(key, [])
-        if not files and known:  # the functions were told before; only the layout failed
+        if not files and known:  # the functions are known already; only the layout failed
             return
         if answer.gone:
             self._retry(key, files, answer.gone)

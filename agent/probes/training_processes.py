@@ -1,4 +1,4 @@
-"""The training processes: who called a function that carries a probe and has a GPU open, and which GPU it works on."""
+"""The training processes: those that called a probed function and have a GPU open, with the GPU of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrainingProcess:
 class TrainingProcesses:
     """Training processes by number, learned at their first call; each entry of the kernel's array belongs to one.
 
-    The GPU is what the launcher says until the driver tells (`place`); a process without a launcher's word gets the
+    The GPU is the launcher's until the driver names it (`place`); a process without a launcher gets the
     lowest index that no other has, so that its readings have a place of their own and the number of series stays small.
     """
 
@@ -35,7 +35,7 @@ class TrainingProcesses:
         self._living: Mapping[int, TrainingProcess] = {}
         self._surveyed: int | None = None
         self.uncounted: Mapping[int, int] = {}
-        """By process whose calls carry no probes just now, how many operations its memory tells of."""
+        """By number of each process without probes on its calls, the operations that its memory shows."""
         self._lock = threading.Lock()  # sources read on threads of their own
 
     def living(self, now: int) -> Mapping[int, TrainingProcess]:
@@ -54,7 +54,7 @@ class TrainingProcesses:
         return self._processes.find(pid) is not None
 
     def place(self, gpus: Mapping[int, str]) -> None:
-        """The GPU on which the driver sees processes compute: it counts more than what a launcher told.
+        """The GPU on which the driver sees processes compute: it outweighs the launcher's environment.
 
         In a container that was given some of the machine's GPUs, a launcher counts those from 0.
         """

@@ -1,4 +1,4 @@
-"""The processes whose waits are counted: training processes and those that they started, such as data loaders."""
+"""The processes with waits that are counted: training processes and their children, such as data loaders."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pid_filter_of(pids: list[int], words: int) -> NDArray[np.uint64]:
 
 
 class WatchedProcesses:
-    """Tells the kernel whom to watch, and into which GPU's entry they count."""
+    """Writes the kernel's map of watched processes: by process, the entry of its GPU."""
 
     def __init__(self, watched: Map, pid_filter: Map, places: int, proc: Path) -> None:
         self._watched, self._pid_filter, self._proc = watched, pid_filter, proc
@@ -52,7 +52,7 @@ class WatchedProcesses:
         """The GPU of each process that is watched."""
 
     def update(self, now: int, living: Mapping[int, TrainingProcess]) -> None:
-        """Watch these training processes and those that they started, nobody else."""
+        """Watch these training processes and their children, and no others."""
         if not 0 <= now - self._scanned_at < _CHILDREN_NS:  # a clock that was set back is no reason to wait
             self._scanned_at = now
             self._helpers = {

@@ -14,7 +14,7 @@ from agent.system.costs import Costs
 _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
 FILES = 4096
-"""Of one process. Those whose names promise probes are found beyond that, up to as many again."""
+"""Of one process. Files with names that promise probes are found beyond that, up to as many again."""
 SCAN_S, LONGEST_S = 0.1, 0.4
 """Processor time, and time, for reading what processes map in one look; what is left over comes in the next."""
 _CALM, _RARELY = 30, 8
@@ -30,7 +30,7 @@ _STATUS_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One program run by one process: told from a later process of that number, and from what it executes next."""
+    """One program run by one process: not a later process of that number, nor what it executes next."""
 
     pid: int
     start: int
@@ -230,7 +230,7 @@ class Processes:
 
 
 def gpu_of(environment: dict[str, str]) -> str | None:
-    """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: not told.
+    """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: unknown.
 
     With several devices visible the local rank chooses among them, as training frameworks do.
     """

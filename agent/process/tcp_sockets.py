@@ -1,4 +1,4 @@
-"""Whose sockets had to send again: what the kernel tells of a socket, matched with the processes that hold it."""
+"""TCP retransmits by GPU: the kernel reports sockets, which are matched with the processes that hold them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LOOK_NS = 10_000_000_000
-"""How often to look for the holders of sockets: each look reads every descriptor of every training process."""
+"""How often to search the holders of sockets: each search reads every descriptor of every training process."""
 _FORGET_NS = 60_000_000_000
-"""How long somebody else's socket is not asked for again; by then a training process may have it, or its number."""
+"""How long to ignore a socket of another process; by then a training process may have it, or its number."""
 _SOCKETS = 8192
 _DESCRIPTORS = 65536
 
 
 @dataclass(slots=True)
 class Socket:
-    """One socket and the segments that it has sent again."""
+    """One socket and the segments that it has retransmitted."""
 
     counted: int
     newest: int
     gpu: str | None = None
-    """Empty: no training process holds it. None: nobody has looked yet."""
+    """Empty: no training process holds it. None: its holder was not searched yet."""
 
 
 def held(process: Path, wanted: set[int]) -> set[int]:
@@ -56,9 +56,9 @@ def _socket(link: str) -> int:
 
 
 class Sockets:
-    """Segments sent again, by GPU.
+    """Retransmitted segments, by GPU.
 
-    The kernel tells a socket's running total each time it sends again. Whose it is is asked only then: most machines
+    The kernel reports a socket's running total at each retransmit. Its holder is searched only then: most machines
     go for days without.
     """
 
@@ -69,7 +69,7 @@ class Sockets:
         self.segments: Counter[str] = Counter()
 
     def update(self, now: int, retransmits: NDArray[np.void], watched: Mapping[int, str]) -> None:
-        """Take in what the kernel told since, oldest first; `watched` gives the GPU of each training process."""
+        """Add what the kernel has reported since, oldest first; `watched` gives the GPU of each training process."""
         self._expire(now)
         inodes, last = np.unique(retransmits["inode"][::-1], return_index=True)
         totals = retransmits["total"][::-1][last]

@@ -67,6 +67,6 @@ def plan(functions: Mapping[str, int], semaphores: Mapping[str, int], no_returns
 
 
 def _places(functions: Mapping[str, int], name: str, separator: str) -> list[str]:
-    """The entries of a name: itself, and what is told from it by a suffix; each place in the file once."""
+    """The entries of a name: itself, and those with a suffix; each place in the file once."""
     found = {functions[key]: key for key in sorted(functions) if key.split(separator)[0] == name}
     return sorted(found.values())

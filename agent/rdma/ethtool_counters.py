@@ -22,7 +22,7 @@ class Statistics:
     def __init__(self, ethtool: Ethtool, folders: list[Path]) -> None:
         self._ethtool = ethtool
         self._asked: list[tuple[str, int, dict[str, int]]] = []
-        """Interface, how many statistics it has, and the places of those that are told."""
+        """Interface, how many statistics it has, and the places of those that are reported."""
         self.every = 1
         """Read it each so many readings."""
         self.complete = True

@@ -36,7 +36,7 @@ class Patience:
     """Name -> when it is due (Unix ns), and how long it waited for that."""
 
     def waits(self, name: str, now: int) -> bool:
-        """Whether it is too early to ask; a clock that was set back makes nobody wait."""
+        """Whether it is too early to ask; a clock that was set back is no reason to wait."""
         due, wait = self.until.get(name, (now, 0))
         return due - wait <= now < due
 

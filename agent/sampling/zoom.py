@@ -1,4 +1,4 @@
-"""Zoom: read one source many times a second for a while, where the detector asks for a closer look.
+"""Zoom: reads one source many times a second for a while, where the detector asks for it.
 
 An order comes from the store, so from anybody who may write there: it is checked, bounded and paid from a budget. What
 reads quickly is a second reader of the same thing, so the usual reading, once a period, does not notice.

@@ -29,10 +29,10 @@ class Cuda:
         self._training = context.training
         self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
         self._processes = processes
-        self._synchronized: dict[Process, int] = {}  # ns, as last told
+        self._synchronized: dict[Process, int] = {}  # ns, as last reported
 
     def read(self, now: int) -> list[Sample]:
-        """A row for each GPU whose processes live."""
+        """A row for each GPU with living processes."""
         entries = self._processes.rows()
         entries = entries[np.flatnonzero(entries["tgid"])]
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)

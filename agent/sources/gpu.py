@@ -1,4 +1,4 @@
-"""GPUs as NVML tells them, read by a child process so that a call that hangs stops nobody."""
+"""GPUs as NVML reports them, read by a child process so that a call that hangs stops no other source."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Gpu:
             name = self._names.name(int(index))
             if name is None:
                 continue
-            kept = self._slow.setdefault(name, {})
-            row: dict[str, Value] = {"gpu": name, **kept, **found}
+            slow = self._slow.setdefault(name, {})
+            row: dict[str, Value] = {"gpu": name, **slow, **found}
             if "processes" in answer:
                 self._slow[name] = {column: value for column, value in found.items() if column in SLOW_COLUMNS}
                 row = {"gpu": name, **self._identity.get(name, {}), **found}
@@ -143,12 +143,12 @@ class Gpu:
         return events
 
     def _classify(self, now: int, device: str, code: int) -> Event | None:
-        """NVML tells the bare code. Where the driver's text says how grave it is, the kernel log has to convict."""
+        """NVML reports the bare code: where the driver's text gives the severity, the kernel log reports crit."""
         event = self._xids.classify(now, device, code)
         return replace(event, severity="warn") if event and code in _GRAVE_BY_TEXT else event
 
     def _stalls(self, now: int) -> list[Event]:
-        """Whether NVML hangs, or went away: the driver was unloaded or loaded anew, or the child has failed."""
+        """Whether NVML hangs, or went away: the driver was unloaded or loaded again, or the child has failed."""
         watch, gone = self._watch, list[Event]()
         if watch.error and self._driver and not watch.stalled:
             gone = self._facts.begin(now, "nvml_gone", "", watch.error, "warn")
@@ -163,7 +163,7 @@ class Gpu:
     def _place(self, processes: Mapping[str, list[int]]) -> None:
         """Tell on which GPU a process computes, if its number is one of ours and there is only one such GPU.
 
-        The driver may count in another PID namespace. Then some of its numbers are most likely nobody's here, and
+        The driver may count in another PID namespace. Then some of its numbers most likely name no process here, and
         none of them is believed.
         """
         times = Counter(pid for pids in processes.values() for pid in pids)

@@ -80,7 +80,7 @@ class KernelLog:
         return [*([news] if news else []), *self._flap(now, event)]
 
     def _spelled_out(self, text: str) -> str:
-        """A lost GPU may be told in three messages of which only the first has its address."""
+        """The driver may report a lost GPU in three messages, of which only the first has its address."""
         if text.startswith("NVRM: The NVIDIA GPU "):
             self._lost_gpu = text
         elif self._lost_gpu and text.startswith("NVRM: fallen off the bus"):
@@ -108,8 +108,9 @@ class KernelLog:
         if len(downs) < 2 or not 0 <= now - downs[0] < FLAP_NS:
             return []
         seconds = (now - downs[0]) / 1e9
-        told = self._repeats.admit(now, Event("link_flap", event.device, "crit", f"link lost twice in {seconds:.0f} s"))
-        return [told] if told else []
+        message = f"link lost twice in {seconds:.0f} s"
+        flap = self._repeats.admit(now, Event("link_flap", event.device, "crit", message))
+        return [flap] if flap else []
 
 
 def open_source(context: Context) -> KernelLog:

@@ -21,7 +21,7 @@ class Probe:
         self._states = OnChange[str, tuple[str, str, int]]()
 
     def read(self, now: int) -> list[Sample]:
-        """Rows of libraries whose state has changed."""
+        """Rows of the libraries with a new state."""
         if 0 <= now - self._scanned < self._scan_ns:  # a clock that was set back is no reason to wait
             return []
         self._scanned = now

@@ -31,7 +31,7 @@ class Python:
         self._published = OnChange[str, tuple[Value, ...]]()
 
     def read(self, now: int) -> list[Sample]:
-        """The pauses so far, and the interpreters whose state has changed."""
+        """The pauses so far, and the interpreters with a new state."""
         living = self._training.living(now)
         self.watched.update(now, (trainer.process for trainer in living.values()))
         return self._pauses(living) + self._states(now)
@@ -54,7 +54,7 @@ class Python:
                 row = rows.setdefault(trainer.gpu, {"gpu": trainer.gpu})
                 for column, value in {"gc_pauses_total": pauses, **self._seconds(probe, clock)}.items():
                     row[column] = row.get(column, 0) + value  # type: ignore[operator]
-        # A sum that goes on without one of its parts would look as if the counting had begun anew.
+        # A sum that lost one of its parts would look like a counter that was reset.
         return [Sample("cuda", row) for gpu, row in rows.items() if gpu not in rate_limited]
 
     def _seconds(self, probe: GcProbe, clock: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""NCCL's own status (RAS) as a second witness of a standstill. Off unless `ras` stands in `agent.sources`.
+"""NCCL's own status (RAS), as a second source on a hang. Off unless `agent.sources` lists `ras`.
 
-One status is gathered from all ranks of a task, so the machine of its rank 0 alone asks for it, once a standstill.
+NCCL gathers one status from all ranks of a task, so only the machine of its rank 0 asks for it, once a stall.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What training processes wait for: a CPU and disks; what their sockets send again; which run out of memory."""
+"""What training processes wait for (CPU, disks), their TCP retransmits, and kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Scheduler:
         self._tracepoints = {name: self.state(name) for name in TRACEPOINTS}
 
     def read(self, now: int) -> list[Sample]:
-        """A row for each GPU whose processes live; an event for each that ran out of memory."""
-        samples = self._victims()  # while it is known whose they were
+        """A row for each GPU with living processes; an event for each that ran out of memory."""
+        samples = self._victims()  # while their GPUs are known
         living = self._training.living(now)
         self._watched.update(now, living)
         if "tcp_retransmit_skb" in self._links:  # else there may be no ring

@@ -1,4 +1,4 @@
-"""Stacks of training processes that stand still, taken once for each time that they do."""
+"""Stacks of training processes that are stalled, taken once a stall."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 
 class Stacks:
-    """A row a process and standstill. A hang is everybody's: each machine takes its own ranks' stacks, unasked."""
+    """A row a process and stall. A hang stalls all machines: each takes the stacks of its own ranks."""
 
     def __init__(self, stalls: StallDetectors, least_s: float) -> None:
         self._stalls, self._least_s = stalls, least_s

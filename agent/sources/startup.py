@@ -31,7 +31,7 @@ from store.schema.sample import Sample, Value
 _HEAVY = 1e6
 """Bytes a second. A slow file system is what is looked for, so no more than tells reading from idling."""
 _AT_ONCE = 16
-"""Processes whose reading is looked at in one round; a machine with more of them is looked at in turns."""
+"""Processes with reads that are sampled in one round; a machine with more of them samples them in turns."""
 _REMEMBERED = 1024
 _SETTLED_NS = 1_000_000
 """Two clocks that are read one after the other differ by less than this where they have not moved."""
@@ -51,7 +51,7 @@ class Beginning:
     cuda: int | None = None
     nccl: int | None = None
     sampled_at: int = 0
-    """When its reading was last looked at; 0: never."""
+    """When its reads were last sampled; 0: never."""
     counts: tuple[int, int] = (0, 0)
     read_ns: int = 0
     read_bytes: int = 0
@@ -89,10 +89,10 @@ class Startup:
         self._turn = 0
         self._scans = 0
         self._states = OnChange[str, tuple[Value, ...]]()
-        self._settled: dict[str, Process] = {}  # by GPU, whose start is over
+        self._settled: dict[str, Process] = {}  # by GPU, the process with a start that is over
 
     def read(self, now: int) -> list[Sample]:
-        """Rows of GPUs whose process has come further."""
+        """Rows of the GPUs where the process has come further."""
         boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         asleep = boot - time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the kernel's probes do not count suspension
         if abs(asleep - self._asleep) > _SETTLED_NS:
@@ -140,7 +140,7 @@ class Startup:
             try:
                 known.grow(boot, parse_io((self._proc / str(process.pid) / "io").read_bytes()))
             except (OSError, ValueError):
-                known.sampled_at = 0  # it has ended, or may not be looked at: the next look begins anew
+                known.sampled_at = 0  # it has ended, or cannot be read: the next sample begins again
         self._turn += _AT_ONCE
 
     def _witnessed(self, process: Process) -> bool:

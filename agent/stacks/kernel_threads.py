@@ -51,7 +51,7 @@ def read_thread(folder: Path) -> Thread:
 
 def describe(state: str, call: str, place: str) -> str:
     """A thread's wait in words, from its state, its line of `syscall` and its `wchan`."""
-    words = _STATES.get(state, f"is in state {plain(state, 1)}" if state else "is in a state that is not told")
+    words = _STATES.get(state, f"is in state {plain(state, 1)}" if state else "is in an unknown state")
     number = call.split(" ", 1)[0]
     if number.isdecimal():
         words += f" in {_CALLS.get(number, f'system call {number[:4]}')}"
@@ -86,7 +86,7 @@ def _read(path: Path) -> str:
 
 
 def _optional(path: Path) -> str:
-    """What may be told to none but root, or not by this kernel at all; empty then."""
+    """A file that only root may read, or that this kernel does not have; empty then."""
     try:
         return _read(path)
     except OSError:

@@ -1,6 +1,6 @@
 """py-spy, which reads the stacks of a Python process from outside: started, bounded, and understood.
 
-Nobody is stopped: memory is read while the process runs, which is enough of one that stands still. What py-spy finds
+No process is stopped: memory is read while it runs, which is enough for one that is stalled. What py-spy finds
 is under the control of others.
 """
 
@@ -25,7 +25,7 @@ _TRIES = 3
 """A process that still moves may be caught in the middle of a change."""
 _DEATH_S = 1.0
 _INNER, _OUTER = 48, 12
-"""Frames that are kept of a deep stack."""
+"""Frames that are reported of a deep stack."""
 
 
 def spy_path() -> str:

@@ -11,7 +11,7 @@ from store.schema.sample import Sample
 Severity = Literal["info", "warn", "crit"]
 
 WINDOW_NS = 60_000_000_000
-"""Repeats within a minute of the last word on an event are counted and told at its end."""
+"""Repeats of an event within this time are counted, and reported at its end."""
 _REMEMBERED = 1024
 
 
@@ -75,7 +75,7 @@ class Repeats:
         return event
 
     def due(self, now: int) -> list[Event]:
-        """What is to be said of repeats whose window has ended; those that go on are watched for another one."""
+        """An event for each window of repeats that has ended; repeats that go on begin another one."""
         found = []
         for key, entry in [item for item in self._entries.items() if not 0 <= now - item[1].at < self._window_ns]:
             if not entry.again:

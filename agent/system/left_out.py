@@ -1,4 +1,4 @@
-"""What the agent leaves out because a user or a process exceeds its share: counted by reason, told, and logged once."""
+"""What the agent leaves out because a user or a process exceeds its share: counted, reported, and logged once."""
 
 from __future__ import annotations
 

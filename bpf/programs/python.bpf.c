@@ -1,5 +1,5 @@
 /*
- * Garbage collections of CPython in training processes: how many, and how long they kept their thread.
+ * Garbage collections of CPython in training processes: how many, and how long they took.
  *
  * The agent attaches these to one process each and names that process here before; a hit of any other one (a child
  * that was forked with the breakpoints in it) is counted and left alone. A collection holds the interpreter's lock,
@@ -7,7 +7,7 @@
  */
 #include "common.bpf.h"
 
-/* One process whose interpreter carries probes. The agent chooses the entry, and reads it through a memory map. */
+/* One process with probes on its interpreter. The agent chooses the entry, and reads it through a memory map. */
 struct gc_entry {
 	u64 tgid;
 	u64 hits; /* entries into these programs: what watching costs */
@@ -15,7 +15,7 @@ struct gc_entry {
 	u64 ns;
 	u64 since;  /* beginning of the collection that is under way, or 0 */
 	u64 thread; /* which thread is at it */
-	u64 lost;   /* hits that could not be told apart: the word that says it was not in memory */
+	u64 lost;   /* hits that could not be classified: the word that does so was not in memory */
 	u64 unread; /* where the last such word lies, for the agent to fetch */
 };
 
@@ -79,7 +79,7 @@ int python_end(struct pt_regs *ctx)
 	return 0;
 }
 
-/* At the entry of a collection whose end nothing tells. */
+/* At the entry of a collection with an end that no probe sees. */
 int python_count(struct pt_regs *ctx)
 {
 	struct gc_entry *found = gc_entry(caller());

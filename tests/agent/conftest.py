@@ -23,7 +23,7 @@ from tests.conftest import copied_libraries
 
 
 class Watch:
-    """All sources of an agent, read when told to."""
+    """All sources of an agent, read on command."""
 
     def __init__(self, **settings: Any) -> None:
         settings = {"machine": "m41", "scan_seconds": 0.1, "root": os.environ["EMULATED_ROOT"], **settings}
@@ -64,7 +64,7 @@ class Watch:
 
 
 class Caller:
-    """A process that has loaded libraries and calls them when told to."""
+    """A process that has loaded libraries and calls them on command."""
 
     def __init__(
         self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = (), gpu: bool = True
@@ -106,7 +106,7 @@ class Caller:
 
 
 class Still(StallDetectors):
-    """Says that these processes have stood still for so many seconds."""
+    """Reports these processes as stalled for so many seconds."""
 
     def __init__(self, seconds: float, *processes: Process) -> None:
         begun = time.monotonic() - seconds
@@ -116,7 +116,7 @@ class Still(StallDetectors):
         """There is nothing to look at."""
 
     def stalled(self, clock: float, least_s: float) -> Iterator[tuple[TrainingProcess, StallDetector]]:
-        """Those of whom that was not taken up."""
+        """Those with a stall that was not handled."""
         return (one for one in self.all if not one[1].handled)
 
 

@@ -53,7 +53,7 @@ def trainers(emulated: Libraries) -> Iterator[Callable[[int], Trainer]]:
 
 
 def runs(program: int) -> tuple[int, int]:
-    """Nanoseconds and times that a program ran while the kernel was told to count that."""
+    """Nanoseconds and times that a program ran while the kernel counted them."""
     lines = Path(f"/proc/self/fdinfo/{program}").read_text().splitlines()
     found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return int(found["run_time_ns"]), int(found["run_cnt"])
@@ -67,7 +67,7 @@ def switch_ns(one: Trainer, turns: int = TURNS) -> list[float]:
 def test_scheduler_cost_of_a_switch(watch: Any, trainers: Callable[[int], Trainer], emulated: Libraries) -> None:
     """A switch of threads without the tracepoint, of somebody else's threads with it, and of training ones."""
     one = trainers(401)
-    assert one.end() == "trains"  # before there are probes: nobody knows that it trains
+    assert one.end() == "trains"  # before there are probes: it is not yet known to train
     one.do(f"os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})")
     bare = switch_ns(one)
     seen: Watch = watch(sources=SOURCES)

@@ -27,7 +27,7 @@ STATES = {
     "progress from memory": 'sources = ["probe", "nccl"]\nnccl_probes = "once"\n',
     "everything": 'nccl_probes = "always"\n',
 }
-"""What the agent is told in each state."""
+"""The agent's settings in each state."""
 OPTIONS = ["--checkpoint-every=0", "--micro-batches=4"]
 LIFE = ("Init", "Split", "Unique", "Destroy")
 

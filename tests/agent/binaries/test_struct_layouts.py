@@ -1,4 +1,4 @@
-"""Layouts shipped and kept on disk: what is believed, and what is not."""
+"""Layouts shipped and cached on disk: which are used, and which are not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def layout_of(path: Path) -> Layout | None:
 
 
 def test_a_second_look_needs_no_debug_information(home: Path, emulated: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found once is kept by build id and found again, also for a stripped copy of the same build."""
+    """A layout that was found is cached by build id and found again, also for a stripped copy of the same build."""
     assert not home.exists()
     first = layout_of(emulated.nccl)
     assert first is not None
@@ -63,7 +63,7 @@ def test_files_of_users_keep_to_themselves(home: Path, emulated: Built, monkeypa
 
 
 def test_what_others_can_write_is_not_believed(home: Path, layout: Layout) -> None:
-    """A folder or file open to others, another's file, a link, a pipe, too large a file: nothing is kept there."""
+    """A folder or file open to others, another's file, a link, a pipe, too large a file: nothing is cached there."""
     cache = LayoutCache()
     cache.keep("b1", layout)
     assert cache.find("b1") == layout
@@ -112,7 +112,7 @@ def test_damaged_files(home: Path, layout: Layout, text: str) -> None:
     ],
 )
 def test_absurd_numbers(layout: Layout, structure: str, member: str, value: int) -> None:
-    """A member outside of its structure, no whole number, and names that nobody asked for."""
+    """A member outside of its structure, no whole number, and names that were not asked for."""
     assert checked(layout) == layout
     layout.setdefault(structure, {})[member] = value
     assert checked(layout) is None
@@ -127,7 +127,7 @@ def test_every_needed_member_counts(layout: Layout) -> None:
             assert checked(short) is None
 
 
-def test_no_more_than_some_are_kept(home: Path, layout: Layout) -> None:
+def test_the_cache_is_bounded(home: Path, layout: Layout) -> None:
     """The oldest go when many libraries have been seen."""
     for number in range(67):
         LayoutCache().keep(f"b{number}", layout)

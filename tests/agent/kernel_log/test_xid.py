@@ -15,7 +15,7 @@ START = 1_790_000_000 * SECOND
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45, 68, 69])
 def test_a_programs_own_error_is_information(code: int) -> None:
-    """What user code causes accuses nobody."""
+    """What user code causes is information."""
     assert classify(code).severity == "info"
 
 
@@ -27,7 +27,7 @@ def test_contained_memory_errors_are_watched(code: int) -> None:
 
 @pytest.mark.parametrize("code", [48, 64, 74, 79, 92, 95, 119, 120, 140, 143, 144, 145])
 def test_hardware_is_evidence(code: int) -> None:
-    """What only the hardware can cause convicts."""
+    """What only the hardware can cause is crit."""
     meaning = classify(code)
     assert (meaning.severity, meaning.program) == ("crit", False)
 
@@ -67,7 +67,7 @@ def test_the_recovery_action_says_how_bad_it_is(action: str, severity: str) -> N
 
 @given(st.integers(-(2**40), 2**40), st.text(max_size=120))
 def test_any_code_and_text_is_classified(code: int, text: str) -> None:
-    """Whatever a driver writes has a meaning, and only listed codes convict."""
+    """Whatever a driver writes has a meaning, and only listed codes are crit."""
     meaning = classify(code, text)
     assert meaning.words
     assert meaning.severity != "crit" or code in XIDS
@@ -100,14 +100,14 @@ def test_requests_24_xid_95_repeated() -> None:
 
 
 def test_requests_24_xid_162_and_163_cancel() -> None:
-    """Power smoothing off and on again never convicts."""
+    """Power smoothing off and on again is never crit."""
     xids = Xids()
     severities = [xids.classify(START + at, "gpu:1", code).severity for at, code in ((0, 163), (9, 162))]  # type: ignore[union-attr]
     assert severities == ["warn", "info"]
 
 
 def test_requests_24_program_errors_of_one_gpu_alone() -> None:
-    """In three runs on one GPU alone a program error is worth a look, not a conviction."""
+    """In three runs on one GPU alone a program error is a warning, not crit."""
     xids = Xids()
     found = [xids.classify(START + hours * 3600 * SECOND, "gpu:6", 31) for hours in (0, 1, 2)]
     assert [event.severity for event in found if event] == ["info", "info", "warn"]
@@ -126,7 +126,7 @@ def test_program_errors_of_all_gpus() -> None:
 
 
 def test_the_links_of_a_lost_gpus_neighbours() -> None:
-    """A neighbour's NVLink error behind the loss of a GPU does not convict the neighbour."""
+    """A neighbour's NVLink error behind the loss of a GPU is not crit for the neighbour."""
     xids = Xids()
     lost = xids.classify(START, "gpu:4", 79)
     assert lost is not None
@@ -150,7 +150,7 @@ def test_repeats_that_stop_are_forgotten() -> None:
 
 
 def test_a_worse_severity_is_news() -> None:
-    """An event that gets worse is told at once."""
+    """An event that gets worse is reported at once."""
     repeats = Repeats()
     assert repeats.admit(START, Event("xid:145", "gpu:0", "warn", "not fatal")) is not None
     assert repeats.admit(START + 1, Event("xid:145", "gpu:0", "crit", "fatal")) is not None

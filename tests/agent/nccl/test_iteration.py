@@ -75,12 +75,12 @@ def test_iterations_are_found(shape: str, seconds: float) -> None:
 
 
 def test_one_long_iteration_is_seen() -> None:
-    """An iteration that takes longer is told, and the ones after it as they are."""
+    """An iteration that takes longer is reported, and the ones after it as they are."""
     process = Process()
     for number in range(60):
         process.iteration(FULL, 5.3 if number == 50 else 1.9)
     seconds = [one for one in process.seen[40:] if one is not None]
-    assert max(seconds) > 4.0  # an iteration is told from one anchor to the next, wherever that lies in it
+    assert max(seconds) > 4.0  # an iteration lasts from one anchor to the next, wherever that lies in it
     assert seconds[-1] == pytest.approx(1.9, rel=0.02)
 
 

@@ -104,7 +104,7 @@ def test_a_communicator_that_was_made_is_looked_for_soon() -> None:
 
 
 def test_what_memory_does_not_tell_stays_probed() -> None:
-    """A library whose communicators cannot be read keeps its probes, and that is said."""
+    """A library with communicators that cannot be read retains its probes, and its reason says so."""
     library, decides, _ = one_library()
     assert run(decides, library, (0, 30), 1000, followed=False) == []
     assert "stay" in library.reason
@@ -156,7 +156,7 @@ def test_progress_goes_on_without_probes(
     mode: str, watch: Any, emulated: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls lose their probes, counts go on from memory and are exact, and one more communicator is learned."""
-    for name, value in (("FAST_S", 0.5), ("FIRST_S", 0.5), ("LOOK_S", 0.5)):
+    for name, value in (("FAST_S", 0.5), ("FIRST_SAMPLE_S", 0.5), ("SAMPLE_S", 0.5)):
         monkeypatch.setattr(probe_throttle, name, value)
     with busy(emulated.cudart, emulated.nccl) as process:
         settings = {"nccl_probes": mode, "nccl_calls_per_second": 5.0}

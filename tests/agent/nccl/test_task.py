@@ -1,4 +1,4 @@
-"""A training task that ran before the agent came: its rhythm, its progress, and whom it waits for when it stands."""
+"""A training task that ran before the agent came: its iterations, its progress, and the ranks that a hang waits for."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_no_gpu_no_rank(watch: Any, caller: Any, emulated: Built, tmp_path: Path
 
 @pytest.mark.bpf
 def test_where_gpus_cannot_be_seen(watch: Any, caller: Any, emulated: Built) -> None:
-    """The setting for machines whose GPUs are reached by another way counts every process that calls."""
+    """The setting for machines with GPUs behind other nodes counts every process that calls."""
     seen = watch(sources=PROBED, require_gpu=False)
     process = caller(emulated.cudart, emulated.nccl, prefix=["env", "-u", "EMULATED_DEVICES"], gpu=False)
     seen.wait_attached(emulated.nccl)
@@ -229,7 +229,7 @@ def test_many_mapped_files(watch: Any, caller: Any, start: Any, common: Path, em
 def test_a_probe_that_could_not_be_put_on(
     watch: Any, caller: Any, emulated: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library whose probes were refused once is looked at again, since the reason may have gone."""
+    """A library that was refused probes once is tried again, since the reason may have gone."""
     attach, refusals = attachments_module.attach, [28]
 
     def refuse(*place: Any) -> int:
@@ -250,7 +250,7 @@ SLOW_NAMES, SLOW_SYMBOLS = 20_000, 40_000
 
 
 def slow_library(path: Path) -> None:
-    """A file whose symbols take long to search: every name is the wanted one, and no symbol is."""
+    """A file with symbols that take long to search: every name is the wanted one, and no symbol is."""
     names = b"\0" + b"ncclCommInitRank\0" * SLOW_NAMES
     symbol = (0xFFFFFFF0).to_bytes(4, "little") + bytes([2, 0, 1, 0]) + bytes([1, *[0] * 7]) * 2
     _write_elf(path, names, symbol * SLOW_SYMBOLS)
@@ -317,7 +317,7 @@ def test_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_known_files_of_one_user() -> None:
-    """A user who maps very many files is forgotten first, and nobody else."""
+    """The files of a user who maps very many are evicted first, and no other user's."""
     known = KnownFiles()
     known.put(("8:1", 5, "libnccl.so.2"), "task", 1000)
     for inode in range(2 * KNOWN_OF_USER + 7):

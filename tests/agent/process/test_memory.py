@@ -123,7 +123,7 @@ def test_counters_of_the_operation_before_do_not_count(memory: Memory) -> None:
 
 
 def test_steps_add_up_over_operations(memory: Memory) -> None:
-    """Steps of a connection are counted on when its next operation begins, also those nobody saw; torn ones are not.
+    """Steps of a connection are counted on when its next operation begins, also unseen ones; torn ones are not.
 
     Its place is counted from where it began, long before the first look.
     """
@@ -206,7 +206,7 @@ def test_torn_lists(memory: Memory) -> None:
 
 
 def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout whose parts are megabytes, or ever new connections, do not fill the agent's memory."""
+    """A layout with parts of megabytes, or ever new connections, do not fill the agent's memory."""
     node = arguments([(4, 0, 3, 1), (6, 0, 4, 2)])
     head = block(next=(0, 8, ctypes.addressof(node)))
     asked: list[int] = []

@@ -1,4 +1,4 @@
-"""Whose sockets had to send again."""
+"""TCP retransmits are counted for the GPU of the process that holds the socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def process(proc: Path, pid: int, *inodes: int) -> None:
         (folder / str(number)).symlink_to(link)
 
 
-def test_totals_are_told_apart_by_gpu(tmp_path: Path) -> None:
+def test_totals_are_separate_for_each_gpu(tmp_path: Path) -> None:
     """Each GPU gets what its processes' sockets sent again since they were first met; strangers get nothing."""
     process(tmp_path, 11, 501, 502)
     process(tmp_path, 12, 503)
@@ -67,7 +67,7 @@ def test_a_number_that_another_socket_has_now(tmp_path: Path) -> None:
 
 
 def test_a_stranger_that_begins_to_train(tmp_path: Path) -> None:
-    """A socket that was nobody's is asked for again after a while."""
+    """A socket without a holder is searched again after a while."""
     process(tmp_path, 11, 501)
     sockets = Sockets(tmp_path)
     sockets.update(NOW, retransmits((501, 3)), {})
@@ -88,7 +88,7 @@ def test_a_real_socket() -> None:
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32)), max_size=9), max_size=9))
 def test_any_totals(readings: list[list[tuple[int, int]]]) -> None:
-    """Whatever is told, the sums never fall."""
+    """Whatever is reported, the sums never fall."""
     sockets, before = Sockets(Path("/nonexistent")), 0
     for number, events in enumerate(readings):
         sockets.update(NOW + number * 20 * SECOND, retransmits(*events), {11: "0"})

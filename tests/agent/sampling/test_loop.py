@@ -148,7 +148,7 @@ def test_a_thread_that_read_a_source_lives_on() -> None:
 
 
 class Slow(Steady):
-    """A source whose own call times out."""
+    """A source with a call that times out."""
 
     def read(self, now: int) -> list[Sample]:
         """Fail as a socket or a driver does."""
@@ -170,13 +170,13 @@ class Shut:
 
     def __init__(self) -> None:
         self.shut = False
-        self.kept: list[Batch] = []
+        self.batches: list[Batch] = []
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep, or refuse all."""
         if self.shut:
             raise OSError("no space left on device")
-        self.kept += batches
+        self.batches += batches
 
 
 def test_a_shut_store_loses_nothing_within_bounds() -> None:
@@ -190,25 +190,25 @@ def test_a_shut_store_loses_nothing_within_bounds() -> None:
     assert outbox.dropped == 5
     store.shut = False
     outbox.send(Batch("m3", 9999, ()))
-    assert [batch.time for batch in store.kept] == [0, *range(7, loop.BACKLOG + 6), 9999]
+    assert [batch.time for batch in store.batches] == [0, *range(7, loop.BACKLOG + 6), 9999]
     assert outbox.dropped == 6
 
 
-def test_run_ends_when_told() -> None:
+def test_run_ends_at_its_event() -> None:
     """The loop reads once a period, and stops within one."""
     store, stop = Shut(), threading.Event()
     config = AgentConfig(machine="m3", sources=("host",), period_seconds=0.05)
     thread = threading.Thread(target=loop.run, args=(config, store, stop))
     thread.start()
     limit = time.monotonic() + 10
-    while len(store.kept) < 4 and time.monotonic() < limit:
+    while len(store.batches) < 4 and time.monotonic() < limit:
         time.sleep(0.01)
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
-    times = [batch.time for batch in store.kept]
+    times = [batch.time for batch in store.batches]
     assert times == sorted(set(times))
-    assert {batch.machine for batch in store.kept} == {"m3"}
+    assert {batch.machine for batch in store.batches} == {"m3"}
 
 
 def test_a_signal_at_any_moment_ends_it() -> None:

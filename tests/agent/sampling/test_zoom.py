@@ -1,4 +1,4 @@
-"""A closer look: what is obeyed, what it costs at most, and that nothing but its own tables hears of it."""
+"""Zoom: which requests are served, the most that they cost, and that other tables do not change."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def health(rows: list[Sample]) -> list[dict[str, Any]]:
 
 
 def test_an_order_is_obeyed() -> None:
-    """The source is opened anew, its rows come in order of time, and the time is counted."""
+    """The source is opened again, its rows come in order of time, and the time is counted."""
     source = Counter()
     given = Given([order(time.time_ns() + SECOND, time=time.time_ns() + SECOND // 2)])
     rows, opened = looked(given, source, lambda rows: sum(row.table == "host_zoom" for row in rows) >= 5)

@@ -72,7 +72,7 @@ class Reader:
         self.patient = True
 
     def read(self, seconds: float = 1.0) -> Rows:
-        """The rows of one reading, by GPU; what happened and how NVML fares are kept beside.
+        """The rows of one reading, by GPU; events and NVML's health are stored beside.
 
         The patient let a child that owes an answer give it, however slow this computer is.
         """
@@ -163,7 +163,7 @@ def test_throttling_between_readings_is_seen(reader: Reader) -> None:
     assert after["throttle_reasons"] == 1
 
 
-def test_nvml_hang_blocks_nobody(reader: Reader) -> None:
+def test_nvml_hang_blocks_no_source(reader: Reader) -> None:
     """A call that does not return costs readings, never waiting: within ten seconds it is said where it hangs."""
     reader.gpus.set(2, hang=1)
     reader.patient, since = False, reader.now
@@ -207,7 +207,7 @@ def test_hang_costs_other_sources_nothing(gpus: Gpus) -> None:
 
 
 def test_a_clock_set_forward_is_no_hang(reader: Reader) -> None:
-    """An hour between two readings convicts nobody."""
+    """An hour between two readings reports no fault."""
     for seconds in (3600, 1, -7200, 1, 1):
         reader.read(seconds)
     reader.until(lambda: len(reader.rows) == 3)
@@ -215,7 +215,7 @@ def test_a_clock_set_forward_is_no_hang(reader: Reader) -> None:
 
 
 def test_a_clock_set_back_hides_no_hang(reader: Reader) -> None:
-    """What hangs while the clock is set back by an hour is told as soon as at any other time."""
+    """What hangs while the clock is set back by an hour is reported as soon as at any other time."""
     reader.gpus.set(2, hang=1)
     reader.patient = False
     reader.read()
@@ -226,7 +226,7 @@ def test_a_clock_set_back_hides_no_hang(reader: Reader) -> None:
     reader.gpus.set(2, hang=0)
 
 
-def test_a_child_that_dies_is_started_anew(reader: Reader) -> None:
+def test_a_child_that_dies_is_started_again(reader: Reader) -> None:
     """It is counted, said once, and readings come back."""
     os.kill(reader.child, 9)
     reader.until(lambda: reader.events_of("nvml_gone"))
@@ -358,7 +358,7 @@ def test_a_gpu_without_a_serial_number_is_read(gpus: Gpus) -> None:
 
 @pytest.mark.parametrize("error", [2, 10, 17, 23, 999])
 def test_a_gpu_that_cannot_be_opened_is_not_called_lost(gpus: Gpus, error: int) -> None:
-    """It is a warning, and it is tried again; no error but the driver's own word convicts a GPU."""
+    """It is a warning, and it is tried again; only the driver's own word reports a GPU as lost."""
     gpus.fail(1, "nvmlDeviceGetUUID", error)
     reader = Reader(gpus)
     assert set(reader.until(lambda: reader.rows)) == {"0", "2"}
@@ -427,7 +427,7 @@ def test_mig_is_switched_under_way(gpus: Gpus) -> None:
     reader.source.close()
 
 
-def test_the_driver_is_loaded_anew(reader: Reader) -> None:
+def test_the_driver_is_loaded_again(reader: Reader) -> None:
     """That it went and came is said, and readings go on."""
     reader.gpus.unload_driver()
     reader.until(lambda: reader.events_of("nvml_gone"))
@@ -490,7 +490,7 @@ def test_a_library_in_a_driver_container_is_found(tmp_path: Path) -> None:
 def test_a_library_that_cannot_be_loaded_is_passed_over(
     gpus: Gpus, emulated: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of another architecture stands in nobody's way."""
+    """One of another architecture is passed over."""
     (tmp_path / NAME).write_bytes(b"\x7fELF\x01 not for this machine")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{emulated.folder}")
     reader = Reader(gpus)
@@ -512,7 +512,7 @@ def test_a_library_that_is_broken_is_named(gpus: Gpus, tmp_path: Path, monkeypat
 
 
 def test_xid_is_an_event_and_no_gauge_that_sticks(reader: Reader) -> None:
-    """It is told once, with the driver's severity, and the next readings say nothing of it."""
+    """It is reported once, with the driver's severity, and the next readings say nothing of it."""
     reader.gpus.xid(2, 79)
     (event,) = reader.until(lambda: reader.events_of("xid:79"))
     assert (event["source"], event["device"], event["severity"]) == ("gpu", "gpu:2", "crit")
@@ -521,8 +521,8 @@ def test_xid_is_an_event_and_no_gauge_that_sticks(reader: Reader) -> None:
     assert len(reader.events_of("xid:79")) == 1
 
 
-def test_xid_noise_accuses_nobody(reader: Reader) -> None:
-    """What a program causes is information, and the clean-up after another Xid is not told at all."""
+def test_xid_noise_is_no_fault(reader: Reader) -> None:
+    """What a program causes is information, and the clean-up after another Xid is not reported at all."""
     reader.gpus.xid(0, 31)
     reader.gpus.xid(0, 45)
     reader.gpus.xid(1, 13)
@@ -540,7 +540,7 @@ def test_a_bare_code_does_not_contradict_the_kernel_log(reader: Reader) -> None:
 
 
 def test_a_storm_of_one_xid_is_two_rows(reader: Reader) -> None:
-    """The first is told at once, the others as a number."""
+    """The first is reported at once, the others as a number."""
     for _ in range(40):
         reader.gpus.xid(1, 95)
     reader.until(lambda: any(entry.again == 39 for entry in reader.source._repeats._entries.values()), seconds=0.01)
@@ -560,7 +560,7 @@ def test_other_events_of_the_driver(reader: Reader) -> None:
 
 
 def test_events_of_a_gpu_that_came_back(reader: Reader) -> None:
-    """Who is opened anew is listened to again."""
+    """A GPU that is opened again has its events read again."""
     reader.gpus.set(1, error=GPU_IS_LOST)
     reader.read()
     reader.gpus.set(1, error=0)
@@ -587,7 +587,7 @@ def test_a_process_is_placed_where_it_computes(gpus: Gpus, monkeypatch: pytest.M
 
 
 def test_numbers_of_another_namespace_are_not_believed(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one of the driver's process numbers is nobody's here, the others may be somebody else's."""
+    """Where one of the driver's process numbers names no process here, the others may name another process."""
     reader = Reader(gpus)
     placed = dict[int, str]()
     monkeypatch.setattr(reader.context.training, "place", placed.update)
@@ -607,7 +607,7 @@ def test_the_driver_knows_better_than_a_launcher() -> None:
 
 @pytest.mark.bpf
 def test_rows_move_with_a_process_that_is_placed_later(watch: Any, caller: Any, emulated: Libraries) -> None:
-    """What was counted goes on under the GPU that the driver told."""
+    """What was counted goes on under the GPU that the driver reports."""
     seen = watch(sources=("probe", "nccl", "cuda"))
     process = caller(emulated.cudart, emulated.nccl, calls=7, mix="ncclAllReduce=6,cudaStreamSynchronize=1")
     seen.wait_attached(emulated.nccl)
@@ -663,7 +663,7 @@ def test_the_child_ends_with_an_agent_that_is_killed(gpus: Gpus) -> None:
         agent.kill()
     limit = time.monotonic() + 60
     while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < limit:
-        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # a zombie that nobody has waited for yet
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # a zombie that its parent has not waited for yet
             break
         time.sleep(0.02)
     else:
@@ -714,9 +714,9 @@ def test_without_the_binding_it_is_said(gpus: Gpus, monkeypatch: pytest.MonkeyPa
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", "e"]), st.booleans()), max_size=8))
-def test_names_are_unique_and_kept(loads: list[tuple[str, bool]]) -> None:
+def test_names_are_unique_and_stable(loads: list[tuple[str, bool]]) -> None:
     """Whatever comes and goes from load to load, no two GPUs share a name and none changes its own."""
-    names, kept, here = GpuNames(), dict[str, str](), list[str]()
+    names, stable, here = GpuNames(), dict[str, str](), list[str]()
     for uuid, there in loads:
         here = sorted({*here, uuid} if there else set(here) - {uuid})
         missing = names.learn(dict(enumerate(here)))
@@ -724,9 +724,9 @@ def test_names_are_unique_and_kept(loads: list[tuple[str, bool]]) -> None:
         assert len(set(now.values())) == len(here)
         assert not set(missing) & set(now.values())
         for at, name in now.items():
-            if at in kept and kept[at] not in {n for u, n in kept.items() if u != at}:
-                assert name == kept[at]
-        kept |= {at: name for at, name in now.items() if name is not None}
+            if at in stable and stable[at] not in {n for u, n in stable.items() if u != at}:
+                assert name == stable[at]
+        stable |= {at: name for at, name in now.items() if name is not None}
 
 
 def test_a_fact_is_said_when_it_begins_and_ends() -> None:
@@ -754,7 +754,7 @@ def test_rules_of_fields() -> None:
 
 
 def test_every_column_of_the_rules_is_in_the_catalogue() -> None:
-    """No rule fills a column that nobody knows."""
+    """No rule fills a column that the catalogue does not know."""
     for rule in (*FAST, *SLOW):
         assert f"gpu.{rule.column}" in METRICS
 

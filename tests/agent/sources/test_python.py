@@ -34,7 +34,7 @@ from emulator.libraries.build import Libraries
 SOURCES = ("probe", "nccl", "cuda", "python")
 MAIN = {8: "collect.constprop.1", 9: "collect", 14: "_PyGC_Collect"}
 CALLBACK = {8: "invoke_gc_callback.constprop.0"}
-"""What GCC left of the functions at the usual options, by minor version; the others are told below."""
+"""What GCC left of the functions at the usual options, by minor version; the others are listed below."""
 
 
 def names(minor: int) -> dict[str, int]:
@@ -172,7 +172,7 @@ def test_return_probes_under_seccomp(tmp_path: Path, release: str, symbols: byte
 
 
 def test_return_policies(tmp_path: Path) -> None:
-    """`never` is never; `auto` asks the kernel alone; `always` still spares a process whose calls are filtered."""
+    """`never` is never; `auto` asks the kernel alone; `always` still spares a process with filtered calls."""
     (tmp_path / "kallsyms").write_bytes(b"ffff T __x64_sys_uretprobe\n")
     for pid, status in (
         (31, b"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"),
@@ -243,7 +243,7 @@ def test_memory_that_is_no_interpreter(garbage: bytes, size: int) -> None:
 
 
 def test_counts_that_cannot_be() -> None:
-    """A state whose thresholds or counts are absurd is none."""
+    """A state with absurd thresholds or counts is none."""
     for piece in (state(ROOT, (5, 7, -11)), state(ROOT, (5, 7, 11), threshold=-3), state(ROOT + 8, (5, 7, 11))):
         memory: Any = Held({ROOT: piece})
         assert find_statistics(memory, ROOT, len(piece)) is None
@@ -305,7 +305,7 @@ gc.disable()
 heap = [[] for _ in range(30000)]
 for one in heap: one.append(heap)
 spent, began = 0.0, 0.0
-def timed(phase, told):
+def timed(phase, info):
     global spent, began
     if phase == "start": began = time.monotonic()
     else: spent += time.monotonic() - began
@@ -338,7 +338,7 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """A Python process with libraries in it that does what it is told."""
+    """A Python process with libraries in it that runs statements on command."""
 
     def __init__(self, python: str, libraries: list[Path], gpu: str) -> None:
         self.gpu = gpu
@@ -369,11 +369,11 @@ class Trainer:
 
 @pytest.fixture(scope="module")
 def seen(lasting_watch: Any) -> Any:
-    """One agent for all: processes are told apart by their GPUs."""
+    """One agent for all: each process has a GPU of its own."""
     return lasting_watch(sources=SOURCES)
 
 
-GPUS = itertools.count(731)  # GPUs that no other process of this machine has: rows are told apart by them
+GPUS = itertools.count(731)  # GPUs that no other process of this machine has: they identify rows
 
 
 @pytest.fixture
@@ -503,7 +503,7 @@ def test_words_that_are_not_in_memory(seen: Any, trainer: Any, emulated: Librari
 
 
 @pytest.mark.bpf
-def test_a_return_probe_kills_nobody(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_a_return_probe_kills_no_process(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A process that dies of the kernel's own call for probed returns lives on: where it would not, there is none."""
     process = trainer(stand_in(tmp_path, 12, bracket=False))
     process.do("forbid(335)")  # uretprobe, x86-64
@@ -518,7 +518,7 @@ def test_a_return_probe_kills_nobody(seen: Any, trainer: Any, emulated: Librarie
 
 @pytest.mark.bpf
 def test_without_return_probes(watch: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
-    """Switched off, collections are counted, their length is unknown and not zero, and the reason is told."""
+    """Switched off, collections are counted, their length is unknown and not zero, and the reason is reported."""
     seen = watch(sources=SOURCES, return_probes="never")
     process, rows = trainer(stand_in(tmp_path, 9, bracket=False)), []
     begin(seen, emulated, process)
@@ -552,7 +552,7 @@ def test_a_stripped_interpreter_says_so(seen: Any, trainer: Any, emulated: Libra
 
 @pytest.mark.bpf
 def test_an_interpreter_that_was_touched(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
-    """A file that has changed since it was read for an earlier process, be it only its time, is read anew."""
+    """A file that has changed since it was read for an earlier process, be it only its time, is read again."""
     copy = Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "python3.78"))
     first = begin(seen, emulated, trainer(python=str(copy)))
     os.utime(copy, (1_000_000_007, 1_000_000_009))

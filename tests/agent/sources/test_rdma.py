@@ -45,7 +45,7 @@ class Reader:
         self.now = START
 
     def read(self, seconds: float = 1.0) -> dict[str, dict[str, Any]]:
-        """The rows of the ports by name; events are kept aside."""
+        """The rows of the ports by name; `events` has the events."""
         self.now += int(seconds * SECOND)
         samples = self.source.read(self.now)
         for sample in samples:
@@ -215,10 +215,10 @@ def test_irdma_and_omnipath_differ(tmp_path: Path, reader: Reader) -> None:
     assert (rows["hfi1_0/1"]["rxfctrlwrd"], rows["hfi1_0/1"]["n_8051crc"]) == (23, 3)
     store = Embedded(tmp_path / "peerwatch.db")
     store.write([Batch("m7", START, tuple(reader.source.read(reader.now + 40 * SECOND)))])
-    kept = store.read("rdma").to_pylist()
+    rows = store.read("rdma").to_pylist()
     store.close()
-    assert {row["port"] for row in kept} == {"irdma0/1", "hfi1_0/1"}
-    assert {row["rnr_sent"] for row in kept} == {count["RNR sent"], None}
+    assert {row["port"] for row in rows} == {"irdma0/1", "hfi1_0/1"}
+    assert {row["rnr_sent"] for row in rows} == {count["RNR sent"], None}
 
 
 @pytest.mark.parametrize(("name", "bits"), [("symbol_error", 16), ("link_downed", 8), ("port_xmit_data", 32)])
@@ -287,7 +287,7 @@ def test_a_link_that_keeps_falling(tmp_path: Path, reader: Reader) -> None:
 
 
 def test_a_port_without_subnet_manager(tmp_path: Path, reader: Reader) -> None:
-    """A port that falls back to INIT with its link up is told as a warning: all machines of a fabric do so together."""
+    """A port that falls back to INIT with its link up is a warning: all machines of a fabric do so together."""
     ports = Ports(tmp_path, 1, "mlx5_ib")
     reader.read()
     ports.set("mlx5_0/1", state="INIT")
@@ -522,7 +522,7 @@ def test_string_sets_of_any_bytes(data: bytes) -> None:
 
 
 def test_statistics_of_queues_are_passed_over() -> None:
-    """Pauses, losses and marks of the port are told; thousands of counts of single queues are not."""
+    """Pauses, losses and marks of the port are reported; thousands of counts of single queues are not."""
     reported = (
         "rx_prio3_pause",
         "tx_priority_4_xoff.nic",
@@ -598,7 +598,7 @@ def read_elsewhere(root: Path, libraries: Libraries, environment: dict[str, str]
 
 @pytest.mark.parametrize("vendor", ["mlx5_roce", "bnxt_re", "irdma"])
 def test_statistics_of_the_interface(tmp_path: Path, emulated: Libraries, vendor: str) -> None:
-    """Pauses come from the interface, added up over the priorities, and each is told by its own name too."""
+    """Pauses come from the interface, added up over the priorities, and each is reported by its own name too."""
     assert (emulated.folder / ETHTOOL).exists()
     ports = Ports(tmp_path, 2, vendor)
     port = ports.names[0]

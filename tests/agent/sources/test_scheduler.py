@@ -44,7 +44,7 @@ GPUS = itertools.count(os.getpid() % 400 + 100)
 
 
 class Trainer:
-    """A process that has called NCCL and does what it is told, in Python; what it puts into `said` it says."""
+    """A process that has called NCCL and runs Python statements; it prints what they assign to `said`."""
 
     def __init__(self, libraries: Libraries, gpu: int, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, "/usr/bin/python3", "-I", "-c", SCRIPT, str(libraries.cudart), str(libraries.nccl)]
@@ -224,7 +224,7 @@ def test_segments_sent_again(seen: Watch, trainer: Callable[..., Trainer]) -> No
 
 
 def memory_group() -> tuple[Path, str] | None:
-    """A fresh group whose memory can be limited, and the file that limits it; None where none can be made."""
+    """A fresh group with memory that can be limited, and the file that limits it; None where none can be made."""
     for root, limit in (
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         (Path("/sys/fs/cgroup"), "memory.max"),
@@ -268,7 +268,7 @@ def test_out_of_memory(seen: Watch, trainer: Callable[..., Trainer]) -> None:
 
 @pytest.mark.bpf
 def test_one_tracepoint_less(seen: Watch, trainer: Callable[..., Trainer]) -> None:
-    """A tracepoint that cannot be had is told with its reason, and the others count."""
+    """A tracepoint that cannot be had is reported with its reason, and the others count."""
     kernel = seen.context.kernel
     assert kernel is not None
     lost = PREFIX + "tcp_retransmit_skb"
@@ -306,12 +306,12 @@ import json, os, sys, time
 from pathlib import Path
 from emulator.libraries.build import Libraries
 from tests.agent.conftest import Watch
-from tests.agent.sources.test_scheduler import SOURCES, Trainee
+from tests.agent.sources.test_scheduler import SOURCES, Trainer
 libraries = Libraries(*map(Path, json.loads(sys.argv[1])))
 seen = Watch(sources=SOURCES)
-keeper = Trainee(libraries, 43)
+keeper = Trainer(libraries, 43)
 seen.wait_attached(libraries.nccl)
-one = Trainee(libraries, 44)
+one = Trainer(libraries, 44)
 seen.until(one.row)
 one.do("")  # what a thread waited before its first switch under watch is not known
 own, before = one.rest(), one.row(seen.read())["cpu_wait_seconds_total"]

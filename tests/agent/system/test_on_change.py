@@ -8,7 +8,7 @@ START, SECOND = 10**18, 10**9
 
 
 def test_a_state_is_published_once_until_it_changes() -> None:
-    """The first call publishes every key, later ones those whose state is new."""
+    """The first call publishes every key, later ones those with a new state."""
     states = OnChange[str, int]()
     assert states.due(START, {"m": 3, "n": 5}) == ["m", "n"]
     assert states.due(START + SECOND, {"m": 3, "n": 5}) == []

@@ -70,7 +70,7 @@ def test_reader_of_gpus(emulated: Built, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_py_spy(tmp_path: Path) -> None:
     """What takes stacks may read other processes, and nothing else."""
-    spy, status = tmp_path / "spy", tmp_path / "told"
+    spy, status = tmp_path / "spy", tmp_path / "status"
     spy.write_text(f"#!/bin/sh\ncat /proc/self/status > {status}.new\nmv {status}.new {status}\nexit 1\n")
     spy.chmod(0o755)
     me = Processes().find(os.getpid())
