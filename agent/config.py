@@ -52,7 +52,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nccl_calls_per_second: Annotated[float, Meta(ge=1.0, le=1e9)] = 2500.0
     """How many calls of one process are too often."""
     progress_hertz: Annotated[float, Meta(ge=0.0, le=100.0)] = 10.0
-    """How often to look at the progress of transfers, on average; 0: never."""
+    """How often to sample the progress of transfers, on average; 0: never."""
     stacks_after_seconds: Annotated[float, Meta(ge=1.0, le=86400.0)] = 8.0
     """How long a process may ask for no operation before its stacks are taken."""
     ras_after_seconds: Annotated[float, Meta(ge=15.0, le=86400.0)] = 20.0

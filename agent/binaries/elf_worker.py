@@ -49,14 +49,14 @@ MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
 DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
 _MATCHES, _CLONES = 4096, 64
-"""Of one function: how often its name is looked at, and how many forms of it are; as many trace points."""
+"""Of one function: how many occurrences of its name are read, and how many forms of it; as many trace points."""
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
 def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, int]:
     """File offsets of those of the wanted functions that this file defines.
 
-    A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are looked for as
+    A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are searched as
     bytes and symbols by the place of their name.
     """
     found: dict[str, int] = {}

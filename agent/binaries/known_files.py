@@ -1,4 +1,4 @@
-"""What is known of mapped files, within bounds: who maps very many is forgotten first, and only his own files."""
+"""Known facts of mapped files, within bounds: of a user who maps very many, only that user's files are evicted."""
 
 from __future__ import annotations
 

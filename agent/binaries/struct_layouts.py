@@ -53,7 +53,7 @@ _ADDRESS_BYTES = 8
 
 
 def wanted_of(name: str) -> tuple[str, ...]:
-    """The members of a structure that are looked for; none where the structure is not."""
+    """The wanted members of a structure; none where the structure is not wanted."""
     return STRUCTURES.get(name, ()) + OPTIONAL.get(name, ())
 
 
@@ -112,5 +112,5 @@ class LayoutCache:
 
 
 def _name(key: str) -> str:
-    """What is looked for is part of the name: an agent that wants more looks again."""
+    """The wanted members are part of the name: an agent that wants more finds nothing cached."""
     return f"{key}\0{json.dumps([STRUCTURES, OPTIONAL])}"

@@ -116,7 +116,7 @@ XIDS: dict[int, tuple[Severity, str]] = _table()
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one Xid says of the machine."""
+    """The meaning of one Xid for the machine."""
 
     severity: Severity
     words: str

@@ -35,7 +35,7 @@ class Communicator:
 
 
 class Table(MutableMapping[Key, Communicator]):
-    """Communicators by process and address; who has more than `each`, or most of more than `whole`, crowds it."""
+    """Communicators by process and address: at most `each` of a process and `whole` of all."""
 
     def __init__(self, each: int, whole: int) -> None:
         self._each, self._whole = each, whole
@@ -92,7 +92,7 @@ class Communicators:
         self.known = Table(_KNOWN_EACH, _KNOWN)
 
     def apply(self, events: Any) -> None:
-        """Take in events (structured array, bpf/programs/nccl.bpf.c struct event) in their order."""
+        """Apply events (structured array, bpf/programs/nccl.bpf.c struct event) in their order."""
         for event in events:
             pid, comm = int(event["tgid"]), int(event["comm"])
             kind = int(event["kind"])
@@ -145,7 +145,7 @@ class Communicators:
         return self.known.setdefault((pid, comm), Communicator())
 
     def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> Communicator:
-        """What the library itself says of a communicator, read from its memory."""
+        """Set the identity of a communicator as the library has it in memory."""
         before = self.known.get((pid, comm), Communicator())
         if (before.identity, before.rank, before.ranks) != (identity, rank, ranks):
             self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)

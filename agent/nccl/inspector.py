@@ -26,7 +26,7 @@ class Inspector:
         self._tries: dict[Key, int] = {}
 
     def identify(self, process: Process, comm: int) -> Identity | None:
-        """Identity of a communicator; once it was plausible, its transfers are looked at from then on."""
+        """Identity of a communicator; once it was plausible, its transfers are sampled from then on."""
         key = process.pid, comm
         if self._opened.get(process.pid, process) != process:  # it executes another program: its memory is another
             self.release(process.pid)
@@ -54,7 +54,7 @@ class Inspector:
         return memory.operations(comm, found[1]) if found and memory else None
 
     def shares(self, pid: int, comm: int) -> ProxyShares | None:
-        """What the looks at a communicator since the last call found."""
+        """The shares of the samples of a communicator since the last call."""
         return self._sampler.pop_shares((pid, comm)) if self._sampler else None
 
     def pointer(self, pid: int, address: int) -> int | None:
@@ -79,7 +79,7 @@ class Inspector:
                 memory.close()
 
     def close(self) -> None:
-        """End the looks and let go of the processes."""
+        """Stop to sample, and release the processes."""
         if self._sampler:
             self._sampler.close()
         for pid in list(self._memories):

@@ -64,7 +64,7 @@ class IterationDetector:
         self._last: tuple[int, float] | None = None  # end of the last iteration (ticks), seconds it took
 
     def add_log(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
-        """Take in a log: entries asked for in all, the last of them in a ring, and the time (monotonic ns)."""
+        """Add a log: the number of all entries, the last of them in a ring, and the time (monotonic ns)."""
         fresh = count - self._read if self._read is not None else min(count, len(entries))
         self._read, self.log_nearly_full = count, _HURRY * fresh > len(entries)
         if fresh <= 0:

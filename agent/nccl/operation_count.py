@@ -40,7 +40,7 @@ class CountOrigin:
     _tries: int = 0
 
     def settle(self, born: bool, operations: int, own: int | None) -> None:
-        """Take in one reading: our count, and the library's own (None: it cannot be read)."""
+        """Learn from one reading: our count, and the library's own (None: it cannot be read)."""
         if self.origin is not None:
             return
         self._tries += 1
@@ -67,7 +67,7 @@ class CountTracker:
     """When it was last seen to grow, monotonic ns; 0: never."""
 
     def compare(self, total: int, own: int) -> None:
-        """Take in both counts, read while no operation came. The library counts an operation a moment after us."""
+        """Compare both counts, read while no operation came. The library counts an operation a moment after us."""
         if self.total < 0 or own - total > self.apart:
             self.in_step, self.apart, self.total = False, own - total, total
         elif own - total == self.apart and total > self.total:

@@ -1,4 +1,4 @@
-"""When the probes on NCCL's calls let go: a task that calls very often is followed from its memory alone."""
+"""Suspends the probes on NCCL's calls where a task calls very often: its progress is read from memory alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from agent.probes.library import Library
 from agent.process.procfs import Process
 
 FIRST_SAMPLE_S, SAMPLE_S = 10.0, 2.0
-"""How long the first look at calls takes where it ends by itself, and a later one."""
+"""How long probes first stay on in mode `once`, and how long a later sample of calls takes."""
 FAST_S, CALM_S = 5.0, 10.0
-"""How long calls must come too often before probes let go, and seldom enough before they stay on again."""
+"""How long calls must come too often before probes are suspended, and seldom enough before they stay on again."""
 AGAIN_S, SOON_S = 600.0, 30.0
-"""When to look again, and when because of communicators that no call has shown yet; that doubles up to the other."""
+"""When to resume, and when because of communicators that no call has shown yet; that doubles up to the other."""
 _CALM = 0.5
 """Share of the limit below which calls come seldom enough."""
 
@@ -36,10 +36,10 @@ class _LibraryState:
     """What is remembered of one library; times in monotonic seconds."""
 
     since: float
-    """When the probes on its calls were put on, or let go."""
+    """When the probes on its calls were put on, or suspended."""
     suspended: bool = False
     has_suspended: bool = False
-    """They have let go since they were put on for good."""
+    """They were suspended since they were put on for good."""
     fast_since: float | None = None
     unseen: int = 0
     soon: float = 0.0
@@ -59,7 +59,7 @@ class ProbeThrottle:
         return process in self._suspended
 
     def update(self, clock: float, calls: Mapping[int, Calls]) -> None:
-        """Take in the calls of all training processes, at that time (monotonic seconds)."""
+        """Decide by the calls of all training processes, at that time (monotonic seconds)."""
         if self._mode == "always":
             return
         then, before = self._before
@@ -83,7 +83,7 @@ class ProbeThrottle:
                 self._suspended.update(users)
 
     def _wait(self, library: Library, state: _LibraryState, clock: float, unseen: int) -> None:
-        """Look again after a while, soon where communicators were made."""
+        """Resume after a while, soon where communicators were made."""
         if unseen > state.unseen:
             state.soon = 0.0
         state.unseen = unseen
@@ -92,8 +92,8 @@ class ProbeThrottle:
             library.suspend_reason = ""
 
     def _watch(self, library: Library, state: _LibraryState, clock: float, rate: float, calls: Iterable[Calls]) -> None:
-        """Let go where a look has lasted, or calls come too often; only where memory tells as much."""
-        lasted, why = clock - state.since, "the look at its calls is over"
+        """Suspend where a sample has lasted, or calls come too often; only where memory shows as much."""
+        lasted, why = clock - state.since, "the sample of its calls is over"
         over = lasted >= (SAMPLE_S if state.has_suspended else FIRST_SAMPLE_S)
         if self._mode == "auto":
             fast = rate > self._most * (_CALM if state.has_suspended else 1.0)
@@ -108,7 +108,7 @@ class ProbeThrottle:
             return
         followed = [one.followed for one in calls]
         if followed and all(followed):
-            library.suspend_reason = f"probes on its calls let go: {why}, and progress is read from memory"
+            library.suspend_reason = f"probes on its calls are suspended: {why}, and progress is read from memory"
         elif self._mode == "auto" or followed:
             state.has_suspended = False
             library.reason = f"probes on its calls stay, though {why}: not all communicators can be read from memory"

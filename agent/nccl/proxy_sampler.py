@@ -15,17 +15,17 @@ from agent.nccl.proxy_state import Proxy, Steps, Transfers
 from agent.process.memory import Memory
 
 _SHARE = 0.01
-"""Of a core, that looks may take."""
+"""Of a core, that samples may take."""
 _EASY_S = 60.0
 _EASY, _IDLE = 2, 10
-"""Periods between two looks when nothing has moved for so long, and when there is nothing to look at."""
+"""Periods between two samples when nothing has moved for so long, and when there is nothing to sample."""
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
 
 
 @dataclass(slots=True)
 class _Counts:
-    """How many looks found what, since the first."""
+    """How many samples found what, since the first."""
 
     samples: int = 0
     active: int = 0
@@ -56,7 +56,7 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class ProxyShares:
-    """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited; and the last look.
+    """Shares of samples, 0 to 1, with an operation at work, a chunk being sent, a chunk awaited; and the last sample.
 
     If several communicators share a proxy, ranks and steps cannot be attributed and are None.
     """
@@ -73,7 +73,7 @@ class ProxyShares:
 
 
 class ProxySampler:
-    """A thread that looks at every known communicator's proxy `hertz` times a second, at random times."""
+    """A thread that samples every known communicator's proxy `hertz` times a second, at random times."""
 
     def __init__(self, hertz: float) -> None:
         self._targets: dict[Key, _Target] = {}
@@ -84,7 +84,7 @@ class ProxySampler:
         self._thread.start()
 
     def watch(self, key: Key, memory: Memory, layout: Layout) -> None:
-        """Look at this communicator from now on, if its proxy can be found."""
+        """Sample this communicator from now on, if its proxy can be found."""
         head = memory.active_list(key[1], layout)
         if head is None:
             return
@@ -98,14 +98,14 @@ class ProxySampler:
             self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), copy(known.counts))
 
     def unwatch(self, gone: Callable[[Key], bool]) -> None:
-        """Look no more at the communicators of which this is true."""
+        """Stop to sample the communicators of which this is true."""
         with self._lock:
             self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
             wanted = {target.place for target in self._targets.values()}
             self._places = {place: known for place, known in self._places.items() if place in wanted}
 
     def pop_shares(self, key: Key) -> ProxyShares | None:
-        """What the looks since the last call found; None: no look worked."""
+        """The shares of the samples since the last call; None: no sample succeeded."""
         with self._lock:
             target = self._targets.get(key)
             if target is None:
@@ -148,7 +148,7 @@ class ProxySampler:
 
 
 def pause(period: float, spent: float) -> float:
-    """Seconds from one look to the next, given those of CPU that one takes: many communicators are seen less often."""
+    """Seconds from one sample to the next, given those of CPU that one takes: many communicators cost longer pauses."""
     return max(period, spent / _SHARE)
 
 

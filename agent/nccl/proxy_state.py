@@ -34,7 +34,7 @@ _SUB = {
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """What a look at a proxy found."""
+    """The state of a proxy's transfers in one sample."""
 
     active: bool = False
     """An operation is at work, be it only waiting for the other ranks."""

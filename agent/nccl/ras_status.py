@@ -1,4 +1,4 @@
-"""What NCCL's status (RAS) says of the communicators of a task: who does not answer, who launched less, who failed.
+"""Reads NCCL's status (RAS) of the communicators of a task: ranks that do not answer, launched less, or failed.
 
 It counts what was launched, so ranks that all hang in the same operation look alike.
 """

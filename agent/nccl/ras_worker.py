@@ -1,7 +1,7 @@
 """The child that asks NCCL's own status socket (RAS) about a task, from the network namespace of one of its ranks.
 
 The protocol is NCCL's (src/ras/client_support.cc): a line is asked, a line is answered, and the status comes until the
-server hangs up. What answers may be anybody who listens there: all of it is bounded.
+server hangs up. Any program may listen there and answer: all of it is bounded.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class StallDetector:
     """Whether this stall was handled; cleared when the process moves."""
 
     def observe(self, count: int, now: float) -> None:
-        """Take in how many operations there are now."""
+        """Update with the number of operations now."""
         if count == self.count:
             return
         passed = now - self.last_progress
@@ -54,7 +54,7 @@ class StallDetectors:
         self._known: dict[Process, StallDetector] = {}
 
     def update(self, now: int, clock: float) -> None:
-        """Take in where they are at that time (Unix ns, and monotonic seconds)."""
+        """Update all processes at that time (Unix ns, and monotonic seconds)."""
         living = {trainer.process for trainer in self._training.living(now).values()}
         self._known = {process: stall for process, stall in self._known.items() if process in living}
         beside = self._training.uncounted

@@ -18,9 +18,9 @@ class GpuNames:
         self._now: dict[int, str] = {}
 
     def learn(self, uuids: Mapping[int, str], lost: frozenset[int] = frozenset()) -> list[str]:
-        """Take in what a driver that was just loaded has found; the names of GPUs that it has not, but had to.
+        """Learn the GPUs that a driver found when it was loaded; returns the names of known GPUs that it lacks.
 
-        `lost` are indices of GPUs that are there but do not say who they are.
+        `lost` are indices of GPUs that are present but cannot be identified.
         """
         known = {uuid: name for name, uuid in self._owner.items()}
         names = {index: known[uuid] for index, uuid in uuids.items() if uuid in known}

@@ -1,4 +1,4 @@
-"""Keeps the probes where the training processes' libraries are: finds, attaches, lists, detaches."""
+"""Attaches probes to the libraries that training processes map, and detaches them when no process does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LIFE = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Finalize
 """Beginnings of NCCL's functions that are called seldom: they make or end communicators."""
 _NAMES = ("nccl", "cudart")
 AGAIN_S = 300.0
-"""After which a blocked library is looked at again."""
+"""Seconds after which a blocked library is tried again."""
 _UNLISTED = f"{LISTED_OF_PROCESS} of a process, {LISTED_OF_USER} of a user, {LISTED} in all"
 _FULL = f"others carry probes already: {OF_PROCESS} of its process, {OF_USER} of its user or {ATTACHED} in all"
 _CROWDED = f"{FILES} executable files of a process"
@@ -77,7 +77,7 @@ class Attachments:
         self.scans = 0
 
     def update(self) -> None:
-        """One look: new processes and mappings, answers about files, users that are gone."""
+        """One scan: new processes and mappings, answers about files, processes that are gone."""
         self.libraries = {key: library for key, library in self.libraries.items() if library.state != "gone"}
         for process, files in self._processes.changed():
             owner = self._owner(process)
@@ -129,7 +129,7 @@ class Attachments:
         return self._processes.user(process), process.pid
 
     def _see(self, process: Process, file: MappedFile, owner: Owner) -> bool:
-        """Whether all is done that can be done about a mapped file; else the process is to be looked at again."""
+        """Whether a mapped file is handled; else its process has to be read again."""
         key = (file.device, file.inode, os.path.basename(file.path))
         known, waiting = self._known.get(key), self._waiting.get(key)
         if known:

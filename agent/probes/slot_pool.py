@@ -30,7 +30,7 @@ class Pool:
     def give_back(self, index: int, key: bytes | None) -> None:
         """Make the entry free: no probe finds it any more, then it is cleared, then it is up for use.
 
-        Without a key the probes have let go of it already.
+        Without a key the probes have removed it from the hash already.
         """
         if key is not None:
             self._index_of.delete(key)

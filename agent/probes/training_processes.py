@@ -39,7 +39,7 @@ class TrainingProcesses:
         self._lock = threading.Lock()  # sources read on threads of their own
 
     def living(self, now: int) -> Mapping[int, TrainingProcess]:
-        """The training processes alive at the reading of that time, looked at once for all sources.
+        """The training processes alive at the reading of that time, read once for all sources.
 
         One that has ended, or runs another program by now, gives its entry in the kernel back.
         """
@@ -79,7 +79,9 @@ class TrainingProcesses:
                 callers.append(process)
             else:
                 if self._owners.pop(index, None) is None:
-                    self._known.pop(pid, None)  # it ended before it was looked at: of an earlier one nothing holds
+                    self._known.pop(
+                        pid, None
+                    )  # it ended unread: the known one is earlier
                 self._pool.give_back(index, pid.to_bytes(8, "little"))
         counted = set(callers) if self._use is None else self._use.users(callers)
         for process in callers:

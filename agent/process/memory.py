@@ -19,7 +19,7 @@ _DEVICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a communicator says of itself."""
+    """The identity of a communicator, from its memory."""
 
     comm_hash: int
     rank: int

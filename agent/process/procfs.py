@@ -106,12 +106,12 @@ class Processes:
         self._round = 0
         self._costs = Costs()
         self.crowded: set[Process] = set()
-        """Those that map more files than are looked at."""
+        """Those that map more files than are read."""
 
     def changed(self) -> Iterator[tuple[Process, list[MappedFile]]]:
         """Processes that are new or grew since the last call (a library may have come), with what they map.
 
-        One that has not changed for many looks is looked at in every eighth only. Where there is more to read than
+        One that has not changed for many scans is read in every eighth only. Where there is more to read than
         fits into the time, the users that have caused the least work come first, and the rest is due in the next look.
         """
         self._survey()
@@ -125,7 +125,7 @@ class Processes:
             try:
                 text = _read(f"{self._root}/{process.pid}/maps", _MAPS_BYTES)
             except OSError:
-                continue  # it ended while we looked, or is not ours to read: the next look will tell
+                continue  # it ended during the scan, or cannot be read: the next scan decides
             self._seen[process.pid], self._calm[process.pid] = seen, 0
             files = parse_maps(process, text)
             self._costs.add((self.user(process), process.pid), time.thread_time() - now)
@@ -134,13 +134,13 @@ class Processes:
             yield process, files
 
     def again(self, process: Process) -> None:
-        """Have the next look take it for changed."""
+        """Have the next scan read it as if it had changed."""
         self._seen.pop(process.pid, None)
         self._calm.pop(process.pid, None)
 
     @property
     def behind(self) -> int:
-        """Processes that are due and were left for the next look."""
+        """Processes that are due and were left for the next scan."""
         return len(self._due)
 
     def _survey(self) -> None:
@@ -188,7 +188,7 @@ class Processes:
     def find(self, pid: int) -> Process | None:
         """The living process of that number; a zombie does not live, it has no memory left.
 
-        Raises OSError where the process cannot be looked at, though it may well be alive.
+        Raises OSError where the process cannot be read, though it may well be alive.
         """
         try:
             start, size, stack = parse_stat(_read_stat(f"{self._root}/{pid}/stat"))
@@ -197,11 +197,11 @@ class Processes:
         return Process(pid, start, stack) if size else None
 
     def alive(self, process: Process) -> bool:
-        """Whether that very program still runs. Raises OSError where it cannot be looked at."""
+        """Whether that very program still runs. Raises OSError where it cannot be read."""
         return self.find(process.pid) == process
 
     def files(self, process: Process) -> list[MappedFile]:
-        """What a process maps executable. Raises OSError where it has ended or cannot be looked at."""
+        """The files that a process maps executable. Raises OSError where it has ended or cannot be read."""
         return parse_maps(process, _read(f"{self._root}/{process.pid}/maps", _MAPS_BYTES))
 
     def program(self, process: Process) -> int:

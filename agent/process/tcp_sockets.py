@@ -31,7 +31,7 @@ class Socket:
 
 
 def held(process: Path, wanted: set[int]) -> set[int]:
-    """Those of the wanted sockets that a process holds; none where it has ended, or is not ours to look at."""
+    """Those of the wanted sockets that a process holds; none where it has ended or cannot be read."""
     found: set[int] = set()
     try:
         with os.scandir(process / "fd") as entries:

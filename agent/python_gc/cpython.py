@@ -48,7 +48,7 @@ def plan(functions: Mapping[str, int], semaphores: Mapping[str, int], no_returns
     if PUBLIC not in functions:
         return None
     if len(functions) > _PLACES:
-        return Plan((), False, "says of too many places that they collect garbage")
+        return Plan((), False, "it has too many places that collect garbage")
     starts, ends = (_places(functions, name, "#") for name in (START, DONE))
     if starts and ends:
         pairs = [("python_begin", name) for name in starts] + [("python_end", name) for name in ends]

@@ -32,7 +32,7 @@ FileKey = tuple[str, int]
 
 
 class GcProbes:
-    """Follows the training processes: finds their interpreters, attaches, takes off what costs too much."""
+    """Finds the interpreters of training processes, attaches probes, and detaches those that cost too much."""
 
     def __init__(self, kernel: Kernel, processes: Processes, returns: UretprobePolicy) -> None:
         self._kernel, self._processes, self._returns = kernel, processes, returns
@@ -43,7 +43,7 @@ class GcProbes:
         self.probes: dict[Process, GcProbe] = {}
 
     def update(self, now: int, living: Iterable[Process]) -> None:
-        """One look at the training processes alive at this time (Unix ns)."""
+        """Follow the training processes alive at this time (Unix ns)."""
         current = set(living)
         self._drop([probe for process, probe in self.probes.items() if process not in current])
         for process in current - self.probes.keys():
@@ -85,7 +85,7 @@ class GcProbes:
         try:
             files, program = self._processes.files(process), self._processes.program(process)
         except OSError:
-            return  # it has ended, as the next look will find
+            return  # it has ended: the next update finds that
         # libpython first: an interpreter that maps it is a shell around it.
         ours = [file for file in files if _is_python(file) or file.inode == program]
         ours.sort(key=lambda file: "libpython" not in os.path.basename(file.path))

@@ -1,6 +1,6 @@
 """Zoom: reads one source many times a second for a while, where the detector asks for it.
 
-An order comes from the store, so from anybody who may write there: it is checked, bounded and paid from a budget. What
+A request comes from the store, which other users may be able to write: it is checked, bounded and has a budget. What
 reads quickly is a second reader of the same thing, so the usual reading, once a period, does not notice.
 """
 
@@ -35,7 +35,7 @@ _COLUMNS = {
     table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.bad != "none")})
     for table in ZOOMED
 }
-"""What is worth a second look: the readings that are judged."""
+"""The columns that are zoomed: those that are compared."""
 
 
 @dataclass(slots=True)

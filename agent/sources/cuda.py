@@ -69,7 +69,7 @@ class Cuda:
     def _waited(self, process: Process, entry: Any, clock: int) -> int:
         """Ns of waits that are over and of the one under way. Of several threads the kernel knows when one began.
 
-        The wait of another one drops out of sight until it is over: the total stands still then, and does not fall.
+        The wait of another one is not seen until it is over: the total stays the same then, and does not fall.
         """
         since = int(entry["synchronize_since"])
         waited = int(entry["synchronize_ns"]) + (max(clock - since, 0) if since else 0)

@@ -172,7 +172,7 @@ class Gpu:
                 pairs = ((pid, self._names.name(int(index))) for index, pids in processes.items() for pid in pids)
                 self._training.place({pid: name for pid, name in pairs if name is not None and times[pid] == 1})
         except OSError:
-            return  # we may not look at one of them: then nothing can be said
+            return  # one of them cannot be read: then the GPU of none is certain
 
     def _health(self) -> list[Sample]:
         watch = self._watch

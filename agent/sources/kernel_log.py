@@ -1,4 +1,4 @@
-"""The kernel log from now on: what drivers and the kernel say of faults, as events.
+"""The kernel log from now on: messages of drivers and the kernel on faults, as events.
 
 Bounded: 300 messages a reading, the rest waits in the kernel's own buffer; what that overwrites is counted and said.
 """

@@ -31,7 +31,7 @@ class Ras:
         self._rested, self._answered = float("-inf"), False
 
     def read(self, now: int) -> list[Sample]:
-        """What was answered since the last reading; then rank 0 of a task that stands still is asked."""
+        """The answers since the last reading; then rank 0 of a stalled task is asked."""
         clock = time.monotonic()
         self._stalls.update(now, clock)
         rows = [Sample("ras", {"slot": str(slot), **answer}) for slot, answer in enumerate(self._answers())]

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MOST_PORTS = 32
 """More ports are not read: each holds some twenty files open, and a process may commonly open 1024."""
 REST_NS = 10 * SECOND
-"""How often counters are read that peers are not compared by, and how often new ports are looked for."""
+"""How often to read the counters that peers are not compared by, and to search new ports."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from bpf.maps import Map
 from store.schema.sample import Sample, Value
 
 _HEAVY = 1e6
-"""Bytes a second. A slow file system is what is looked for, so no more than tells reading from idling."""
+"""Bytes a second above which a process reads. It is low: a slow file system must count as reading too."""
 _AT_ONCE = 16
 """Processes with reads that are sampled in one round; a machine with more of them samples them in turns."""
 _REMEMBERED = 1024
@@ -58,7 +58,7 @@ class Beginning:
     reading: bool = False
 
     def grow(self, at: int, counts: tuple[int, int]) -> None:
-        """Take in what it has read so far, by system calls and from storage: the larger of both grew by the reading."""
+        """Add what it has read so far, by system calls and from storage: the larger growth of both is the reading."""
         elapsed, before = at - self.sampled_at, self.sampled_at
         grown = max(new - old for new, old in zip(counts, self.counts, strict=True))
         self.sampled_at, self.counts = at, counts
@@ -129,7 +129,7 @@ class Startup:
             self._known = {process: known for process, known in self._known.items() if process in there}
 
     def _follow(self, boot: int, running: set[int]) -> None:
-        """Look at what processes read that have their libraries and have not begun to work together."""
+        """Sample the reads of processes that have loaded their libraries and asked for no operation yet."""
         starting = [
             (process, known)
             for process, known in self._known.items()

@@ -1,4 +1,4 @@
-"""What the kernel tells of the threads of a process: who sleeps in which system call. The process is not stopped."""
+"""The state of a process's threads, from /proc: which thread sleeps in which system call. Nothing is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Thread:
 
 
 def plain(text: str, limit: int) -> str:
-    """One line of printable characters: names are chosen by those who are watched."""
+    """One line of printable characters: the watched process chooses the names."""
     return "".join(sign if sign.isprintable() else "?" for sign in text[:limit])
 
 

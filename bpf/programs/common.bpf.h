@@ -91,7 +91,7 @@ enum loss {
 #define PROCESSES 1024
 #define SLOTS 4096
 
-/* What one user, and one process, may hold of it: who exceeds that loses only his own counts. Users share a place of
+/* What one user, and one process, may hold of it: one that exceeds it loses only its own counts. Users share a place of
  * these tables where their numbers are equal in the lowest 12 bits. */
 #define USERS 4096
 #define PROCESSES_OF_USER 256

@@ -52,7 +52,7 @@ BPF_RINGBUF_OUTPUT(victims, 1);
 #define WAITS_FOR_DISK(task) (*(u8 *)((task) + BIT_task_struct__in_iowait / 8) >> (BIT_task_struct__in_iowait % 8) & 1)
 
 #ifdef TYPE_sched_switch
-/* Everybody who is watched, and a few more. */
+/* Every process that is watched, and a few more. */
 static __always_inline u32 *place_of(u64 tgid)
 {
 	u32 word = tgid % PID_FILTER_BITS / 64;

@@ -1,4 +1,4 @@
-"""Probes on NCCL's calls let go of who calls too often, and what he is at goes on from his memory."""
+"""Probes on NCCL's calls are suspended where a process calls too often, and progress goes on from its memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(decides: ProbeThrottle, library: Library, span: tuple[int, int], rate: i
     return off
 
 
-def test_who_calls_often_is_let_go_and_looked_at_again() -> None:
+def test_frequent_calls_suspend_probes_which_resume_later() -> None:
     """Calls must come too often for seconds on end; then a look of seconds comes every ten minutes."""
     library, decides, why = one_library()
     assert run(decides, library, (0, 9), 90) == []
@@ -172,7 +172,7 @@ def test_progress_goes_on_without_probes(
 
         seen.until(lambda rows: followed(rows, 1))
         (library,) = nccl()
-        assert "let go" in library.reason
+        assert "are suspended" in library.reason
         before = dict(totals.last)
         seen.until(lambda rows: totals.of(rows) and totals.last["0"] > before["0"] + 50)
         assert 0 < len(library.probes) < len(library.hot)
