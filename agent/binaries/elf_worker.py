@@ -1,7 +1,7 @@
-"""Reads libraries in a process of its own: which functions are where, and how NCCL lays out its structures.
+"""The child process that reads libraries: offsets of functions, and the layout of NCCL's structures.
 
-The files belong to others. So a child with bounds on time and memory reads them, one answer a line, and whoever
-started it survives whatever they hold.
+The files belong to other users. So the child has bounds on time and memory, prints one answer a line, and what a file
+holds cannot harm the agent.
 """
 
 from __future__ import annotations
@@ -22,17 +22,9 @@ import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from agent.binaries.dwarf_layout import find_layout
 from agent.binaries.opened_file import Opened, open_library
-from agent.binaries.struct_layouts import (
-    OPTIONAL,
-    STRUCTURES,
-    Layout,
-    LayoutCache,
-    is_plausible,
-    is_whole,
-    shipped,
-    wanted_of,
-)
+from agent.binaries.struct_layouts import Layout, LayoutCache, shipped
 from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
 from agent.system.rights import give_up
 
@@ -40,6 +32,7 @@ SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
+_KINDS = "SHT_DYNSYM", "SHT_SYMTAB"
 _EXECUTABLE = 1  # PF_X
 _PAGE = 4096
 CPU_SECONDS, FIRST_SECONDS = 10, 4  # for each file, and for its functions alone
@@ -50,17 +43,16 @@ MEMORY_BYTES = 8 << 30
 DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
 _MATCHES, _CLONES = 4096, 64
 """Of one function: how many occurrences of its name are read, and how many forms of it; as many trace points."""
-_LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
-def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, int]:
+def find_functions(elf: Any, data: mmap.mmap, wanted: list[str], kinds: tuple[str, ...] = _KINDS) -> dict[str, int]:
     """File offsets of those of the wanted functions that this file defines.
 
     A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are searched as
     bytes and symbols by the place of their name.
     """
     found: dict[str, int] = {}
-    for symbols, low, high in _tables(elf, data, _FUNCTION):
+    for symbols, low, high in _tables(elf, data, _FUNCTION, kinds):
         for name in wanted:
             if name not in found:
                 symbol = _symbol(data, symbols, name.encode(), low, high)
@@ -80,10 +72,18 @@ def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | Non
     return None
 
 
-def _tables(elf: Any, data: mmap.mmap, kind: int) -> Iterator[tuple[Any, int, int]]:
+def without_private_runtime(elf: Any, data: mmap.mmap, functions: dict[str, int]) -> dict[str, int]:
+    """Without the CUDA runtime that NVIDIA's libnccl carries for itself: NCCL calls it, no program does."""
+    public = find_functions(elf, data, list(functions), _KINDS[:1])
+    if not any(name.startswith("nccl") for name in public):
+        return functions
+    return {name: at for name, at in functions.items() if name in public or not name.startswith("cuda")}
+
+
+def _tables(elf: Any, data: mmap.mmap, kind: int, kinds: tuple[str, ...] = _KINDS) -> Iterator[tuple[Any, int, int]]:
     """The symbols of that kind that this file defines, table by table, and where their names begin and end."""
     for section in elf.iter_sections():
-        if section["sh_type"] not in ("SHT_DYNSYM", "SHT_SYMTAB"):
+        if section["sh_type"] not in kinds:
             continue
         names = elf.get_section(section["sh_link"])
         low, high = names["sh_offset"], names["sh_offset"] + names["sh_size"]
@@ -141,6 +141,7 @@ def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[
 def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, Any]]:
     """Where functions are, functions with clones (`name*`), trace points (`provider:name`) and variables (`&name`)."""
     functions = find_functions(elf, data, [name for name in wanted if name.isidentifier()])
+    functions = without_private_runtime(elf, data, functions)
     for name in wanted:
         if name.endswith("*"):
             functions |= find_clones(elf, data, name[:-1])
@@ -148,43 +149,6 @@ def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, An
     variables = {name[1:]: find_variable(elf, data, name[1:]) for name in wanted if name[0] == "&"}
     known = {name: place for name, place in variables.items() if place is not None}
     return {"functions": functions | places, "semaphores": semaphores, "variables": known}
-
-
-def find_layout(elf: Any) -> Layout | None:
-    """Byte offsets of the members that are read from outside, and sizes; None where not all are there."""
-    if not elf.has_dwarf_info():
-        return None
-    dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
-    units = []
-    for unit in dwarf.iter_CUs():
-        name = unit.get_top_DIE().attributes.get("DW_AT_name")
-        path = os.path.basename(name.value.decode(errors="replace")) if name else ""
-        units.append((_LIKELY_UNITS.index(path) if path in _LIKELY_UNITS else len(_LIKELY_UNITS), unit))
-    layout: Layout = {}
-    wanted = {*STRUCTURES, *OPTIONAL}
-    for _, unit in sorted(units, key=lambda pair: pair[0]):
-        for die in unit.get_top_DIE().iter_children():
-            _learn(die, layout)
-        if wanted <= layout.keys():
-            break
-    return layout if is_whole(layout) else None
-
-
-def _learn(die: Any, layout: Layout) -> None:
-    if die.tag != "DW_TAG_structure_type" or "DW_AT_declaration" in die.attributes:
-        return
-    name = die.attributes["DW_AT_name"].value.decode(errors="replace") if "DW_AT_name" in die.attributes else ""
-    wanted = wanted_of(name)
-    if not wanted or name in layout:
-        return
-    members = {"sizeof": int(die.attributes["DW_AT_byte_size"].value)}
-    for member in die.iter_children():
-        label = member.attributes.get("DW_AT_name")
-        place = member.attributes.get("DW_AT_data_member_location")
-        if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
-            members[label.value.decode()] = int(place.value)
-    if is_plausible(name, members):
-        layout[name] = members
 
 
 def find_build_id(elf: Any) -> str:
@@ -196,7 +160,7 @@ def find_build_id(elf: Any) -> str:
     return notes[0] if notes and re.fullmatch(r"[0-9a-f]{16,128}", notes[0]) else ""
 
 
-def before(elf: Any, status: os.stat_result, name: str) -> Layout | None:
+def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
     """The layout as shipped or cached for this build, else from debug information: then it is cached.
 
     Any user may give a file any build id: only what root owns shares its layout with files of the same build.
@@ -230,7 +194,7 @@ def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict
         more = layout_for in found["functions"]
         yield answer | found | {"done": not more}
         if more:
-            yield {"layout": before(elf, opened.status, opened.identity), "done": True}
+            yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
 
 
 def answers(opened: Opened | OSError, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:

@@ -79,9 +79,7 @@ class TrainingProcesses:
                 callers.append(process)
             else:
                 if self._owners.pop(index, None) is None:
-                    self._known.pop(
-                        pid, None
-                    )  # it ended unread: the known one is earlier
+                    self._known.pop(pid, None)  # it ended unread: the known one is earlier
                 self._pool.give_back(index, pid.to_bytes(8, "little"))
         counted = set(callers) if self._use is None else self._use.users(callers)
         for process in callers:
