@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from store.schema.catalogue import TABLES
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -43,7 +45,7 @@ class Config:
     """Healthy disturbances last about this long, so readings closer than this are not independent."""
     shortest_s: float = 60.0
     """No soft verdict comes sooner, however strong: bursts of other work on a machine are that long."""
-    prompt_tables: tuple[str, ...] = ("nccl",)
+    prompt_tables: tuple[str, ...] = tuple(table.name for table in TABLES.values() if table.fast)
     """Tables that speak of the task's own progress: not disturbed by other work on the machine ..."""
     prompt_factor: float = 0.3
     """... so they need this share of the two durations above."""

@@ -32,7 +32,7 @@ more than this say nothing of each other."""
 _KEPT = 4096
 _FAREWELL_S = 2.0
 _COLUMNS = {
-    table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.bad != "none")})
+    table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.compared)})
     for table in ZOOMED
 }
 """What is worth a second look: the readings that are judged."""

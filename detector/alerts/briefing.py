@@ -54,7 +54,7 @@ class Excerpt:
         """Rows of a judged table within the spans; of others all."""
         import pyarrow as pa
 
-        if table in TABLES and not TABLES[table].judged:
+        if table in TABLES and not TABLES[table].compared:
             return self.store.read(table, after, min(until, self.spans[-1][1]), columns)
         parts = [(max(after, low), min(until, high)) for low, high in self.spans]
         found = [self.store.read(table, low, high, columns) for low, high in parts if low < high]

@@ -202,4 +202,4 @@ def _span(store: Store) -> tuple[int, int, int]:
 
 
 def _is_judged(table: str) -> bool:
-    return table not in TABLES or TABLES[table].judged
+    return table not in TABLES or TABLES[table].compared

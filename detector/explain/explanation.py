@@ -85,7 +85,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()
     for table in store.tables():
-        if table in TABLES and not TABLES[table].judged:
+        if table in TABLES and not TABLES[table].compared:
             continue
         history = read_history(store, table, times.begin, times.end)
         if history is None:
@@ -168,6 +168,6 @@ def _signs(
     elif verdict.metric.startswith("event."):
         signs[verdict.metric] = verdict.score
     elif verdict.kind == "evidence" and metric is not None:
-        falls = metric.bad == "low" or metric.name.endswith("mit_bytes_total")
+        falls = metric.direction == "low" or metric.name.endswith("mit_bytes_total")
         signs.setdefault(f"{verdict.metric}{'-' if falls else '+'}", verdict.score)
     return signs

@@ -65,7 +65,7 @@ def look_at(rows: Rows, machine: str) -> Look | None:
     grid = np.arange(max(time[0] for time in times), min(time[-1] for time in times) + 1, step)
     if len(grid) < _FEWEST:
         return None
-    names = [name for name in rows.metrics if (known := METRICS.get(f"{rows.table}.{name}")) and known.bad != "none"]
+    names = [name for name in rows.metrics if (known := METRICS.get(f"{rows.table}.{name}")) and known.compared]
     values = {name: on_grid(grid, rows, those, series, name) for name in names}
     return Look(rows, machine, tuple(series), grid, values)
 
