@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import time_format
 from detector.topology.maintenance import in_maintenance
+from store.schema.catalogue import METRICS
 from store.schema.contract import Store
 from store.schema.time import LATEST
 
@@ -21,19 +22,8 @@ LOOK_NS = 5 * 60 * 10**9
 FRESH_NS = 30 * 10**9
 """Readings are means over the last half minute: about an iteration or more of training."""
 
-# name shown | table | column; a counter is shown as its rate. Where a machine has several devices, their mean.
-READINGS = (
-    ("cpu_ratio", "host", "cpu_utilization_ratio"),
-    ("memory_ratio", "host", "memory_utilization_ratio"),
-    ("gpu_busy_ratio", "gpu", "duty_cycle_ratio"),
-    ("gpu_watts", "gpu", "power_watts"),
-    ("gpu_clock_hertz", "gpu", "sm_clock_hertz"),
-    ("operations_per_second", "nccl", "operations_total"),
-    ("iteration_seconds", "nccl", "iteration_seconds"),
-    ("waiting_ratio", "nccl", "host_blocked_seconds_total"),
-    ("active_ratio", "nccl", "active_ratio"),
-    ("sending_ratio", "nccl", "send_pending_ratio"),
-)
+READINGS = tuple((metric.headline, metric.table, metric.name) for metric in METRICS.values() if metric.headline)
+"""Name shown, table and column; a counter is shown as its rate. Where a machine has several devices, their mean."""
 SEVERITY = ("ok", "unknown", "warn", "crit")
 _SILENT = "event.silent"
 

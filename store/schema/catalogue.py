@@ -31,6 +31,10 @@ class Metric:
     local: bool
     """Whether only the machine's own state moves it: a machine that deviates here is no victim of another machine."""
     help: str
+    headline: str = ""
+    """Its name in the status of a machine, of which it is then a part; a counter is shown there as its rate."""
+    phrase: str = ""
+    """How a verdict words a value, with {} for the number; empty: the help text does."""
 
     @property
     def key(self) -> str:
@@ -93,17 +97,21 @@ TABLES |= {
 
 
 def _metric(row: str) -> Metric:
-    table, name, unit, kind, direction, absolute, relative, local, text = (part.strip() for part in row.split("|", 8))
-    return Metric(table, name, unit, kind, direction, float(absolute), float(relative), local == "local", text)  # type: ignore[arg-type]
+    table, name, unit, kind, direction, absolute, relative, local, text, *words = (
+        part.strip() for part in row.split("|")
+    )
+    headline, phrase = (*(word.strip("-") for word in words), "", "")[:2]
+    tolerances = float(absolute), float(relative)
+    return Metric(table, name, unit, kind, direction, *tolerances, local == "local", text, headline, phrase)  # type: ignore[arg-type]
 
 
-# table | name | unit | kind | direction | absolute tolerance | relative tolerance | local or - | what it is
+# table | name | unit | kind | direction | absolute tolerance | relative tolerance | local or - | what it is [| headline or - [| phrase]]
 _ROWS = """
-host | cpu_utilization_ratio | ratio | gauge | both | 0.15 | 0.3 | - | share of CPU time that was busy
+host | cpu_utilization_ratio | ratio | gauge | both | 0.15 | 0.3 | - | share of CPU time that was busy | cpu_ratio
 host | cpu_system_ratio | ratio | gauge | high | 0.10 | 0.3 | local | share of CPU time spent in the kernel
 host | cpu_iowait_ratio | ratio | gauge | high | 0.10 | 0.3 | local | share of CPU time idle while disk I/O was outstanding
 host | cpu_pressure_ratio | ratio | gauge | high | 0.10 | 0.3 | local | share of time some thread waited for a CPU (PSI)
-host | memory_utilization_ratio | ratio | gauge | high | 0.10 | 0.15 | local | share of memory in use
+host | memory_utilization_ratio | ratio | gauge | high | 0.10 | 0.15 | local | share of memory in use | memory_ratio
 host | memory_pressure_ratio | ratio | gauge | high | 0.05 | 0.3 | local | share of time some thread waited for memory (PSI)
 host | io_pressure_ratio | ratio | gauge | high | 0.10 | 0.3 | local | share of time some thread waited for I/O (PSI)
 host | disk_utilization_ratio | ratio | gauge | high | 0.20 | 0.3 | - | share of time the busiest disk had work
@@ -114,12 +122,12 @@ host | network_transmit_bytes_total | bytes | counter | both | 1e7 | 0.3 | - | b
 host | tcp_retransmit_segments_total | segments | counter | high | 20 | 1.0 | - | TCP segments sent again
 host | context_switches_total | switches | counter | both | 5e3 | 0.5 | - | context switches
 host | processes_running | processes | gauge | high | 4 | 0.5 | local | threads that run or wait for a CPU
-gpu | duty_cycle_ratio | ratio | gauge | both | 0.08 | 0.1 | - | share of time a kernel was running (NVML utilization)
-gpu | power_watts | watts | gauge | both | 25 | 0.08 | - | power draw
+gpu | duty_cycle_ratio | ratio | gauge | both | 0.08 | 0.1 | - | share of time a kernel was running (NVML utilization) | gpu_busy_ratio
+gpu | power_watts | watts | gauge | both | 25 | 0.08 | - | power draw | gpu_watts | power draw {}
 gpu | power_limit_watts | watts | gauge | low | 10 | 0.02 | local | power limit in force
-gpu | temperature_celsius | celsius | gauge | high | 8 | 0.1 | local | GPU temperature
+gpu | temperature_celsius | celsius | gauge | high | 8 | 0.1 | local | GPU temperature | - | GPU temperature {}
 gpu | memory_temperature_celsius | celsius | gauge | high | 8 | 0.1 | local | memory temperature
-gpu | sm_clock_hertz | hertz | gauge | low | 6e7 | 0.04 | local | clock of the streaming multiprocessors
+gpu | sm_clock_hertz | hertz | gauge | low | 6e7 | 0.04 | local | clock of the streaming multiprocessors | gpu_clock_hertz | multiprocessor clock {}
 gpu | memory_clock_hertz | hertz | gauge | low | 6e7 | 0.04 | local | memory clock
 gpu | memory_used_bytes | bytes | gauge | both | 2e9 | 0.1 | - | device memory in use
 gpu | graphics_active_ratio | ratio | gauge | both | 0.08 | 0.1 | - | share of time the graphics engine was active (GPM)
@@ -182,7 +190,7 @@ nccl | rank | number | gauge | none | 0 | 0 | - | rank of this process in the co
 nccl | ranks | number | gauge | none | 0 | 0 | - | number of ranks of the communicator
 nccl | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
 nccl | operation | text | text | none | 0 | 0 | - | last operation enqueued: kind:datatype:count
-nccl | operations_total | operations | counter | both | 2 | 0.1 | - | operations enqueued
+nccl | operations_total | operations | counter | both | 2 | 0.1 | - | operations enqueued | operations_per_second
 nccl | bytes_total | bytes | counter | both | 1e6 | 0.1 | - | payload of the operations enqueued, by this rank
 nccl | counted_from | text | text | none | 0 | 0 | - | where operations_total begins: birth, memory (both comparable between ranks) or attach
 nccl | unsized_total | operations | counter | none | 0 | 0 | - | operations of a datatype that is not known: bytes_total lacks theirs
@@ -190,10 +198,10 @@ nccl | groups_total | groups | counter | none | 0 | 0 | - | ncclGroupStart calls
 nccl | groups_open | groups | gauge | none | 0 | 0 | - | groups begun and not ended: their operations are not launched yet
 nccl | pending | 0 or 1 | gauge | none | 0 | 0 | - | whether the communicator has unfinished work
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | - | time since the last enqueue
-nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | - | inferred period of the operations
-nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call behind an operation to the thread's next call
-nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | - | share of looks that found an operation at work, be it only waiting for other ranks
-nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | - | share of looks that found a chunk handed to the network and not yet through
+nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | - | inferred period of the operations | iteration_seconds
+nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call behind an operation to the thread's next call | waiting_ratio | {} waiting for its communicators
+nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | - | share of looks that found an operation at work, be it only waiting for other ranks | active_ratio | collectives in flight {} of the time
+nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | - | share of looks that found a chunk handed to the network and not yet through | sending_ratio | chunks waiting on the network {} of the time
 nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | - | share of looks that found a chunk awaited from the network
 nccl | steps_posted_total | steps | counter | none | 0 | 0 | - | buffers offered to the GPU for chunks to send, since the agent first saw each connection
 nccl | steps_transmitted_total | steps | counter | none | 0 | 0 | - | chunks handed to the network, since then
@@ -209,14 +217,14 @@ cuda | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID nam
 cuda | launches_total | calls | counter | both | 50 | 0.2 | - | kernels launched through libcudart
 cuda | graph_launches_total | calls | counter | both | 5 | 0.2 | - | CUDA graphs launched
 cuda | synchronize_calls_total | calls | counter | none | 0 | 0 | - | synchronize calls
-cuda | synchronize_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call to the thread's next probed call
+cuda | synchronize_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call to the thread's next probed call | - | {} waiting for its GPU
 cuda | copy_bytes_total | bytes | counter | both | 1e7 | 0.2 | - | bytes copied
 cuda | allocated_bytes | bytes | gauge | none | 0 | 0 | - | device memory asked for since the start, what was freed included
 cuda | gc_pauses_total | pauses | counter | high | 0.5 | 1.0 | local | garbage collections of CPython
-cuda | gc_seconds_total | seconds | counter | high | 0.03 | 0.5 | local | time in garbage collection
+cuda | gc_seconds_total | seconds | counter | high | 0.03 | 0.5 | local | time in garbage collection | - | {} collecting garbage
 cuda | startup_phase | text | text | none | 0 | 0 | - | how far the process has come since its start
-process | cpu_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes were ready to run and had no CPU, added up
-process | disk_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes waited for disks and network file systems, added up
+process | cpu_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes were ready to run and had no CPU, added up | - | {} waiting for a CPU, its threads added up
+process | disk_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes waited for disks and network file systems, added up | - | {} waiting for disks, its threads added up
 process | tcp_retransmit_segments_total | segments | counter | high | 20 | 1.0 | - | TCP segments that the GPU's processes had to send again
 startup | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
 startup | start_time_seconds | seconds | gauge | none | 0 | 0 | - | when the process started, Unix time
@@ -284,7 +292,7 @@ METRICS |= {
     copy.key: copy
     for metric in tuple(METRICS.values())
     if metric.table in ZOOMED
-    for copy in [replace(metric, table=f"{metric.table}{ZOOM}", direction="none", local=False)]
+    for copy in [replace(metric, table=f"{metric.table}{ZOOM}", direction="none", local=False, headline="")]
 }
 LOCAL: frozenset[str] = frozenset(metric.key for metric in METRICS.values() if metric.local)
 """Keys of the metrics that only the machine's own state moves."""

@@ -26,7 +26,7 @@ FLEET = frozenset(f"machine-{n:06}" for n in range(10_000))
 def verdict(number: int) -> Verdict:
     """A verdict on one of many machines."""
     machine = f"machine-{number:06}"
-    text = f"{machine} gpu:3 runs its multiprocessors at 1.31 GHz where its 7 peers run theirs at 1.98 GHz"
+    text = f"{machine} gpu:3: multiprocessor clock 1.31 GHz (median of 7 peers: 1.98 GHz)"
     return Verdict(NOW, "t9", machine, "gpu:3", "peer", "gpu.sm_clock_hertz", 4.25, NOW - 9, "crit", text)
 
 
