@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-SECOND = 10**9
+from store.schema.time import SECOND
+
 FLAPS_NS = 300 * SECOND
 """A link that falls twice within this time is flapping (ByteRobust, arXiv 2509.16293: two alerts in five minutes)."""
 

@@ -19,11 +19,11 @@ from agent.config import AgentConfig
 from agent.context import Source
 from store.schema.catalogue import METRICS, TABLES, ZOOM, ZOOMED
 from store.schema.sample import Sample, Value
+from store.schema.time import SECOND
 from store.zoom_requests import Order, Orders
 
 log = logging.getLogger(__name__)
 
-SECOND = 1_000_000_000
 MOST_S = 60.0
 """No single order lasts longer."""
 APART_NS = 120 * SECOND

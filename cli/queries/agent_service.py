@@ -13,10 +13,10 @@ from cli.queries.delivery_health import START, Finding
 from cli.time_format import ago
 from store.nats.config import is_stream
 from store.schema.contract import Store, StoreError
+from store.schema.time import SECOND
 
 FRESH_S, TOLD_S = 30.0, 150.0
 """An agent whose last reading is older does not run; what does not change it tells once a minute."""
-_NS = 1_000_000_000
 
 
 def report(place: str, settings: Settings) -> tuple[Finding, list[Finding]]:
@@ -34,7 +34,7 @@ def report(place: str, settings: Settings) -> tuple[Finding, list[Finding]]:
             "agent", "off", f"no agent can be asked: {error}; what follows was looked at by this command"
         ), []
     fresh_s = max(FRESH_S, 3 * settings.agent.period_seconds)
-    if last is None or (age_s := (time.time_ns() - last) / _NS) > fresh_s:
+    if last is None or (age_s := (time.time_ns() - last) / SECOND) > fresh_s:
         why = f"no reading of {settings.agent.name} within {fresh_s:.0f} s: no agent runs here"
         return Finding("agent", "off", f"{why}; what follows was looked at by this command", START), []
     why = f"its last reading is {ago(age_s)} old; it reports what follows"
@@ -43,7 +43,7 @@ def report(place: str, settings: Settings) -> tuple[Finding, list[Finding]]:
 
 def _read(store: Store, settings: Settings) -> tuple[int | None, list[dict[str, Any]], list[dict[str, Any]]]:
     """Time of the machine's last row, and the last row of each source and of each thing that carries probes."""
-    first = time.time_ns() - round(max(TOLD_S, 3 * settings.agent.period_seconds) * _NS)
+    first = time.time_ns() - round(max(TOLD_S, 3 * settings.agent.period_seconds) * SECOND)
     tables = []
     for table, key in (("source", "source"), ("probe", "library")):
         rows = store.read(table, first).to_pylist()

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from emulator.simulation.fleet_model import SECOND, START, Array, Columns, Fleet, Place, name_of
+from emulator.simulation.fleet_model import START, Array, Columns, Fleet, Place, name_of
 from emulator.simulation.nominal_levels import ENDS, LEVELS, READINGS, WORK
+from store.schema.time import SECOND
 
 _WANDER_S = 120.0  # knots between which offsets drift along straight lines
 _SLOTS = (0.7, 0.3, 0.0)  # of a rank's time for its data-parallel communicator, that of all, and its pipeline's

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from emulator.simulation.faults import FAIL_SLOW, FAULTS, WEAK
-from emulator.simulation.fleet_model import SECOND, START, TABLES, Columns, Culprit, Fleet, name_of
+from emulator.simulation.fleet_model import START, TABLES, Columns, Culprit, Fleet, name_of
 from emulator.simulation.metric_generator import Meter, events_of, tasks_of
 from emulator.simulation.task_phases import disturbances, phases, shifts
+from store.schema.time import SECOND
 
 _CELLS = 2_000_000  # readings of one metric that are made at a time
 _SIZES = (4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.recording import RecordingError
+from store.schema.time import SECOND
 
 Array = NDArray[Any]
 Tables = dict[str, dict[str, Any]]
 Found = tuple[str, Tables, dict[str, Any]]
 """Name of a recording, its tables and its labels."""
-SECOND = 10**9
 BEGIN = 1_600_000_000 * SECOND
 """The archives have no times: their first sample is put here."""
 SHARED = 0.25

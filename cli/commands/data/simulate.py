@@ -65,6 +65,7 @@ def _write(folder: Path, plan: Plan, overwrite: bool) -> dict[str, Any]:
 
 
 def _span(plan: Plan) -> tuple[int, int]:
-    from emulator.simulation.fleet_model import SECOND, START
+    from emulator.simulation.fleet_model import START
+    from store.schema.time import SECOND
 
     return START, START + int(plan.minutes * 60 * SECOND)
