@@ -20,7 +20,7 @@ from store.nats.config import NatsConfig, is_stream
 from store.open import open_sink
 from store.schema.contract import StoreError
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import open_orders
+from store.zoom_requests import open_zoom_requests
 
 log = logging.getLogger("agent")
 
@@ -38,7 +38,7 @@ def run(told: AgentSettings) -> None:
     """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
     sink = open_sink(told.store, told.influxdb, told.nats)
     # What is on a stream cannot be asked for.
-    orders = None if is_stream(told.store) else open_orders(told.store, told.influxdb, told.agent.name)
+    orders = None if is_stream(told.store) else open_zoom_requests(told.store, told.influxdb, told.agent.name)
     stop = threading.Event()
     end_by_signals(stop)
 

@@ -30,7 +30,7 @@ def stream(place: str, settings: Settings) -> Finding:
     """Whether agents publish to it."""
     try:
         with closing(open_stream(place, settings.nats)) as opened:
-            count = opened.kept()
+            count = opened.message_count()
     except StoreError as error:
         return Finding(f"stream {place}", "off", str(error))
     state = "on" if count else "off"

@@ -23,7 +23,7 @@ from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from detector.topology.tasks import Tasks
 from store.influx.config import InfluxConfig
-from store.machine_filter import Portion
+from store.machine_filter import MachineFilter
 from store.open import open_store
 from store.schema.contract import Store, StoreError
 from store.schema.time import SECOND
@@ -78,13 +78,13 @@ def judge(order: Order) -> Report:
     runner = _runners.pop(key, None)
     if runner is None or runner.at != order.at:
         store: Store
-        if runner and isinstance(runner.store, Portion):
+        if runner and isinstance(runner.store, MachineFilter):
             store = runner.store.store
         else:
             store = open_store(order.place, False, order.told)
             store = Signed(store, order.key) if order.key else store
-        runner = Runner(Portion(store, order.machines), order.config, order.now)
-    assert isinstance(runner.store, Portion)
+        runner = Runner(MachineFilter(store, order.machines), order.config, order.now)
+    assert isinstance(runner.store, MachineFilter)
     if order.named:
         # One that goes on elsewhere must be seen to do so, or it would be called silent here.
         runner.store.machines |= order.machines

@@ -66,8 +66,8 @@ class Machine:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, RANK_SIGNALS)
         devices = str(self.folder / "dev")
         for gpu, (rank, command) in enumerate(self.spec["ranks"].items()):
-            told = {"RANK": rank, "LOCAL_RANK": str(gpu), "EMULATED_DEVICES": devices}
-            self._start(f"rank {rank}", command, told)
+            environment_of_rank = {"RANK": rank, "LOCAL_RANK": str(gpu), "EMULATED_DEVICES": devices}
+            self._start(f"rank {rank}", command, environment_of_rank)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def restart_ranks(self) -> None:
@@ -80,8 +80,8 @@ class Machine:
         ranks = [self.processes.get(f"rank {rank}") for rank in self.spec["ranks"]]
         return [process.pid if process and process.poll() is None else None for process in ranks]
 
-    def _start(self, name: str, command: list[str], told: dict[str, str] | None = None) -> None:
-        environment = {**os.environ, **(told or {})}
+    def _start(self, name: str, command: list[str], environment_of_rank: dict[str, str] | None = None) -> None:
+        environment = {**os.environ, **(environment_of_rank or {})}
         with (self.folder / f"{name.replace(' ', '')}.log").open("ab") as log:
             try:
                 self.processes[name] = subprocess.Popen(

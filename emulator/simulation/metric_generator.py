@@ -219,22 +219,22 @@ def _rows(f: Fleet, table: str, columns: Columns, begin: int) -> Columns:
     skew = _dice(f, "clocks").uniform(-0.4, 0.4, f.machines) * min(f.step_s, 1.0)
     jitter = np.clip(_dice(f, f"jitter {table}", begin).normal(0, 0.01, shape[:2]), -0.05, 0.05)
     at = START + ((f.seconds[begin:end, None] + skew + jitter) * SECOND).astype(np.int64)
-    kept = np.broadcast_to((_dice(f, f"lost {table}", begin).random(shape[:2]) > 0.003)[:, :, None], shape).copy()
+    present = np.broadcast_to((_dice(f, f"lost {table}", begin).random(shape[:2]) > 0.003)[:, :, None], shape).copy()
     if f.machines > 8:
         late = int(_dice(f, "late").integers(f.machines))
-        kept[: max(0, len(f.seconds) // 20 - begin), late] = False
+        present[: max(0, len(f.seconds) // 20 - begin), late] = False
     for name, place in f.gone:
         cell = place.cell(begin, shape) if name in ("", table) else None
         if cell is not None:
-            kept[cell] = False
-    time = np.broadcast_to(at[:, :, None], shape)[kept]
+            present[cell] = False
+    time = np.broadcast_to(at[:, :, None], shape)[present]
     order = np.argsort(time, kind="stable")
     machines = np.array([name_of(number) for number in range(f.machines)])
-    out: Columns = {"time": time[order], "machine": np.broadcast_to(machines[None, :, None], shape)[kept][order]}
+    out: Columns = {"time": time[order], "machine": np.broadcast_to(machines[None, :, None], shape)[present][order]}
     if table != "host":
         key = [f"mlx5_{g}/1" for g in range(shape[2])] if table == "rdma" else [str(g) for g in range(shape[2])]
-        out["port" if table == "rdma" else "gpu"] = np.broadcast_to(np.array(key), shape)[kept][order]
-    return out | {name: _typed(name, values[kept][order]) for name, values in columns.items()}
+        out["port" if table == "rdma" else "gpu"] = np.broadcast_to(np.array(key), shape)[present][order]
+    return out | {name: _typed(name, values[present][order]) for name, values in columns.items()}
 
 
 def _typed(name: str, values: Array) -> Array:

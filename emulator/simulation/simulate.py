@@ -144,11 +144,11 @@ def _stages(machines: int, rng: np.random.Generator) -> int:
 
 def _strike(f: Fleet, kinds: list[str]) -> list[dict[str, Any]]:
     """Let the faults happen, on different machines, the later ones within a minute of the first."""
-    whose = f.rng.choice(f.machines, len(kinds), replace=False)
+    targets = f.rng.choice(f.machines, len(kinds), replace=False)
     total = f.seconds[-1]
     begin = total * f.rng.uniform(0.35, 0.55)
     labels = []
-    for kind, who in zip(kinds, whose.tolist(), strict=True):
+    for kind, who in zip(kinds, targets.tolist(), strict=True):
         last = min(total * f.rng.uniform(0.3, 0.4), 900.0)
         on = (f.seconds >= begin) & (f.seconds < begin + max(last, 10 * f.step_s))
         gpu = int(f.rng.integers(f.gpus))

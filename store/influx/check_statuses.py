@@ -61,7 +61,7 @@ class Statuses:
                 raise StoreError(self.server.explain(answer))
 
 
-def open_statuses(place: str, told: InfluxConfig | None = None) -> Statuses:
+def open_statuses(place: str, config: InfluxConfig | None = None) -> Statuses:
     """The statuses at an address. Raises StoreError where it is none."""
     if not is_address(place):
         raise StoreError(
@@ -69,7 +69,7 @@ def open_statuses(place: str, told: InfluxConfig | None = None) -> Statuses:
         )
     from store.influx.server import Server  # loads urllib3
 
-    return Statuses(Server(address_of(place), told or InfluxConfig()))
+    return Statuses(Server(address_of(place), config or InfluxConfig()))
 
 
 def line_of(status: Status, now: int) -> bytes:

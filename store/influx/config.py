@@ -1,4 +1,4 @@
-"""What a person says of an InfluxDB server: its address in one line, and the table `[influxdb]`."""
+"""Configuration of an InfluxDB server: its address in one line, and the table `[influxdb]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREDENTIAL = "influxdb-token"
 
 
 class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to speak with the server, and what waits for it; used where `store` is an address.
+    """How to reach the server, and the limits of the spool; used where `store` is an address.
 
     Raises ValueError for a value that cannot be meant.
     """
@@ -25,7 +25,7 @@ class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     org: str = ""
     """Organisation (InfluxDB 2 only)."""
     token_file: str = ""
-    """File whose first line is the token, or user:password for InfluxDB 1."""
+    """File with the token, or user:password, in its first line for InfluxDB 1."""
     ca_file: str = ""
     """Certificates by which an https server is known; empty: the system's."""
     dialect: str = "auto"
@@ -37,15 +37,15 @@ class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_seconds: float = 30.0
     """How long the server may take to answer."""
     keep_days: int = 30
-    """How long a database keeps rows that was created by Peerwatch (InfluxDB 1 only)."""
+    """Retention of a database that Peerwatch creates (InfluxDB 1 only)."""
     spool_folder: str = "/var/lib/peerwatch/spool"
-    """Where readings wait for the server."""
+    """Folder in which samples wait for the server."""
     spool_bytes: int = 500_000_000
-    """How much may wait."""
+    """How many bytes may wait."""
     spool_seconds: float = 7 * 86400.0
-    """How long readings may wait."""
+    """How long samples may wait."""
     resend_seconds: float = 600.0
-    """For so long they stay in the spool after they were sent; a server that was started anew is sent them again."""
+    """How long sent samples stay in the spool; a server that restarts gets them again."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""

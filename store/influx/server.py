@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from store.influx.config import Address, InfluxConfig
-from store.influx.server_start import Uptime
+from store.influx.server_start import ServerStart
 from store.schema.contract import StoreError
 from store.transport import NO_ANSWER, Answer
 
@@ -44,8 +44,8 @@ class Server:
             timeout=urllib3.Timeout(connect=CONNECT_S, read=config.timeout_seconds),
             ca_certs=config.ca_file or None,
         )
-        self._uptime = Uptime(address.url)
-        self._uptime.watch(self._pool)
+        self._server_start = ServerStart(address.url)
+        self._server_start.watch(self._pool)
 
     def write(self, body: bytes) -> Answer:
         """Send line protocol, packed by gzip, times in nanoseconds. Never raises for what server or network do."""
@@ -68,7 +68,7 @@ class Server:
         """Since when the server runs, in its own words; empty where it says nothing of it. Raises StoreError."""
         try:
             dialect = self.dialect()
-            return self._uptime.began(self._pool, dialect, self._headers(dialect))
+            return self._server_start.began(self._pool, dialect, self._headers(dialect))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
 
@@ -191,7 +191,7 @@ class Server:
                 timeout=(round(CONNECT_S * 1000), round(self.config.timeout_seconds * 1000)),
                 ssl_ca_cert=self.config.ca_file or None,
             )
-            self._uptime.watch(self._client.api_client.rest_client.pool_manager)
+            self._server_start.watch(self._client.api_client.rest_client.pool_manager)
         return self._client
 
     def _headers(self, dialect: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a person says of a NATS stream between agents and writers: its address in one line, and the table `[nats]`."""
+"""Configuration of a NATS stream between agents and writers: its address in one line, and the table `[nats]`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _STREAM = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to speak with the servers, and what a stream that Peerwatch begins keeps.
+    """How to reach the servers, and the limits of a stream that Peerwatch creates.
 
     Raises ValueError for a value that cannot be meant.
     """
 
     token_file: str = ""
-    """File whose first line is the token, or user:password."""
+    """File with the token, or user:password, in its first line."""
     ca_file: str = ""
     """Certificates by which a tls server is known; empty: the system's."""
     post_seconds: float = 1.0
@@ -37,7 +37,7 @@ class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_bytes: int = 10_000_000_000
     """How much the stream keeps; beyond that the oldest go."""
     replicas: int = 1
-    """On how many servers of a NATS cluster the stream is kept."""
+    """Number of servers of a NATS cluster that store the stream."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, naming the key."""

@@ -1,4 +1,4 @@
-"""The words of the store: tables, their key columns, and every metric with its unit and meaning.
+"""The catalogue: tables, their key columns, and every metric with its unit, tolerances and meaning.
 
 Names follow Prometheus: base units as suffix, `_total` for a counter that only grows, ratios from 0 to 1.
 """
@@ -76,18 +76,18 @@ TABLES: dict[str, Table] = {
         Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
-        Table("stack", ("gpu",), False, "where a process that stands still is"),
-        Table("ras", ("slot",), False, "what NCCL says of a task that stands still, a communicator each"),
+        Table("stack", ("gpu",), False, "where a process that hangs is"),
+        Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
-        Table("source", ("source",), False, "how each source of the agent fares"),
+        Table("source", ("source",), False, "the state of each source of the agent"),
         Table("probe", ("library",), False, "what the agent has attached to, and what is blocked and why"),
     )
 }
 
 ZOOM = "_zoom"
-"""Ends the names of tables of readings that were taken many times a second, as the detector asked for a closer look."""
+"""Ends the names of tables of readings that were taken many times a second, as the detector requested (zoom)."""
 ZOOMED = ("host", "gpu", "rdma")
 """The tables of which there are such."""
 TABLES |= {
@@ -164,9 +164,9 @@ gpu | throttle_power_seconds_total | seconds | counter | high | 0.10 | 0.5 | loc
 gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | local | time clocks were held down for temperature
 gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | - | NVML clock event reasons, a bit mask
 gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | - | energy drawn
-gpu | uuid | text | text | none | 0 | 0 | - | the GPU's own name, told every 10 s
-gpu | serial | text | text | none | 0 | 0 | - | serial number of the board, told every 10 s
-gpu | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus as /sys writes it, told every 10 s
+gpu | uuid | text | text | none | 0 | 0 | - | the GPU's own name, reported every 10 s
+gpu | serial | text | text | none | 0 | 0 | - | serial number of the board, reported every 10 s
+gpu | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus as /sys writes it, reported every 10 s
 rdma | transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | - | bytes sent
 rdma | receive_bytes_total | bytes | counter | both | 5e7 | 0.15 | - | bytes received
 rdma | transmit_packets_total | packets | counter | both | 5e4 | 0.15 | - | packets sent
@@ -200,9 +200,9 @@ nccl | pending | 0 or 1 | gauge | none | 0 | 0 | - | whether the communicator ha
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | - | time since the last enqueue
 nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | - | inferred period of the operations | iteration_seconds
 nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call behind an operation to the thread's next call | waiting_ratio | {} waiting for its communicators
-nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | - | share of looks that found an operation at work, be it only waiting for other ranks | active_ratio | collectives in flight {} of the time
-nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | - | share of looks that found a chunk handed to the network and not yet through | sending_ratio | chunks waiting on the network {} of the time
-nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | - | share of looks that found a chunk awaited from the network
+nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | - | share of samples with an operation in flight, waiting for other ranks included | active_ratio | collectives in flight {} of the time
+nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | - | share of samples with a chunk handed to the network and not yet delivered | sending_ratio | chunks waiting on the network {} of the time
+nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | - | share of samples with a chunk awaited from the network
 nccl | steps_posted_total | steps | counter | none | 0 | 0 | - | buffers offered to the GPU for chunks to send, since the agent first saw each connection
 nccl | steps_transmitted_total | steps | counter | none | 0 | 0 | - | chunks handed to the network, since then
 nccl | steps_done_total | steps | counter | both | 10 | 0.1 | - | chunks sent and through, since then
@@ -256,7 +256,7 @@ event | message | text | text | none | 0 | 0 | - | what happened, in words
 event | device | text | text | none | 0 | 0 | - | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | - | info, warn or crit
 event | signature | text | text | none | 0 | 0 | - | of what the detector or the operator has written: HMAC-SHA256 with the signing key
-event | until | nanoseconds | gauge | none | 0 | 0 | - | when a maintenance is to end, where the operator has said so, or a closer look
+event | until | nanoseconds | gauge | none | 0 | 0 | - | when a maintenance is to end, where the operator has said so, or a zoom
 event | begin | nanoseconds | gauge | none | 0 | 0 | - | when a maintenance is to begin, where that is not the row's time
 event | every | nanoseconds | gauge | none | 0 | 0 | - | how long after its beginning a maintenance begins again
 event | times | number | gauge | none | 0 | 0 | - | how many times such a maintenance begins in all
@@ -278,8 +278,8 @@ probe | reason | text | text | none | 0 | 0 | - | why it is not on, or not on ev
 probe | symbols | number | gauge | none | 0 | 0 | - | functions that carry a probe
 probe | path | text | text | none | 0 | 0 | - | where the library was seen
 verdict | device | text | text | none | 0 | 0 | - | the device that is meant, such as gpu:3
-verdict | kind | text | text | none | 0 | 0 | - | the method that convicts: peer, evidence, progress
-verdict | metric | text | text | none | 0 | 0 | - | the reading that convicts
+verdict | kind | text | text | none | 0 | 0 | - | the method that found it: peer, evidence, progress
+verdict | metric | text | text | none | 0 | 0 | - | the metric that deviates most
 verdict | score | score | gauge | none | 0 | 0 | - | how far from the peers
 verdict | since | nanoseconds | gauge | none | 0 | 0 | - | when the pattern began
 verdict | level | text | text | none | 0 | 0 | - | crit, warn or ok

@@ -82,9 +82,9 @@ def database(influx_server: ServerProcess) -> Iterator[Callable[[], str]]:
         influx_server.ask(f"DROP DATABASE {name}")
 
 
-def influx(place: str, **told: Any) -> Influx:
+def influx(place: str, **options: Any) -> Influx:
     """The store at this address."""
-    return Influx(Server(address_of(place), InfluxConfig(**told)))
+    return Influx(Server(address_of(place), InfluxConfig(**options)))
 
 
 @pytest.fixture(params=["embedded", "recording", "influx", *(["given"] if GIVEN else [])])

@@ -74,7 +74,7 @@ def run(carrier: Writer, stop: threading.Event) -> None:
             failures = 0
             if time.monotonic() - told >= TELL_S:
                 told = time.monotonic()
-                waiting = carrier.stream.standing(carrier.name).waiting
+                waiting = carrier.stream.consumer_state(carrier.name).waiting
                 log.info(
                     "%d messages written, %d wait, %d lines refused, %d messages unreadable, %d lost",
                     carrier.written,

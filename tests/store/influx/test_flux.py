@@ -47,7 +47,7 @@ def store(script: Scripted, csv: str, status: int = 200) -> tuple[InfluxByFlux, 
         return status, csv, {"Content-Type": "text/csv"}
 
     script.reply = reply
-    opened = open_store(f"{script.url}/my bucket", told=InfluxConfig(reading="flux", org="us"))
+    opened = open_store(f"{script.url}/my bucket", config=InfluxConfig(reading="flux", org="us"))
     assert isinstance(opened, InfluxByFlux)
     return opened, heard
 

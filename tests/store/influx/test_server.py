@@ -64,7 +64,7 @@ def test_wrong_addresses(place: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("options", "said"),
     [
         ({"post_seconds": 0.0}, "influxdb.post_seconds is 0.0"),
         ({"spool_bytes": 5}, "influxdb.spool_bytes is 5"),
@@ -72,10 +72,10 @@ def test_wrong_addresses(place: str, said: str) -> None:
         ({"reading": "sql"}, "influxdb.reading is 'sql'"),
     ],
 )
-def test_wrong_configurations(told: dict[str, object], said: str) -> None:
+def test_wrong_configurations(options: dict[str, object], said: str) -> None:
     """A value that cannot be meant is named with its key."""
     with pytest.raises(ValueError, match=said):
-        InfluxConfig(**told)  # type: ignore[arg-type]
+        InfluxConfig(**options)  # type: ignore[arg-type]
 
 
 def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,10 +286,10 @@ def test_since_when_a_server_runs(tmp_path: Path, make: Callable[[Path], ServerP
     real.start()
     server = Server(address_of(f"{real.url}/metrics"), InfluxConfig())
     assert server.write(pack([line])).good
-    first, connections = server.began(), server._uptime._begun
+    first, connections = server.began(), server._server_start._begun
     assert first
     assert server.write(pack([line])).good
-    assert (server.began(), server._uptime._begun) == (first, connections)
+    assert (server.began(), server._server_start._begun) == (first, connections)
     real.kill()
     assert not server.write(pack([line])).good
     with pytest.raises(StoreError, match="does not answer"):

@@ -106,13 +106,13 @@ def test_a_write_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_an_odd_value_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Text where a number belongs is kept as unknown and said once; all beside it is kept."""
+    """Text where a number belongs is stored as null and logged once; all beside it is stored."""
     store = Embedded(tmp_path / "s.db")
     odd = {"gpu": "2", "temperature_celsius": "N/A", "power_watts": 312.5}
     store.write([Batch("m1", n, (Sample("gpu", odd),)) for n in (1, 2)])
     assert rows(store, "gpu", 1) == [{"time": 2, "machine": "m1", "gpu": "2", "power_watts": 312.5}]
     assert [record.message for record in caplog.records] == [
-        "gpu.temperature_celsius is a number and was given a str: such values are kept as unknown"
+        "gpu.temperature_celsius is a number and was given a str: such values are stored as null"
     ]
     store.close()
 
