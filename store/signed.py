@@ -122,7 +122,7 @@ class Signed:
         return hmac.compare_digest(expected.encode(), str(row.get(SIGNATURE) or "").encode())
 
     def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
-        """HMAC-SHA256 of all that the row says, as any store gives it back: some store no infinity and no empty text."""
+        """HMAC-SHA256 of the row as any store returns it: some store no infinity and no empty text."""
         said = {}
         for name in _SIGNED[table]:
             value = fitted(table, name, type_of(table, name) or "string", values.get(name))

@@ -1,4 +1,4 @@
-"""Line protocol: batches as the lines that InfluxDB takes, and the columns and values that its tags and fields stand for.
+"""Line protocol: batches as lines for InfluxDB, and the columns and values of its tags and fields.
 
 Machine and device keys become tags. All else is a field, also the keys with unbounded values (a task's name, a
 library), so that the number of series is machines x devices, however long it runs. Every line carries the field
@@ -64,7 +64,7 @@ _NONE: tuple[_Shape, _Form | None] = (((), ()), None)
 def lines_of(batches: Iterable[Batch]) -> list[bytes]:
     """One line a sample, without line ends; raises StoreError for a name that no table or column can have.
 
-    Rows of one table, time, machine and device within one call are all stored; such a row of a later call replaces them.
+    Rows of the same table, time, machine and device are all stored if one call has them; a later call replaces them.
     """
     lines: list[bytes] = []
     seen: dict[tuple[bytes, ...], int] = {}

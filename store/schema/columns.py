@@ -75,7 +75,7 @@ def converter(kind: Type) -> Callable[[Value], Value]:
 
 
 def fitted(table: str, column: str, kind: Type, value: Value) -> Value:
-    """One value as its column takes it. A value that does not fit becomes null and is logged once: the row is stored."""
+    """The value in its column's type; one that does not fit becomes null and is logged once, and the row is stored."""
     try:
         return converter(kind)(value)
     except (ValueError, TypeError):

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from store.influx.config import Address, InfluxConfig, address_of
@@ -66,16 +67,17 @@ def test_wrong_addresses(place: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"post_seconds": 0.0}, "influxdb.post_seconds is 0.0"),
-        ({"spool_bytes": 5}, "influxdb.spool_bytes is 5"),
+        ({"post_seconds": 0.0}, r">= 0.1 - at `\$.post_seconds`"),
+        ({"spool_bytes": 5}, r">= 100000 - at `\$.spool_bytes`"),
+        ({"spool_seconds": float("nan")}, r">= 1.0 - at `\$.spool_seconds`"),
         ({"dialect": "v4"}, "influxdb.dialect is 'v4': known are auto, v1, v2"),
         ({"reading": "sql"}, "influxdb.reading is 'sql'"),
     ],
 )
 def test_wrong_configurations(options: dict[str, object], said: str) -> None:
-    """A value that cannot be meant is named with its key."""
+    """An invalid value is refused with its key and its bound."""
     with pytest.raises(ValueError, match=said):
-        InfluxConfig(**options)  # type: ignore[arg-type]
+        msgspec.convert(options, InfluxConfig)
 
 
 def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
