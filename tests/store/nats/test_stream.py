@@ -36,15 +36,6 @@ NUMBER = itertools.count()
 OPTIONS = {"timeout_seconds": 2.0, "keep_bytes": 10**7}  # a server sets aside the room of all its streams
 
 
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsProcess]:
-    """A real nats-server for these tests."""
-    server = servers.nats(tmp_path_factory.mktemp("nats"))
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Stream]]:
     """A function that opens the stream at an address, closed at the end."""
