@@ -58,7 +58,7 @@ class Signed:
         )
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
-        """Rows with after < time <= until but those whose signature is wrong; the contract has the details."""
+        """Rows with after < time <= until, without those that have a wrong signature; the contract has the details."""
         if table not in _SIGNED:
             return self.store.read(table, after, until, columns)
         wanted = None if columns is None else {*key_columns(table), *columns}

@@ -1,7 +1,7 @@
 """The first process of an emulated machine, inside its namespaces: names it, mounts its libraries, keeps its processes.
 
 It obeys JSON lines on standard input and answers each with one on standard output. When the input ends, because the
-fleet stopped or died, it ends everything; the kernel kills what is left of a PID namespace whose first process is gone.
+fleet stopped or died, it ends everything; the kernel kills the rest of a PID namespace when its first process is gone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Machine:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def restart_ranks(self) -> None:
-        """Start every rank anew, on the fresh fabric that the fleet has woven meanwhile."""
+        """Restart every rank, on the fresh fabric that the fleet has made meanwhile."""
         if self.hardware:
             self.hardware.reopen()
         self.start_ranks()

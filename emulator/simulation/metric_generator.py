@@ -47,7 +47,7 @@ class Meter:
         return _rows(self.fleet, "nccl", mine | _communicators(self.fleet, begin, shape, slot), begin)
 
     def _count(self, name: str, rate: Array, begin: int) -> Array:
-        """A counter that grows at this rate; those of processes begin anew with them."""
+        """A counter that grows at this rate; those of processes restart with them."""
         total = np.cumsum(rate, axis=0, dtype=np.float64) * self.fleet.step_s
         total += self.counted.get(name, 0.0)
         if self.table in ("nccl", "cuda"):
@@ -135,7 +135,7 @@ def _air(f: Fleet, begin: int, end: int) -> Array:
 def _communicators(f: Fleet, begin: int, shape: tuple[int, ...], slot: int) -> Columns:
     """Slot 0 is the data-parallel communicator of a stage and GPU number, slot 1 that of all ranks, slot 2 a pipeline.
 
-    Who stands in a collective of the first has not entered the second; whose group is complete waits in the second.
+    A rank in a collective of the first has not entered the second; one with a complete group waits in the second.
     """
     steps = slice(begin, begin + shape[0])
     stuck = f.stuck[steps]

@@ -20,7 +20,7 @@ _SAID = re.compile(rb'"started":\s*"([^"]+)"|^process_start_time_seconds (\S+)',
 
 
 class ServerStart:
-    """Of one server, whose connections are watched."""
+    """The start time of one server; new connections to it are noticed."""
 
     def __init__(self, url: str) -> None:
         self.url = url

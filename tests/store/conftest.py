@@ -74,7 +74,7 @@ def given() -> Iterator[Callable[[], Influx]]:
 
 @pytest.fixture
 def database(influx_server: ServerProcess) -> Iterator[Callable[[], str]]:
-    """A function that gives the address of a fresh database, whose rows may be of any time."""
+    """A function that gives the address of a fresh database for rows of any time."""
     made: list[str] = []
 
     def make() -> str:

@@ -144,7 +144,7 @@ def test_types_follow_the_catalogue(fill: Fill) -> None:
 
 
 def test_table_that_is_not_there_is_empty(fill: Fill) -> None:
-    """Reading a table that nobody wrote gives its key columns and no row; an unknown one has time and machine."""
+    """Reading a table that was never written gives its key columns and no row; an unknown one has time and machine."""
     store = fill([Batch("m03", 6, (Sample("host", {"processes_running": 4.0}),))])
     assert store.read("nccl").column_names == ["time", "machine", "gpu", "slot"]
     assert store.read("nonsense").column_names == ["time", "machine"]

@@ -136,9 +136,11 @@ def test_many_processors_leave_room_for_threads(tmp_path: Path, unit: Path) -> N
     library = tmp_path / "many.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "many.c"], check=True)
     text = unit.read_text()
-    told = re.findall(r"([A-Z_]+)=(\S+)", " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)))
+    variables = re.findall(r"([A-Z_]+)=(\S+)", " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)))
     code = f"import os, {PROGRAMS[unit.stem.split('-')[1]]}, numpy; print(len(os.listdir('/proc/self/task')))"
     before = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "64"}
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, env=before | dict(told), check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, env=before | dict(variables), check=True
+    )
     (most,) = re.findall(r"^TasksMax=(\d+)$", text, re.MULTILINE)
     assert int(done.stdout) <= int(most) // 16

@@ -95,7 +95,7 @@ def test_bench_nats_callers(tmp_path: Path) -> None:
         for number, caller in enumerate(callers):
             _published(caller, number, body)
     print(f"nats-server: {(spent(server) - before) / CALLERS * 1e6:.0f} µs of CPU a reading", end="; ")
-    print(f"{(resident(server) - idle) / CALLERS / 1e3:.0f} kB an agent, its connection and {len(body)} bytes kept")
+    print(f"{(resident(server) - idle) / CALLERS / 1e3:.0f} kB an agent, its connection and {len(body)} bytes stored")
     assert stream.consumer_state("w").waiting == CALLERS + 1
     for caller in callers:
         caller.close()

@@ -117,7 +117,7 @@ def test_a_test_alert_is_one_row(influx_server: ServerProcess, database: Callabl
 
 @given(machine=st.text(), message=st.text(), score=st.floats(), task=st.text())
 def test_a_row_is_one_line(machine: str, message: str, score: float, task: str) -> None:
-    """Whatever names and messages hold, a row is a single line, whose tags hold no line end."""
+    """Whatever names and messages hold, a row is a single line, and its tags hold no line end."""
     lines = [line_of(Status(machine, "warn", message, NOW, score, {"task": task}), NOW + n) for n in (0, 1)]
     assert unpack(pack(lines)) == lines
     assert b"\n" not in lines[0].partition(b" _message=")[0]

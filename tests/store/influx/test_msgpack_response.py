@@ -29,7 +29,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def series(draw: st.DrawFn) -> dict[str, Any]:
-    """A series whose rows are mostly laid out alike."""
+    """A series with rows of mostly the same layout."""
     kinds = draw(st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=20))
     usual = [draw(CELLS[kind]) for kind in kinds]
     rows = [[1795169772 * 10**9 + n, *usual] for n in range(draw(st.integers(0, 120) | st.just(700)))]

@@ -132,7 +132,7 @@ def test_what_the_server_refuses_is_said(influx_server: servers.ServerProcess, d
 
 
 def test_a_database_that_is_not_there(influx_server: servers.ServerProcess) -> None:
-    """Reading a database that nobody has begun is an error that names it, not an empty store."""
+    """Reading a database that does not exist is an error that names it, not an empty store."""
     store = influx(f"{influx_server.url}/nobodys")
     with pytest.raises(StoreError, match="database not found: nobodys"):
         store.read("gpu")
@@ -178,7 +178,7 @@ def test_rows_without_a_chosen_column_are_there(database: Callable[[], str]) -> 
 
 
 def test_written_again_is_written_once(database: Callable[[], str]) -> None:
-    """A write whose answer was lost may be repeated: no row is there twice, and rows of one moment stay apart."""
+    """A write may be repeated if its answer was lost: no row is there twice, and rows of one moment stay apart."""
     store = influx(database())
     event = {"source": "kernel_log", "code": "xid:79"}
     batch = Batch("m1", 9, tuple(Sample("event", {**event, "device": f"gpu:{n}"}) for n in (4, 6)))
@@ -189,7 +189,7 @@ def test_written_again_is_written_once(database: Callable[[], str]) -> None:
 
 
 def test_another_schema_is_named(database: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever reads what another version has written is told so once, and reads it: any agent may write that row."""
+    """Reading what another version has written warns once, and works: any agent may write that row."""
     store = influx(place := database())
     store.write([Batch("m1", 4, (Sample("host", {"cpu_utilization_ratio": 0.31}),))])
     assert (store.tables(), store.read("host").num_rows, caplog.messages) == (("host",), 1, [])
@@ -283,7 +283,7 @@ def test_the_second_dialect_on_a_real_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [servers.influxd, servers.victoria])
 def test_since_when_a_server_runs(tmp_path: Path, make: Callable[[Path], ServerProcess]) -> None:
-    """Two processes say two things, one says one; it is asked anew only after a connection was."""
+    """Two processes say two things, one says one; it is asked again only after a new connection."""
     real, line = make(tmp_path), b"host,machine=m1 value=1i %d" % NOW
     real.start()
     server = Server(address_of(f"{real.url}/metrics"), InfluxConfig())

@@ -57,7 +57,7 @@ def place(nats_server: NatsProcess) -> str:
 
 
 def batch(number: int) -> Batch:
-    """One reading, all of whose values tell which."""
+    """One reading; each of its values shows its number."""
     event = Sample("event", {"source": "xid", "code": str(number % 3), "message": f'number "{number}"'})
     return Batch(f"m{number % 5}", number * 10**9, (Sample("host", {"cpu_utilization_ratio": number / 64}), event))
 
@@ -212,7 +212,7 @@ def test_agent_killed_while_publishing(place: str, opened: Callable[..., Stream]
         )
         assert agent.stdout is not None
         for line in agent.stdout:
-            if (first := int(line) + 2) % 200 == 0:  # what was not printed may have been kept all the same
+            if (first := int(line) + 2) % 200 == 0:  # what was not printed may be stored all the same
                 break
         agent.send_signal(signal.SIGKILL)
         rest = [int(line) for line in agent.stdout if line.endswith(b"\n")]
@@ -396,7 +396,7 @@ def test_who_is_let_in(tmp_path: Path, opened: Callable[..., Stream]) -> None:
 
 
 def test_no_room(place: str, opened: Callable[..., Stream]) -> None:
-    """A stream for which the server has no room is told with the key that makes it smaller."""
+    """If the server has no room for a stream, the error names the key that makes it smaller."""
     stream = opened(place, keep_bytes=1 << 50)
     answer = stream.write(body(1))
     assert not answer.good

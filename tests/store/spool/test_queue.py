@@ -111,7 +111,7 @@ def test_dropped_while_under_way(tmp_path: Path) -> None:
 
 
 def test_refused_lines_are_kept_for_a_look(tmp_path: Path) -> None:
-    """The newest refused lines are kept with their reasons, and counted for ever."""
+    """The newest refused lines stay with their reasons; all are counted."""
     one = spool(tmp_path)
     lines = [line(n) for n in range(MAX_REFUSED_LINES + 5)]
     one.put(lines, 1)
@@ -143,7 +143,7 @@ def test_kill_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """A second agent on one folder is told so in one line."""
+    """A second agent on one folder gets one line."""
     one = spool(tmp_path)
     with pytest.raises(StoreError, match="is in use: stop the other agent") as caught:
         spool(tmp_path)
@@ -178,7 +178,7 @@ def numbers(posts: list[Post]) -> list[int]:
 
 
 def test_what_was_sent_is_sent_again(tmp_path: Path) -> None:
-    """To a server that was begun anew all goes again, once, also by the next agent; nothing is counted twice."""
+    """To a restarted server all is sent again, once, also by the next agent; no line is counted twice."""
     one = spool(tmp_path, resend_seconds=600.0)
     for n in range(1, 8):
         one.put([line(n)], n * SECOND)
@@ -279,7 +279,7 @@ def test_space_is_given_back(tmp_path: Path) -> None:
 
 
 def test_damage_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged spool does not keep the agent from starting: it is kept aside, said, and a new one is begun."""
+    """A damaged spool does not stop the agent: it is renamed and logged, and a new one is begun."""
     folder = tmp_path / "spool"
     folder.mkdir()
     (folder / FILE).write_bytes(b"no database, " * 900)

@@ -78,7 +78,7 @@ def test_what_is_taken_is_gone(rig: Rig) -> None:
     rig.spool.put(LINES[:9], 1)
     rig.spool.put(LINES[9:], 2)
     assert 3.0 <= rig.sender.send() <= 5.0
-    assert rig.script.kept == LINES
+    assert rig.script.received == LINES
     assert (rig.spool.line_counts().waiting, rig.spool.line_counts().sent) == (0, 32)
     path, headers = rig.script.asked[0]
     wanted = (
@@ -91,7 +91,7 @@ def test_what_is_taken_is_gone(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503, 302, 418])
 def test_a_busy_server_is_left_alone(rig: Rig, status: int) -> None:
-    """What a server cannot take now waits; the rest it asks for is kept, and doubles where it asks for none."""
+    """What a server cannot take now waits; the pause it asks for is obeyed, and doubles if it asks for none."""
     rig.spool.put(LINES, 1)
     rig.answer(lambda lines: (status, "busy", {"Retry-After": "77"}))
     assert rig.sender.send() == 77.0
@@ -102,7 +102,7 @@ def test_a_busy_server_is_left_alone(rig: Rig, status: int) -> None:
     assert rig.spool.line_counts().waiting == 32
     rig.answer(lambda lines: (204, "", {}))
     assert rig.sender.send() <= 5.0
-    assert rig.script.kept == LINES
+    assert rig.script.received == LINES
 
 
 def test_a_date_to_come_back_at(rig: Rig) -> None:
@@ -133,18 +133,18 @@ def test_too_much_is_halved(rig: Rig) -> None:
     rig.spool.put(LINES[16:], 2)
     rig.answer(lambda lines: (413, "too large", {}) if len(lines) > 3 or LINES[7] in lines else (204, "", {}))
     rig.sender.send()
-    assert rig.script.kept == [line for line in LINES if line != LINES[7]]
+    assert rig.script.received == [line for line in LINES if line != LINES[7]]
     assert rig.spool.refused() == [("413: too large", LINES[7])]
 
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_bad_lines_are_searched_for(rig: Rig, status: int) -> None:
-    """Bad lines are found and kept with the server's reason; all others are sent; the ledger adds up."""
+    """Bad lines are found and stored with the server's reason; all others are sent; the counts add up."""
     rig.spool.put(LINES[:5], 1)
     rig.spool.put(LINES[5:], 2)
     rig.answer(lambda lines: (status, *bad(lines)[1:]) if bad(lines)[0] == 400 else (204, "", {}))
     rig.sender.send()
-    assert sorted(set(rig.script.kept)) == sorted(set(LINES) - {LINES[12], LINES[13]})
+    assert sorted(set(rig.script.received)) == sorted(set(LINES) - {LINES[12], LINES[13]})
     assert rig.spool.refused() == [(f"{status}: unable to parse", LINES[at]) for at in (12, 13)]
     counts = rig.spool.line_counts()
     assert (counts.taken, counts.sent, counts.refused, counts.waiting) == (32, 30, 2, 0)
@@ -179,7 +179,7 @@ def test_a_search_that_is_interrupted_begins_anew(rig: Rig) -> None:
     assert rig.spool.line_counts().waiting == 32
     rig.answer(bad)
     rig.sender.send()
-    assert set(rig.script.kept) == set(LINES) - {LINES[12], LINES[13]}
+    assert set(rig.script.received) == set(LINES) - {LINES[12], LINES[13]}
     assert rig.spool.line_counts().refused == 2
 
 
@@ -286,7 +286,7 @@ def sent(real: ServerProcess, sender: Sender, *numbers: int) -> list[object]:
 
 @pytest.mark.parametrize("noticed", [False, True])
 def test_a_server_that_lost_what_it_acknowledged(tmp_path: Path, noticed: bool) -> None:
-    """It is sent all again, once, also where no post failed meanwhile; the ledger counts nothing twice."""
+    """It is sent all again, once, also where no post failed meanwhile; no line is counted twice."""
     folder = tmp_path / "influxd"
     folder.mkdir()
     real = servers.influxd(folder)
@@ -310,7 +310,7 @@ def test_a_server_that_lost_what_it_acknowledged(tmp_path: Path, noticed: bool) 
 
 
 def test_a_server_that_was_killed_amid_a_write(tmp_path: Path) -> None:
-    """InfluxDB 1.6.7 reads what it wrote behind a torn entry until it is started anew; then it is sent it again."""
+    """InfluxDB 1.6.7 reads what it wrote behind a torn entry until it restarts; then it is sent again."""
     folder = tmp_path / "influxd"
     folder.mkdir()
     real = servers.influxd(folder)
@@ -371,15 +371,15 @@ def test_a_server_that_does_not_say_since_when_it_runs(tmp_path: Path, dialect: 
     script.reply = bad
     sender.send()
     good = [line for line in LINES if line not in LINES[12:14]]
-    assert sorted(script.kept) == sorted(good)
+    assert sorted(script.received) == sorted(good)
     wire.cut()
     spool.put([b"host,machine=m1 value=1i 99"], time.time_ns())
     sender.send()
     wire.mode = "through"
-    script.kept.clear()
+    script.received.clear()
     while spool.line_counts().waiting or spool.posts_to_resend(1):
         sender.send()
-    assert sorted(script.kept) == sorted([*good, b"host,machine=m1 value=1i 99"])
+    assert sorted(script.received) == sorted([*good, b"host,machine=m1 value=1i 99"])
     assert spool.line_counts().refused == 2
     spool.close()
     wire.close()
@@ -473,6 +473,6 @@ def test_a_fault_of_our_own_ends_no_thread(tmp_path: Path, monkeypatch: pytest.M
     made.spool.put(LINES, 1)
     made.sender.start()
     wait_for(lambda: made.spool.line_counts().waiting == 0)
-    assert made.script.kept == LINES
+    assert made.script.received == LINES
     made.sender.stop()
     made.close()
