@@ -6,14 +6,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
-from store.line_protocol.write import lines_of, pack, unpack
+from store.line_protocol.write import lines_of, unpack
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
+from store.spool.post import Refused, Server, UnsentError, post
 from store.spool.queue import Post, Spool
-from store.transport import NO_ANSWER, Answer
+from store.transport import NO_ANSWER
 
 log = logging.getLogger(__name__)
 
@@ -31,64 +31,6 @@ LOUD_S = 600.0
 """How often it is said again that nothing can be sent."""
 FAREWELL_S = 3.0
 """How long the end of the agent may wait for a last post; the rest waits on disk."""
-
-Refused = list[tuple[bytes, str]]
-
-
-class Timed(Protocol):
-    """What is configured of a server, as far as it is needed here."""
-
-    @property
-    def post_seconds(self) -> float:
-        """How often readings are sent."""
-
-
-class Server(Protocol):
-    """What takes packed lines: an InfluxDB server, or a stream on the way to one."""
-
-    @property
-    def address(self) -> object:
-        """Where it is, as text."""
-
-    @property
-    def config(self) -> Timed:
-        """How it is spoken to."""
-
-    def write(self, body: bytes) -> Answer:
-        """Send packed lines. Never raises for what server or network do."""
-
-    def explain(self, answer: Answer) -> str:
-        """An answer in one line that names cause and mend."""
-
-    def began(self) -> str:
-        """Since when it runs, as it says, or nothing. Raises StoreError."""
-
-    def close(self) -> None:
-        """Let go of the connections."""
-
-
-class UnsentError(OSError):
-    """Nothing can be sent now; `rest_s` is what the server asked for."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.reason)
-        self.answer = answer
-
-
-def post(server: Server, lines: Sequence[bytes]) -> Refused:
-    """Send these lines, in halves where the server does not take them whole; returns those it refused, and why.
-
-    Too many (413) are halved, bad ones (400, 422) are searched for. Raises UnsentError for every other answer.
-    """
-    answer = server.write(pack(lines))
-    if answer.good:
-        return []
-    if answer.status not in (400, 413, 422):
-        raise UnsentError(answer)
-    if len(lines) == 1 or f"dropped={len(lines)}" in answer.reason.split():
-        return [(line, f"{answer.status}: {answer.reason}") for line in lines]
-    middle = len(lines) // 2
-    return post(server, lines[:middle]) + post(server, lines[middle:])
 
 
 class Sender:

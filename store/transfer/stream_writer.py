@@ -20,7 +20,8 @@ from store.nats.stream import Message, Stream
 from store.schema.columns import key_columns
 from store.schema.contract import Store, StoreError, UnfitError
 from store.schema.sample import Batch, Sample, Value
-from store.spool.sender import POST_BYTES, Refused, UnsentError, post
+from store.spool.post import Refused, UnsentError, post
+from store.spool.sender import POST_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,9 @@ from store.influx.server import Server
 from store.line_protocol.write import lines_of
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
+from store.spool.post import UnsentError, post
 from store.spool.queue import Spool
-from store.spool.sender import BACK_OFF_S, Sender, Spooled, UnsentError, post
+from store.spool.sender import BACK_OFF_S, Sender, Spooled
 from store.transport import Answer
 from tests import servers
 from tests.servers import ServerProcess
@@ -390,7 +391,8 @@ AGENT = """
 import sys
 from store.influx.config import InfluxConfig, address_of
 from store.spool.sender import Spooled
-from store.influx.server import Answer, Server
+from store.influx.server import Server
+from store.transport import Answer
 from store.line_protocol.write import lines_of
 from store.schema.sample import Batch, Sample
 from store.spool.queue import Spool
