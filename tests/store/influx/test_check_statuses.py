@@ -45,7 +45,7 @@ def found(server: ServerProcess, place: str, query: str) -> list[dict[str, str]]
 
 
 def test_rows_have_the_form_that_rules_read(influx_server: ServerProcess, database: Callable[[], str]) -> None:
-    """Through an incident only `_level` differs within a series; time is that of writing; texts come back whole."""
+    """Through an incident only `_level` differs within a series; time is that of writing; a message is one line."""
     place = database()
     sink = Influxdb(InfluxdbConfig(), open_statuses(place), Clock())
     book = IncidentTracker()
@@ -62,7 +62,7 @@ def test_rows_have_the_form_that_rules_read(influx_server: ServerProcess, databa
     ]
     assert [int(row["time"]) - NOW for row in rows] == [0, 1, 2, 3, 4]
     assert [row["_source_timestamp"] for row in rows[:3]] == ["20", "31", "45"]
-    assert (rows[1]["_message"], rows[1]["score"]) == (verdict(31, "crit").message, "2.25")
+    assert (rows[1]["_message"], rows[1]["score"]) == (verdict(31, "crit").message.replace("\n", " "), "2.25")
     assert {row["_check_id"] for row in rows} == {CHECK_ID}
     series = found(influx_server, place, 'SHOW SERIES FROM "statuses"')
     apart = {",".join(part for part in row["key"].split(",") if "_level" not in part) for row in series}
