@@ -72,11 +72,11 @@ def sinks(settings: Settings, place: str) -> Iterator[Finding]:
         mend = f"peerwatch alerts test {name}"
         try:
             open_sink(name, settings.alerts, place, settings.influxdb)
-            ledger = read_delivery_log(folder / f"{name}.json")
+            delivery_log = read_delivery_log(folder / f"{name}.json")
         except (OSError, ValueError) as error:
             yield Finding(f"sink {name}", wrong, str(error), mend)
             continue
-        if ledger and ledger.error:
-            yield Finding(f"sink {name}", wrong, f"the last alert failed: {ledger.error}", mend)
+        if delivery_log and delivery_log.error:
+            yield Finding(f"sink {name}", wrong, f"the last alert failed: {delivery_log.error}", mend)
         else:
-            yield Finding(f"sink {name}", "on", f"{ledger.delivered if ledger else 0} alerts delivered")
+            yield Finding(f"sink {name}", "on", f"{delivery_log.delivered if delivery_log else 0} alerts delivered")

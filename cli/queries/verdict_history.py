@@ -123,13 +123,13 @@ def pick(found: list[Told], word: str, place: str) -> Told:
 
 def of_incident(found: list[Told], key: str) -> list[Told]:
     """What belongs to the incident of which alerts carry this key; several where it was over for a short while."""
-    book, incidents = IncidentTracker(), dict[tuple[str, str, int], str]()
+    incidents, keys = IncidentTracker(), dict[tuple[str, str, int], str]()
     ends = (replace(one.verdict, time=one.over, level="ok") for one in found if one.over is not None)
     for verdict in ends_first([*(verdict for one in found for verdict in one.said), *ends]):
-        if alert := book.enter(verdict):
-            incidents[verdict.task, verdict.machine, verdict.time] = alert.incident
+        if alert := incidents.record(verdict):
+            keys[verdict.task, verdict.machine, verdict.time] = alert.incident
     first = {one.number: one.said[0] for one in found}
-    return [one for one in found if incidents[one.verdict.task, one.verdict.machine, first[one.number].time] == key]
+    return [one for one in found if keys[one.verdict.task, one.verdict.machine, first[one.number].time] == key]
 
 
 def complete(begun: str, store: str | None = None, config: Path | None = None) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, open_place, read_settings
+from cli.terminal import say, say_json
 from detector.alerts.alert import sample
 from store.schema.contract import StoreError
 
@@ -45,10 +46,10 @@ def try_out(
     failed = False
     for name in [sink] if sink else settings.alerts.sinks:
         try:
-            said = open_sink(name, settings.alerts, place, settings.influxdb).test(alert)
-            typer.echo(f"{name}: {said}")
+            result = open_sink(name, settings.alerts, place, settings.influxdb).test(alert)
+            say(f"{name}: {result}")
         except (OSError, ValueError) as error:
-            typer.echo(f"{name}: failed: {' '.join(str(error).split())}", err=True)
+            say(f"{name}: failed: {' '.join(str(error).split())}", err=True)
             failed = True
     raise typer.Exit(int(failed))
 
@@ -65,20 +66,18 @@ def show(
 
     settings = read_settings(config)
     folder = folder_of(settings.alerts, store or settings.store)
-    ledgers = {name: read_delivery_log(folder / f"{name}.json") for name in settings.alerts.sinks}
+    logs = {name: read_delivery_log(folder / f"{name}.json") for name in settings.alerts.sinks}
     if json:
-        typer.echo(
-            text.dumps({name: text.loads(ledger.packed()) if ledger else None for name, ledger in ledgers.items()})
-        )
+        say_json({name: text.loads(found.packed()) if found else None for name, found in logs.items()})
         return
-    for name, ledger in ledgers.items():
-        typer.echo(f"{name}: {_words(ledger) if ledger else f'nothing yet in {folder}'}")
+    for name, found in logs.items():
+        say(f"{name}: {_words(found) if found else f'no delivery yet (no log in {folder})'}")
 
 
-def _words(ledger: DeliveryLog) -> str:
+def _words(found: DeliveryLog) -> str:
     counts = ("delivered", "failed", "refused", "dropped", "hung")
-    said = ", ".join(f"{getattr(ledger, name)} {name}" for name in counts)
-    return f"{said}, {len(ledger.told)} open" + (f"; the last failure: {ledger.error}" if ledger.error else "")
+    listed = ", ".join(f"{getattr(found, name)} {name}" for name in counts)
+    return f"{listed}, {len(found.reported)} open" + (f"; the last failure: {found.error}" if found.error else "")
 
 
 def _fleet(place: str, settings: Settings) -> int:

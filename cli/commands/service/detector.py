@@ -44,15 +44,15 @@ def detector(
     with (
         closing(open_signed(where, True, settings)) as place,
         alone(settings.alerts, where),
-        closing(open_dispatcher(settings.alerts, where, told)) as desk,
+        closing(open_dispatcher(settings.alerts, where, told)) as dispatcher,
     ):
         log.info("judging what comes into %s", where)
         if cluster is None:
-            runner.run(place, judged, desk, stop, kept or _of_the_service())
+            runner.run(place, judged, dispatcher, stop, kept or _of_the_service())
             return
         crew = _cluster()
         order = crew.Order(where, told, judged, "", frozenset(), time.time_ns(), key=signing_key(where, settings, True))
-        crew.run(cluster, place, order, desk, stop)
+        crew.run(cluster, place, order, dispatcher, stop)
 
 
 def _cluster() -> ModuleType:

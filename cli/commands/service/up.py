@@ -42,19 +42,19 @@ def up(
     with (
         closing(open_signed(place, True, settings)) as kept,
         alone(settings.alerts, place),
-        closing(open_dispatcher(settings.alerts, place, settings.influxdb, but="log")) as desk,
+        closing(open_dispatcher(settings.alerts, place, settings.influxdb, but="log")) as dispatcher,
         picture() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):
         runner = Runner(kept, judged, time.time_ns() - late_ns)
-        desk.begin(runner.history)
-        desk.quiet = runner.acknowledged
+        dispatcher.begin(runner.history)
+        dispatcher.acknowledged = runner.acknowledged
         screen.say(f"readings go to {place}; Ctrl-C ends; elsewhere: peerwatch status --store {quote(place)}")
         while agent.poll() is None:
             now = time.time_ns()
             verdicts = runner.catch_up(now - late_ns, stop)
             runner.look_closer(now)
-            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
+            dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
             for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")
             screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS), runner.detector.suspicions())

@@ -90,11 +90,13 @@ def test_the_key_of_an_alert(place: Path) -> None:
     store = Embedded(place)
     store.write([said("m3", 180, "crit", "its clock is low again")])  # soon after: the same incident
     store.close()
-    book = IncidentTracker()
+    incidents = IncidentTracker()
     words: list[tuple[int, Level]] = [(20, "warn"), (40, "crit"), (120, "ok"), (180, "crit")]
     for after_s, level in words:
         at = ONSET + after_s * SECOND
-        alert = book.enter(Verdict(at, "all", "m3", "gpu:1", "peer", "gpu.sm_clock_hertz", 4.5, ONSET, level, "low"))
+        alert = incidents.record(
+            Verdict(at, "all", "m3", "gpu:1", "peer", "gpu.sm_clock_hertz", 4.5, ONSET, level, "low")
+        )
     assert alert
     assert alert.event == "changed"
     found = json.loads(CliRunner().invoke(app, ["show", alert.incident, "--json", "--store", str(place)]).stdout)

@@ -230,7 +230,7 @@ class Gone(Embedded):
 def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on."""
     place, ear, stop = Gone(tmp_path / "s.db"), Ear(), threading.Event()
-    desk = AlertDispatcher({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
+    dispatcher = AlertDispatcher({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
 
     def feed(until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -242,7 +242,7 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
 
     at = time.time_ns()
     place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9}),)) for n in range(5)])
-    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), desk, stop))
+    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop))
     thread.start()
     begun = time.monotonic()
     feed(lambda: time.monotonic() > begun + 3)
@@ -253,12 +253,12 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
     ear.wait(3)  # nothing is fed any more
     stop.set()
     thread.join()
-    desk.close()
+    dispatcher.close()
     place.close()
     store, back, silent = (alert.headline for alert in ear.heard)
     blind = r"Peerwatch is blind: {} for \d+ s"  # how long, to the second, is the machine's load
     assert re.match(blind.format("the store cannot be used") + r" \(the server cannot be reached\)", store)
-    assert back.startswith("Peerwatch sees again since")
+    assert back.startswith("Peerwatch receives readings again since")
     assert re.match(blind.format("no readings of 5 machines"), silent)
     assert sum("the store cannot be used" in record.getMessage() for record in caplog.records) == 1
     assert len({alert.incident for alert in ear.heard}) == 1
