@@ -1,4 +1,4 @@
-"""`peerwatch alerts`: whether alerts reach people."""
+"""`peerwatch alerts`: test the sinks, and show the results of delivered alerts."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from store.schema.contract import StoreError
 if TYPE_CHECKING:
     from detector.alerts.delivery_log import DeliveryLog
 
-app = typer.Typer(help="Say where alerts go and whether they get there.", no_args_is_help=True)
+app = typer.Typer(help="Test the sinks of alerts, and show delivery results.", no_args_is_help=True)
 
 _CONFIG = typer.Option(help="Configuration file.")
-_STORE = typer.Option(help="Where the readings are, instead of the configuration's.")
+_STORE = typer.Option(help="The store, instead of the configuration's.")
 
 
 @app.callback()
 def options() -> None:
-    """Say where alerts go and whether they get there."""
+    """Test the sinks of alerts, and show delivery results."""
 
 
 @app.command("test")
 def try_out(
-    sink: Annotated[str | None, typer.Argument(help="One sink, be it switched on or not; else all that are.")] = None,
+    sink: Annotated[
+        str | None, typer.Argument(help="One sink, configured or not; default: all configured sinks.")
+    ] = None,
     config: Annotated[Path | None, _CONFIG] = None,
     store: Annotated[str | None, _STORE] = None,
 ) -> None:
-    """Send a harmless test alert through a sink and say what happened; 1 if it did not get through."""
+    """Send a test alert to a sink and print the result. Exit code: 0 delivered, 1 failed."""
     from detector.alerts.open import open_sink
 
     settings = read_settings(config)
@@ -58,9 +60,9 @@ def try_out(
 def show(
     config: Annotated[Path | None, _CONFIG] = None,
     store: Annotated[str | None, _STORE] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what became of the alerts, sink by sink, as the detector on this machine has counted it."""
+    """Show delivery results by sink, as counted by the detector on this machine."""
     from detector.alerts.delivery_log import read_delivery_log
     from detector.alerts.registry import folder_of
 
@@ -81,11 +83,11 @@ def _words(found: DeliveryLog) -> str:
 
 
 def _fleet(place: str, settings: Settings) -> int:
-    """How many machines the store has seen lately; 0 where it cannot be asked."""
+    """Number of machines with recent readings; 0 where the store cannot be read."""
     from cli.queries.fleet_status import LOOK_NS, last_seen
 
     try:
-        with closing(open_place(place, settings=settings)) as kept:
-            return len(last_seen(kept, time.time_ns(), LOOK_NS))
+        with closing(open_place(place, settings=settings)) as opened:
+            return len(last_seen(opened, time.time_ns(), LOOK_NS))
     except (StoreError, ValueError):
         return 0

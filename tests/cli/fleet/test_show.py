@@ -211,9 +211,9 @@ def test_the_page(place: Path, tmp_path: Path) -> None:
     assert (tags.count("figure"), tags.count("svg")) == (2, 2)
     assert all(name in text for name in ("prefers-color-scheme:dark", "@media print", "width=device-width"))
     assert "default-src 'none'" in text
-    for picture in ET.fromstring(text.split("\n", 1)[1]).iter("svg"):  # noqa: S314 - our own words
-        assert [path.get("d") for path in picture.iter("path") if path.get("class") == "mine"] != [""]
-        assert not any(word in ET.tostring(picture, "unicode") for word in ("nan", "inf "))
+    for live_display in ET.fromstring(text.split("\n", 1)[1]).iter("svg"):  # noqa: S314 - our own words
+        assert [path.get("d") for path in live_display.iter("path") if path.get("class") == "mine"] != [""]
+        assert not any(word in ET.tostring(live_display, "unicode") for word in ("nan", "inf "))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cli.queries.fleet_status import standing
+from cli.queries.fleet_status import read_fleet_status
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.service import runner
@@ -147,14 +147,14 @@ def test_who_has_no_peers_is_written_once(tmp_path: Path) -> None:
     runner = Runner(store, Config(history_s=0.0), START)
     lonely = [(f"m{n}", "no_peers") for n in range(3)]
     assert at_work(3, range(1, 150)) == lonely
-    said = standing(store, START + 149 * SECOND, 30 * SECOND).alone
+    said = read_fleet_status(store, START + 149 * SECOND, 30 * SECOND).without_peers
     assert said == {f"m{n}": "fewer than 4 of its kind by host" for n in range(3)}
     runner = Runner(store, Config(history_s=0.0), START + 149 * SECOND)
     assert at_work(3, range(150, 240)) == lonely
     runner._repeated -= AGAIN_NS
     assert at_work(3, range(240, 310)) == 2 * lonely
     assert at_work(4, range(310, 380)) == 2 * lonely + [(f"m{n}", "peers") for n in range(3)]
-    assert standing(store, START + 379 * SECOND, 30 * SECOND).alone == {}
+    assert read_fleet_status(store, START + 379 * SECOND, 30 * SECOND).without_peers == {}
     store.close()
 
 
