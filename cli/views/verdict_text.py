@@ -60,7 +60,7 @@ def metric_name(key: str) -> str:
     from store.schema.catalogue import METRICS
 
     metric = METRICS.get(key)
-    return metric.help.split(":")[0].split(" (")[0].split(";")[0] if metric else key
+    return metric.help.split(":")[0].split(" (")[0].split(";")[0].split(",")[0] if metric else key
 
 
 def figure(value: float, key: str) -> str:

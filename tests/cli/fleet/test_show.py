@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.commands.fleet.show import folded
+from cli.views.verdict_screen import folded
 from cli.main import app
-from cli.queries.verdict_history import complete, told
+from cli.queries.verdict_history import complete, group_verdicts
 from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
 from store.schema.sample import Batch, Sample
@@ -314,8 +314,8 @@ def test_one_accusation_until_it_is_cleared() -> None:
         return Verdict(at * SECOND, task, "m1", None, "peer", "gpu.power_watts", 2.5, 3, level, f"{level} at {at}")
 
     words = [word(5, "a", "crit"), word(6, "b", "warn"), word(7, "a", "warn"), word(8, "a", "ok"), word(9, "a", "warn")]
-    found = told(words)
-    assert [(one.verdict.message, one.over) for one in found] == [
+    found = group_verdicts(words)
+    assert [(one.verdict.message, one.closed) for one in found] == [
         ("crit at 5", 8 * SECOND),
         ("warn at 6", None),
         ("warn at 9", None),
