@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.views.verdict_screen import folded
 from cli.main import app
 from cli.queries.verdict_history import complete, group_verdicts
+from cli.views.verdict_screen import folded
 from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
 from store.schema.sample import Batch, Sample
