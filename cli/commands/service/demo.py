@@ -10,7 +10,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -22,6 +22,13 @@ from store.open import open_store
 if TYPE_CHECKING:
     from cli.demo.emulated import Outcome, Plan
     from cli.views.live_table import LiveDisplay
+
+
+class Variant(TypedDict):
+    """The library of the emulated ranks, and whether their hosts enqueue ahead."""
+
+    nccl: Path | None
+    training: str
 
 
 def demo(
@@ -36,10 +43,19 @@ def demo(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random numbers, which choose the machine; default: random.")
     ] = None,
+    nccl: Annotated[
+        str,
+        typer.Option(
+            help="libnccl: real (NVIDIA's), a version such as 2.29.3, or emulated; default: real if installed."
+        ),
+    ] = "",
+    training: Annotated[str, typer.Option(help="ahead (as PyTorch enqueues) or blocking.")] = "blocking",
     folder: Annotated[Path | None, typer.Option(help="Folder of the data; default: a temporary folder.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run Peerwatch on an emulated fleet with one fault. Exit code: 0 correct verdict, 1 wrong or missing."""
+    if training not in ("ahead", "blocking"):
+        raise ValueError(f"unknown training {training!r}: use ahead or blocking")
     if fault not in KINDS:
         raise ValueError(f"unknown fault {fault!r}: use one of {', '.join(KINDS)}")
     from cli.demo.emulated import Plan
@@ -53,7 +69,11 @@ def demo(
     try:
         with live_display(to_stderr=json) as screen:
             missing = _missing()
-            outcome = _simulated(plan, machines, missing, screen) if missing else _emulated(plan, shape, screen)
+            if missing:
+                outcome = _simulated(plan, machines, missing, screen)
+            else:
+                variant: Variant = {"nccl": _library(nccl, screen), "training": training}
+                outcome = _emulated(plan, shape, variant, screen)
     except KeyboardInterrupt:
         data = plan.place / "readings.db"
         say(f"stopped; readings in {data}" if data.exists() else "stopped before the first readings", err=True)
@@ -65,7 +85,24 @@ def demo(
     raise typer.Exit(0 if outcome.correct else 1)
 
 
-def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: LiveDisplay) -> Outcome:
+def _library(nccl: str, screen: LiveDisplay) -> Path | None:
+    """NVIDIA's libnccl for the ranks; None: the emulated one, which is printed unless it was requested."""
+    from emulator.libraries.wheel import DEFAULT, find
+
+    if nccl == "emulated":
+        return None
+    version = DEFAULT if nccl in ("", "real") else nccl
+    found = find(version)
+    hint = f"python -m emulator.libraries.wheel {version}"
+    if nccl and found is None:
+        raise ValueError(f"NVIDIA's libnccl {version} is not installed: fetch it with {hint}, or use --nccl emulated")
+    screen.say(
+        f"ranks run on NVIDIA's libnccl {version}" if found else f"ranks run on an emulated libnccl ({hint} fetches it)"
+    )
+    return found
+
+
+def _emulated(plan: Plan, shape: tuple[int, int, int, int], variant: Variant, screen: LiveDisplay) -> Outcome:
     from cli.demo.emulated import DemoRun
     from emulator.cluster.fleet import Fleet
 
@@ -74,7 +111,7 @@ def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: LiveDisplay)
         raise ValueError(f"{data} exists already: use another --folder")
     plan.place.mkdir(parents=True, exist_ok=True)
     folder = plan.place / "fleet"
-    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name))
+    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name), **variant)
     screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings in {data}")
     with closing(open_store(str(data), create=True)) as store, fleet:
         return DemoRun(plan, fleet, store, screen).run()
