@@ -158,18 +158,18 @@ class Coordinator:
         return {task: frozenset(machines) for task, machines in sorted(parts.items())}
 
 
-def run(address: str, store: Store, order: Order, desk: AlertDispatcher, stop: threading.Event) -> None:
+def run(address: str, store: Store, order: Order, dispatcher: AlertDispatcher, stop: threading.Event) -> None:
     """Judge until told to stop, by the workers of the scheduler at this address. Raises OSError: there is none."""
     lag = round(order.config.lag_s * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
-        desk.begin(history)
-        foreman = Coordinator(client, store, replace(order, blind_s=desk.blind_s))
+        dispatcher.begin(history)
+        foreman = Coordinator(client, store, replace(order, blind_s=dispatcher.blind_s))
         while not stop.is_set():
             now = time.time_ns() - lag
             try:
                 verdicts = foreman.step(now)
-                desk.hear(verdicts, foreman.machines(), now + lag, foreman.silent)
+                dispatcher.publish(verdicts, foreman.machines(), now + lag, foreman.silent)
             except StoreError as error:
-                desk.fail(error, foreman.machines(), now + lag)
+                dispatcher.fail(error, foreman.machines(), now + lag)
             stop.wait(WAIT_S)

@@ -132,7 +132,10 @@ def test_a_sink_that_cannot_be_opened_stops_nothing(
     store = Signed(Embedded(place), signing_key(str(place), Settings(), True))
     process = wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists())
     process.kill()
-    assert "sink webhook cannot be opened, mend it and start again: alerts.webhook.url_file" in process.communicate()[1]
+    assert (
+        "sink webhook cannot be opened; correct it and restart the detector: alerts.webhook.url_file"
+        in process.communicate()[1]
+    )
     config.write_text(plain)
     store.write([verdict("m02", time.time_ns() - 9 * SECOND, "crit")])
     wait_for(detector(), store, lambda: len(server.kept) >= 1)
