@@ -69,7 +69,10 @@ def test_the_example_names_every_key() -> None:
         ("[alerts.webhook]\nulr = 'x'", r"there is no such key: ulr - at \$\.alerts\.webhook"),
         ("[alerts.webhook]\ntemplate = 'teams'", "alerts.webhook.template is 'teams'"),
         ("[alerts.command]\nrun = 'drain m1'", r"Expected array, got str - at \$\.alerts\.command\.run"),
-        ("[alerts.influxdb]\nheartbeat_seconds = 0", "alerts.influxdb.heartbeat_seconds is 0"),
+        (
+            "[alerts.influxdb]\nheartbeat_seconds = 0",
+            r"Expected float >= 1.0 - at \$\.alerts\.influxdb\.heartbeat_seconds",
+        ),
         ("[agent", "peerwatch.toml: "),
     ],
 )

@@ -13,8 +13,10 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import BLIND, Alert, RefusedError, RetryLaterError, Sink
 from detector.model.verdict import Level
@@ -39,25 +41,14 @@ class CommandConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Only log what would be run."""
     levels: tuple[Level, ...] = ("crit",)
     """Levels at which it runs; ok: at the end of the incident."""
-    timeout_seconds: float = 30.0
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 30.0
     """It is killed after so many seconds, with its child processes."""
-    most_per_hour: int = 4
+    most_per_hour: Annotated[int, Meta(ge=1, le=10000)] = 4
     """Most runs at level warn or crit within an hour."""
-    most_share: float = 0.1
+    most_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Largest share of the machines that may be taken out at once."""
-    hold_seconds: float = 86400.0
+    hold_seconds: Annotated[float, Meta(ge=60.0, le=1e8)] = 86400.0
     """Seconds for which a machine counts as taken out, unless the program ran for it at level ok before."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values, naming the key."""
-        for key, low, high in (
-            ("timeout_seconds", 0.1, 3600.0),
-            ("most_per_hour", 1, 10000),
-            ("most_share", 0.0, 1.0),
-            ("hold_seconds", 60.0, 1e8),
-        ):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"alerts.command.{key} is {getattr(self, key)}: it must lie in {low:g} to {high:g}")
 
 
 class Run(msgspec.Struct):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import Alert, RetryLaterError, Sink
 from detector.alerts.http_post import Address, address_of, checked
-from store.config_checks import refuse_outside
 
 CREDENTIAL, TABLE = "heartbeat-url", "alerts.heartbeat"
 
@@ -27,14 +28,13 @@ class HeartbeatConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with the address in its first line; empty: systemd's credential heartbeat-url, if there is one."""
     ca_file: str = ""
     """CA certificates for https; empty: the system's."""
-    every_seconds: float = 60.0
+    every_seconds: Annotated[float, Meta(ge=1.0, le=86400.0)] = 60.0
     """Seconds between beats."""
-    timeout_seconds: float = 10.0
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=600.0)] = 10.0
     """Seconds until a request fails."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values, naming the key and never the address."""
-        refuse_outside(self, TABLE, (("every_seconds", 1.0, 86400.0), ("timeout_seconds", 0.1, 600.0)))
         if self.url:
             checked(self.url, TABLE)
 

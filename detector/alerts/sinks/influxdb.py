@@ -8,11 +8,12 @@ https://docs.influxdata.com/influxdb/v2/monitor-alert/
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import Alert, Sink
-from store.config_checks import refuse_outside
 from store.influx.check_statuses import Status, Statuses
 
 
@@ -21,15 +22,10 @@ class InfluxdbConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     store: str = ""
     """Server and database (or bucket) for the rows; empty: that of the readings."""
-    heartbeat_seconds: float = 30.0
+    heartbeat_seconds: Annotated[float, Meta(ge=1.0, le=1e6)] = 30.0
     """Seconds between rows of healthy machines; less than the shortest period of a notification rule."""
-    repeat_seconds: float = 3600.0
+    repeat_seconds: Annotated[float, Meta(ge=0.0, le=1e6)] = 3600.0
     """Seconds between rows of an open incident; 0: no repetition."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values, naming the key."""
-        bounds = (("heartbeat_seconds", 1.0, 1e6), ("repeat_seconds", 0.0, 1e6))
-        refuse_outside(self, "alerts.influxdb", bounds)
 
 
 class Influxdb(Sink):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
 from detector.alerts.forms import FORMS
@@ -37,16 +39,13 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """json, slack or alertmanager."""
     least_level: Level = "warn"
     """warn, or crit: incidents that never reach crit are not posted."""
-    timeout_seconds: float = 10.0
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=600.0)] = 10.0
     """Seconds until a request fails."""
-    repeat_seconds: float = 0.0
+    repeat_seconds: Annotated[float, Meta(ge=0.0, le=1e6)] = 0.0
     """Seconds between repeated posts of an open incident; 0: as the template needs."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values, naming the key and never the address."""
-        for key, low, high in (("timeout_seconds", 0.1, 600.0), ("repeat_seconds", 0.0, 1e6)):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"alerts.webhook.{key} is {getattr(self, key)}: it must lie in {low:g} to {high:g}")
         if self.template not in FORMS:
             raise ValueError(f"alerts.webhook.template is {self.template!r}: known are {', '.join(FORMS)}")
         if self.url:

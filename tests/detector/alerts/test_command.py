@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from detector.alerts.alert import Alert, IncidentTracker, RefusedError, RetryLaterError, sample
@@ -220,6 +221,6 @@ def test_settings(tmp_path: Path) -> None:
     """No program, and bounds that cannot be meant, are named with their key."""
     with pytest.raises(ValueError, match=r"set alerts.command.run"):
         Command(CommandConfig(), tmp_path / "x", Clock())
-    with pytest.raises(ValueError, match=r"alerts.command.most_share is 5"):
-        CommandConfig(most_share=5)
+    with pytest.raises(ValueError, match=r"<= 1.0 - at `\$.most_share`"):
+        msgspec.convert({"most_share": 5}, CommandConfig)
     assert json.loads(json.dumps(alert().as_json()))["fleet"] == 8
