@@ -78,7 +78,7 @@ def test_it_delivers_and_says_so(name: str, servers: Callable[[Reply], Scripted]
     assert result
     assert "\n" not in result
     if name in SERVED:
-        assert len(server.kept) == 1
+        assert len(server.received) == 1
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -109,7 +109,7 @@ def test_names_are_escaped(name: str, servers: Callable[[Reply], Scripted], tmp_
     """What is sent stays one JSON object or one line, whatever a message contains."""
     server = servers((204, "", {}))
     opened(name, server, tmp_path).send(alert())
-    body = server.kept[0]
+    body = server.received[0]
     if name == "webhook":
         assert json.loads(body)["message"] == RUDE
     else:

@@ -56,7 +56,7 @@ def hook(server: Scripted, **settings: Any) -> Webhook:
 
 def posted(server: Scripted) -> list[Any]:
     """What the server took."""
-    return [json.loads(body) for body in server.kept]
+    return [json.loads(body) for body in server.received]
 
 
 def test_json_carries_the_whole_alert(serve: Callable[..., Scripted], tmp_path: Path) -> None:

@@ -54,12 +54,12 @@ def test_alerts_delivery(tmp_path: Path) -> None:
     dispatcher.begin([])
     begun = time.perf_counter()
     dispatcher.publish([verdict(n) for n in range(100)], FLEET, NOW)
-    while len(server.kept) < 100:
+    while len(server.received) < 100:
         time.sleep(0.001)
     took = time.perf_counter() - begun
     dispatcher.close()
     server.close()
-    assert len({json.loads(body)["incident"] for body in server.kept}) == 100
+    assert len({json.loads(body)["incident"] for body in server.received}) == 100
     print(f"\nalerts, webhook: {took * 10:.1f} ms an alert")
 
 
