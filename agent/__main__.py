@@ -1,6 +1,6 @@
-"""The agent as a program of its own: `peerwatch agent` becomes it, for what reads a command line is large and stays.
+"""Entry point of the agent: `peerwatch agent` execs it, so that the command line's libraries do not stay in memory.
 
-python -m agent MACHINE STORE SETTINGS      settings are a JSON file; the others are for who looks at processes
+python -m agent MACHINE STORE SETTINGS      SETTINGS is a JSON file; the others only label the process
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("agent")
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """All that an agent is told."""
+    """All settings of an agent process."""
 
     store: str
     agent: AgentConfig
@@ -34,11 +34,15 @@ class AgentSettings(msgspec.Struct, frozen=True):
     nats: NatsConfig
 
 
-def run(told: AgentSettings) -> None:
-    """Read this machine and its training processes until told to stop (SIGTERM or Ctrl-C)."""
-    sink = open_sink(told.store, told.influxdb, told.nats)
+def run(settings: AgentSettings) -> None:
+    """Read this machine and its training processes until SIGTERM or Ctrl-C."""
+    sink = open_sink(settings.store, settings.influxdb, settings.nats)
     # What is on a stream cannot be asked for.
-    orders = None if is_stream(told.store) else open_zoom_requests(told.store, told.influxdb, told.agent.name)
+    orders = (
+        None
+        if is_stream(settings.store)
+        else open_zoom_requests(settings.store, settings.influxdb, settings.agent.name)
+    )
     stop = threading.Event()
     end_by_signals(stop)
 
@@ -46,12 +50,12 @@ def run(told: AgentSettings) -> None:
         if not isinstance(sink, Embedded):
             return  # what a server keeps is the server's to drop
         try:
-            sink.prune(now, told.agent.keep_seconds, told.agent.keep_bytes)
+            sink.prune(now, settings.agent.keep_seconds, settings.agent.keep_bytes)
         except StoreError as error:  # readings matter more than room; it is tried again in a minute
             log.error("the store could not be pruned: %s", error)
 
     try:
-        loop.run(told.agent, sink, stop, prune, orders)
+        loop.run(settings.agent, sink, stop, prune, orders)
     finally:
         sink.close()
 

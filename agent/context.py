@@ -9,7 +9,7 @@ from typing import Protocol
 
 from agent.config import AgentConfig
 from agent.probes.attachments import Attachments
-from agent.probes.shares import ProxyShares
+from agent.probes.shares import KernelShares
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcesses
 from agent.process.gpu_use import GpuUse
@@ -45,12 +45,12 @@ class Context:
     processes: Processes = field(default_factory=Processes)
     left_out: LeftOut = field(default_factory=LeftOut)
     training: TrainingProcesses = field(init=False)
-    shares: ProxyShares | None = field(init=False)
+    shares: KernelShares | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Training processes are those that the probes have met and that have a GPU open."""
         maps = self.kernel.maps if self.kernel else None
-        shares, pool = ProxyShares(maps) if maps else None, None
+        shares, pool = KernelShares(maps) if maps else None, None
         if maps and shares:
             free = maps["free_processes"]
             pool = Pool(maps["processes"], maps["process_of"], free, shares.processes, shares.of_process)
@@ -59,7 +59,7 @@ class Context:
         object.__setattr__(self, "training", TrainingProcesses(self.processes, pool, use))
 
     def probes(self) -> tuple[Kernel, Attachments]:
-        """The probes. Raises NothingThereError where there are none."""
+        """The probes. Raises SourceUnavailableError where there are none."""
         if self.kernel is None or self.attachments is None:
             raise SourceUnavailableError(self.no_probes or "probes are switched off")
         return self.kernel, self.attachments

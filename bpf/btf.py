@@ -71,7 +71,7 @@ class Types:
         return self._words[self._places[number] + 2]
 
     def bit_of(self, number: int, member: bytes, depth: int = 8) -> int | None:
-        """Bits from a structure's beginning to a member, members without a name looked into; None: it has none."""
+        """Bits from a structure's beginning to a member, members without a name searched too; None: it has none."""
         if not 0 < number < len(self._places) or not depth:
             return None
         words, at = self._words, self._places[number]
@@ -87,7 +87,7 @@ class Types:
         return None
 
     def arguments(self, number: int) -> int | None:
-        """How many arguments a tracepoint's programs get: its typedef points to a function, whose first is ours."""
+        """How many arguments a tracepoint's programs get: its typedef points to a function with one more."""
         for _ in range(2):
             if not 0 < number < len(self._places):
                 return None

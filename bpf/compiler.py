@@ -86,12 +86,12 @@ def build(stems: list[str], flags: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer one request from standard input in the file whose number is the first argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked, who may be about to end anyway
+    """Answer one request from standard input in the file with the number of the first argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be about to end anyway
     request = json.load(sys.stdin)
     try:
         answer = build(request["stems"], request["flags"])
-    except Exception as error:  # whatever bcc raises is an answer to whoever asked, who may live without probes
+    except Exception as error:  # whatever bcc raises is an answer to the parent, which can run without probes
         answer = {"error": str(error) or type(error).__name__}
     with open(int(sys.argv[1]), "w") as file:
         json.dump(answer, file)

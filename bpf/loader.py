@@ -33,10 +33,10 @@ class BpfError(OSError):
 
 
 class Keeper(Protocol):
-    """Where images are kept, out of reach of others: what is found is run by the kernel."""
+    """A cache of images, out of reach of other users: the kernel runs what it holds."""
 
     def find(self, key: str) -> bytes | None:
-        """What was kept under that key."""
+        """The image under that key."""
 
     def keep(self, key: str, data: bytes) -> None:
         """Keep it, if that can be done."""
@@ -57,7 +57,7 @@ class Kernel:
     """Programs at tracepoints that the kernel did not take, and why."""
 
     def close(self) -> None:
-        """Let go of everything; the kernel frees what nobody else holds."""
+        """Close every descriptor; the kernel frees what no other process holds."""
         for ring in self.rings.values():
             ring.close()
         for item in self.maps.values():
@@ -67,7 +67,7 @@ class Kernel:
 
 
 def load(stems: Sequence[str], keeper: Keeper | None = None) -> Kernel:
-    """Load `<stem>.bpf.c` for each stem, compiled in a child where no image of just these is kept.
+    """Load `<stem>.bpf.c` for each stem, compiled in a child where no image of just these is cached.
 
     Raises BpfError when bcc is missing or another project's, or the kernel refuses.
     """

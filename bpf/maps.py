@@ -126,6 +126,6 @@ class Map:
         return value.raw
 
     def close(self) -> None:
-        """Let go of the descriptor; the mapping goes with the last array that looks at it."""
+        """Close the descriptor; the mapping ends with the last array that refers to it."""
         self._mapping = None
         os.close(self.descriptor)

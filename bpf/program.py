@@ -13,7 +13,7 @@ from bpf.uprobe import TRACE_UPROBE_MULTI
 
 PROBE, TRACEPOINT = (2, TRACE_UPROBE_MULTI), (26, 23)
 """Type and attach type (enum bpf_prog_type, enum bpf_attach_type): KPROBE for TRACE_UPROBE_MULTI, which kernels
-before 6.6 do not look at; TRACING for TRACE_RAW_TP."""
+before 6.6 ignore; TRACING for TRACE_RAW_TP."""
 _PROG_LOAD = 5  # enum bpf_cmd (include/uapi/linux/bpf.h)
 _LOG_BYTES = 1 << 16
 _INSTRUCTION = np.dtype([("code", "u1"), ("registers", "u1"), ("offset", "<i2"), ("immediate", "<i4")])

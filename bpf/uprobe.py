@@ -41,7 +41,7 @@ class Point:
 
 
 def attach(program: int, path: str, point: Point, pid: int = 0) -> int:
-    """Run a program at a place of the file at `path`: in one process, whose others never notice, or (0) in all.
+    """Run a program at a place of the file at `path`: in one process, or (0) in all.
 
     Returns a descriptor; closing it detaches. Raises OSError: FileNotFoundError where the process behind a
     /proc path has ended, ProcessLookupError where the one process has, PermissionError without CAP_PERFMON,
@@ -74,8 +74,8 @@ def _attach_event(program: int, path: str, point: Point, pid: int) -> int:
     words[7] = ctypes.addressof(name)  # config1: the path
     words[8] = point.offset  # config2: where in the file
     # The event is opened on one CPU, or for one thread, but its program runs wherever its processes hit the breakpoint.
-    whose = (pid, -1) if pid else (-1, 0)
-    event: int = _libc.syscall(_SYS_PERF_EVENT_OPEN, words.ctypes.data_as(ctypes.c_void_p), *whose, -1, _CLOSE_ON_EXEC)
+    target = (pid, -1) if pid else (-1, 0)
+    event: int = _libc.syscall(_SYS_PERF_EVENT_OPEN, words.ctypes.data_as(ctypes.c_void_p), *target, -1, _CLOSE_ON_EXEC)
     if event < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

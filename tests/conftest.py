@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from agent.system.disk_cache import Kept
+from agent.system.disk_cache import DiskCache
 from bpf.loader import BpfError, load
 from emulator.libraries.build import Libraries, build
 
@@ -27,7 +27,7 @@ settings.load_profile("untimed")
 
 ALONE = {"probes_allowed", "emulated", "libraries", "rooted"}
 """Fixtures of tests that would see the processes of a demo, or be late beside one."""
-PROBES = Kept("probes_of_tests", 1 << 20, 8)
+PROBES = DiskCache("probes_of_tests", 1 << 20, 8)
 """Compiled probes of tests that load them without an agent."""
 NCCL_WHEEL = "nvidia-nccl-cu12==2.31.2"
 PLATFORM = "manylinux_2_18_x86_64"

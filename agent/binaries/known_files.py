@@ -1,4 +1,4 @@
-"""What is known of mapped files, within bounds: who maps very many is forgotten first, and only his own files."""
+"""Known facts of mapped files, within bounds: of a user who maps very many, only that user's files are evicted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KnownFiles:
         return self._names.get(key)
 
     def put(self, key: FileKey, name: str, user: int) -> None:
-        """Keep it, at the expense of the user through whose process it was found."""
+        """Remember it, at the expense of the user of the process through which it was found."""
         if len(self._of_user.setdefault(user, set())) >= OF_USER:
             self._drop(user)
         if len(self._names) >= WHOLE:
@@ -28,7 +28,7 @@ class KnownFiles:
         self._of_user.setdefault(user, set()).add(key)
         self._names[key] = name
 
-    def forget(self, name: str) -> None:
+    def evict(self, name: str) -> None:
         """Drop all that was known by that name."""
         gone = {key for key, known in self._names.items() if known == name}
         for key in gone:

@@ -1,6 +1,6 @@
-"""How NCCL lays out its structures, as known before: shipped with the agent, or kept on disk from an earlier look.
+"""Layouts of NCCL's structures: shipped with the agent, or cached on disk by an earlier lookup.
 
-What is kept is believed only where it is plausible.
+A cached layout is used only where it is plausible.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 STRUCTURE_BYTES = 8 << 20
 TABLE = Path(__file__).with_name("layouts.json")
 """By build id of libraries in NVIDIA's wheels; made by `python -m agent.binaries.elf_worker LIBRARY...`."""
-_KEPT = 64
+_MOST_FILES = 64
 _FILE_BYTES = 1 << 16
 _ADDRESS_BYTES = 8
 
 
 def wanted_of(name: str) -> tuple[str, ...]:
-    """The members of a structure that are looked for; none where the structure is not."""
+    """The wanted members of a structure; none where the structure is not wanted."""
     return STRUCTURES.get(name, ()) + OPTIONAL.get(name, ())
 
 
@@ -93,24 +93,24 @@ def shipped(build_id: str) -> Layout | None:
     return checked(known["layout"]) if known else None
 
 
-class Kept:
+class LayoutCache:
     """Layouts that earlier looks found."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._files = disk_cache.Kept("layouts", _FILE_BYTES, _KEPT, folder)
+        self._files = disk_cache.DiskCache("layouts", _FILE_BYTES, _MOST_FILES, folder)
 
     def find(self, key: str) -> Layout | None:
-        """What was kept under that name; None where there is nothing, or nothing to be believed."""
+        """The layout cached under that name; None where there is none, or none that is plausible."""
         data = self._files.find(_name(key))
         with contextlib.suppress(ValueError, RecursionError):
             return checked(json.loads(data)) if data else None
         return None
 
     def keep(self, key: str, layout: Layout) -> None:
-        """Keep it for the next start; where it cannot be kept the next start has to look again."""
+        """Cache it for the next start, where the disk allows."""
         self._files.keep(_name(key), json.dumps(layout).encode())
 
 
 def _name(key: str) -> str:
-    """What is looked for is part of the name: an agent that wants more looks again."""
+    """The wanted members are part of the name: an agent that wants more finds nothing cached."""
     return f"{key}\0{json.dumps([STRUCTURES, OPTIONAL])}"

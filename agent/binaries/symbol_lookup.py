@@ -1,24 +1,18 @@
-"""Which functions a mapped file holds, asked of a child (elf_worker.py), once for each file."""
+"""Looks up the functions of mapped files, once for each file, in a child process (elf_worker.py)."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent.binaries.struct_layouts import Layout
+from agent.system.child_process import ChildTask
 from agent.system.costs import Costs, Owner
 
-_LINE_BYTES = 1 << 20
 PATIENCE_S = 120.0
-"""How long a child may say nothing: a file system whose server is away may never answer it."""
-_LEFT_BEHIND, _DEATH_S = 4, 1.0
+"""How long a child may print nothing: the server of a network file system may never answer it."""
 WAITING, OF_USER, OF_PROCESS, LEAST = 4096, 1024, 512, 16
 """Files that may wait: of all, of one user, of one process; and of one user however many users there are."""
 _DEAD_S = 10.0
@@ -26,11 +20,11 @@ _DEAD_S = 10.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class LookupResult:
     """What is known of one file so far."""
 
     key: Any
-    """What the asker called the file."""
+    """The caller's name for the file."""
     identity: str = ""
     inode: int = 0
     path: str = ""
@@ -57,10 +51,10 @@ class _Question:
     owner: Owner
 
 
-class Libraries:
-    """Asks one child at a time about batches of files and never waits for it.
+class SymbolLookup:
+    """A queue of files over one child at a time, which reads them in batches.
 
-    A batch ends after some seconds (elf_worker.py): then the files of those come first who have caused the least work.
+    A batch ends after some seconds (elf_worker.py). The next one begins with the files of the cheapest users.
     """
 
     def __init__(self, wanted: Sequence[str], layout_for: str = "ncclCommInitRank") -> None:
@@ -70,11 +64,8 @@ class Libraries:
         self._asked: list[_Question] = []
         self._of_user, self._of_process = Counter[int](), Counter[Owner]()  # files that wait
         self._costs = Costs()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._opening: int | None = None  # the place of the file that the child opens now
-        self._text = b""
-        self._heard = 0.0
-        self._left: list[subprocess.Popen[bytes]] = []  # killed, and waiting for a file system for ever
+        self._task = ChildTask("agent.binaries.elf_worker", PATIENCE_S, per_line=True)
+        self._opening: int | None = None  # the index of the file that the child opens now
 
     def has_room(self, owner: Owner) -> bool:
         """Whether another file of that process may wait."""
@@ -90,66 +81,29 @@ class Libraries:
     @property
     def busy(self) -> bool:
         """Whether a child is at work, or will be."""
-        return self._child is not None or bool(self._queue)
+        return self._task.under_way or bool(self._queue)
 
-    def poll(self) -> list[Answer]:
-        """The answers that have come since the last call."""
-        self._left = [child for child in self._left if child.poll() is None]
-        if self._child is None:
+    def poll(self) -> list[LookupResult]:
+        """The answers that have come since the last call. Raises OSError where no child can be started."""
+        answers = [answer for line in self._task.poll() if (answer := self._read(line))]
+        if not self._task.under_way:
+            answers += self._finish()
             self._start()
-            return []
-        assert self._child.stdout is not None
-        ended = self._child.poll() is not None
-        while chunk := self._child.stdout.read(1 << 16):
-            self._text, self._heard = self._text + chunk, time.monotonic()
-        lines = self._text.split(b"\n")
-        self._text = lines.pop()[:_LINE_BYTES]
-        found = [answer for line in lines if line and (answer := self._take(json.loads(line)))]
-        if ended or time.monotonic() - self._heard > PATIENCE_S:
-            found += self._finish()
-            self._start()
-        return found
+        return answers
 
     def close(self) -> None:
-        """End the child, whatever it is at."""
-        if self._child is not None:
-            self._bury(self._child)
+        """End the child."""
+        self._task.close()
 
     def _start(self) -> None:
-        if not self._queue or len(self._left) >= _LEFT_BEHIND:
+        if not self._queue or not self._task.ready:
             return
-        self._child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "agent.binaries.elf_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        # Only now: where no child can be started they wait on.
-        self._asked, self._queue = sorted(self._queue, key=lambda one: self._costs.rank(one.owner)), []
-        request = {"files": [one.paths for one in self._asked], "wanted": self._wanted, "layout_for": self._layout_for}
-        try:
-            with self._child.stdin as request_pipe:
-                request_pipe.write(json.dumps(request).encode())
-        except BrokenPipeError:
-            self._text = b""  # it died at once: the next poll finds that out and says so
-        os.set_blocking(self._child.stdout.fileno(), False)
-        self._heard = time.monotonic()
+        batch = sorted(self._queue, key=lambda question: self._costs.rank(question.owner))
+        files = [question.paths for question in batch]
+        self._task.ask({"files": files, "wanted": self._wanted, "layout_for": self._layout_for})
+        self._asked, self._queue = batch, []
 
-    def _bury(self, child: subprocess.Popen[bytes]) -> int | None:
-        """Its exit code; None for one that cannot be killed now: it ends when the file system answers."""
-        assert child.stdout is not None
-        self._child = None
-        child.kill()
-        try:
-            child.wait(_DEATH_S)
-        except subprocess.TimeoutExpired:
-            self._left.append(child)
-        child.stdout.close()
-        return child.returncode
-
-    def _take(self, line: dict[str, Any]) -> Answer | None:
+    def _read(self, line: dict[str, Any]) -> LookupResult | None:
         if "opening" in line:
             self._opening = line["opening"]
             return None
@@ -157,25 +111,24 @@ class Libraries:
         self._costs.add(asked.owner, float(line.get("seconds", 0.0)))
         if line.pop("done", False):
             self._settle(self._asked.pop(0))
-        return Answer(asked.key, **line)
+        return LookupResult(asked.key, **line)
 
     def _settle(self, question: _Question) -> None:
-        """It waits no more."""
+        """It is no longer queued."""
         self._of_user.subtract((question.owner[0],))
         self._of_process.subtract((question.owner,))
-        self._of_user, self._of_process = +self._of_user, +self._of_process  # only those who have some
+        self._of_user, self._of_process = +self._of_user, +self._of_process  # without zeros
 
-    def _finish(self) -> list[Answer]:
-        assert self._child is not None
-        code, self._text = self._bury(self._child), b""
-        left, self._asked = self._asked, []
+    def _finish(self) -> list[LookupResult]:
+        """Queue again what the child did not answer; a child that died did so over one file, which is not asked for."""
+        left, self._asked, code = self._asked, [], self._task.exit_code
+        self._queue = left + self._queue
         if not left or code == 0:  # its time was over
-            self._queue = left + self._queue
             return []
-        # The child died over the file that it was opening, else the first that it did not answer for.
-        fatal = left.pop(self._opening or 0)
-        self._queue, self._opening = left + self._queue, None
+        # The file that it was opening, else the first that it did not answer for.
+        fatal = self._queue.pop(self._opening or 0)
+        self._opening = None
         self._settle(fatal)
         self._costs.add(fatal.owner, _DEAD_S)
         why = ": its file system does not answer" if code is None else f" or too much memory (exit {code})"
-        return [Answer(fatal.key, error=f"reading it took too long{why}")]
+        return [LookupResult(fatal.key, error=f"reading it took too long{why}")]

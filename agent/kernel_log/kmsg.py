@@ -70,8 +70,10 @@ class Log:
         return self._records(limit) if self._device else self._lines(limit)
 
     def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._file)
+        """Close the file, once: a closed number is soon another file's."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _records(self, limit: int) -> list[Record]:
         found: list[Record] = []
@@ -122,7 +124,7 @@ class Log:
         return bool(chunk)
 
     def _follow(self) -> None:
-        """Of a file: begin anew where another took its place, or where it was cut."""
+        """Of a file: begin again where another took its place, or where it was truncated."""
         if not self._regular:
             return
         with contextlib.suppress(FileNotFoundError):  # it is being replaced: until then the old one is read

@@ -1,4 +1,4 @@
-"""What a line of the kernel log tells: one row of a table each.
+"""The meaning of lines of the kernel log: one row of a table each.
 
 Every pattern begins where the line does, so that no name of a process or mount can pretend to be a driver. What was
 corrected is information, what a program or a server elsewhere may have caused is a warning, and only what this
@@ -17,7 +17,7 @@ _PCI = r"(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _DRIVER = rf"[\w-]{{1,32}} {_PCI}"
 _HARDWARE = r"\[Hardware Error\]"
 _LOOSE = ("loop", "ram", "zram", "nbd", "sr", "fd")
-"""Disks whose failure says nothing of the machine."""
+"""Disks with failures that say nothing of the machine."""
 
 # part of the line | code | severity | pattern from the line's beginning
 _ROWS = rf"""

@@ -1,7 +1,7 @@
-"""What an Xid of the NVIDIA driver means: a program's own doing, something to watch, or a fault of the hardware.
+"""The meaning of each Xid of the NVIDIA driver: a program's error, a warning, or a fault of the hardware.
 
 Codes: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors) and nverror.h of its open kernel modules. A wrong
-accusation costs a healthy machine: what a program can cause by itself is information, whatever it sounds like, and
+alarm takes a healthy machine out of service: what a program can cause by itself is information, and
 what names its own severity is believed.
 """
 
@@ -116,7 +116,7 @@ XIDS: dict[int, tuple[Severity, str]] = _table()
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one Xid says of the machine."""
+    """The meaning of one Xid for the machine."""
 
     severity: Severity
     words: str
@@ -151,8 +151,8 @@ class Xids:
         self._programs: dict[str, deque[int]] = {}  # device: times of program errors, one a run
         self._others: dict[str, int] = {}  # device: time of its last program error
 
-    def judge(self, now: int, device: str, code: int, text: str = "") -> Event | None:
-        """The event for an Xid on a device (such as gpu:3); None for the mere aftermath of one that was told."""
+    def classify(self, now: int, device: str, code: int, text: str = "") -> Event | None:
+        """The event for an Xid on a device (such as gpu:3); None for the mere aftermath of one that was reported."""
         meaning = classify(code, text)
         severity, words = meaning.severity, meaning.words
         if code == PREEMPTED:

@@ -1,4 +1,4 @@
-"""Who a communicator is: joins addresses in a process with what was said when the communicator was made."""
+"""The identity of communicators: joins addresses in a process with the arguments of the calls that made them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Communicator:
 
 
 class Table(MutableMapping[Key, Communicator]):
-    """Communicators by process and address; who has more than `each`, or most of more than `whole`, crowds it."""
+    """Communicators by process and address: at most `each` of a process and `whole` of all."""
 
     def __init__(self, each: int, whole: int) -> None:
         self._each, self._whole = each, whole
@@ -92,12 +92,12 @@ class Communicators:
         self.known = Table(_KNOWN_EACH, _KNOWN)
 
     def apply(self, events: Any) -> None:
-        """Take in events (structured array, bpf/programs/nccl.bpf.c struct event) in their order."""
+        """Apply events (structured array, bpf/programs/nccl.bpf.c struct event) in their order."""
         for event in events:
             pid, comm = int(event["tgid"]), int(event["comm"])
             kind = int(event["kind"])
             if kind == BORN:
-                self.deliver(pid, int(event["out"]), comm)
+                self.assign_address(pid, int(event["out"]), comm)
             elif kind in (FINALIZE, DESTROY, ABORT):
                 if (pid, comm) in self.known:
                     self.known[pid, comm] = replace(self.known[pid, comm], ended=True)
@@ -124,7 +124,7 @@ class Communicators:
             self._pending.drop(greedy)
         self._pending[pid, out] = communicator
 
-    def deliver(self, pid: int, out: int, comm: int) -> None:
+    def assign_address(self, pid: int, out: int, comm: int) -> None:
         """The communicator that was to be written at `out` has this address."""
         born = self._pending.pop((pid, out), None)
         if born is None:
@@ -137,15 +137,15 @@ class Communicators:
             self.known[pid, comm] = replace(born, born=True)
 
     def look_up(self, pid: int, comm: int, read_pointer: Callable[[int, int], int | None]) -> Communicator:
-        """The communicator at that address; one nobody announced is looked for where new ones were to be written."""
+        """The communicator at that address; an unknown one is searched where new ones were to be written."""
         if (pid, comm) not in self.known:
             for owner, out in [key for key in self._pending if key[0] == pid]:
                 if read_pointer(owner, out) == comm:
-                    self.deliver(owner, out, comm)
+                    self.assign_address(owner, out, comm)
         return self.known.setdefault((pid, comm), Communicator())
 
     def learn(self, pid: int, comm: int, identity: str, rank: int, ranks: int) -> Communicator:
-        """What the library itself says of a communicator, read from its memory."""
+        """Set the identity of a communicator as the library has it in memory."""
         before = self.known.get((pid, comm), Communicator())
         if (before.identity, before.rank, before.ranks) != (identity, rank, ranks):
             self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
@@ -162,7 +162,7 @@ class Communicators:
         """The processes of which anything is known."""
         return {pid for table in (self.known, self._pending) for pid, _ in table}
 
-    def forget(self, pid: int, comm: int | None = None) -> None:
+    def drop(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or all that a process had."""
         for table in (self.known, self._pending):
             if comm is None:

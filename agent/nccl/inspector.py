@@ -1,4 +1,4 @@
-"""Training processes seen through their memory: who a communicator is, how far it counted, what its proxy is at."""
+"""Reads the memory of training processes: identity, operation count and proxy of each communicator."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Key = tuple[int, int]
 
 
 class Inspector:
-    """Opens the memory of processes whose library's layout is known; what cannot be read is None."""
+    """Opens the memory of processes with a library of known layout; what cannot be read is None."""
 
     def __init__(self, attachments: Attachments, hertz: float) -> None:
         self._attachments = attachments
-        self._looks = ProxySampler(hertz) if hertz else None
+        self._sampler = ProxySampler(hertz) if hertz else None
         self._memories: dict[int, Memory | None] = {}
         self._opened: dict[int, Process] = {}
         self._found: dict[Key, tuple[Identity, Layout]] = {}
         self._tries: dict[Key, int] = {}
 
     def identify(self, process: Process, comm: int) -> Identity | None:
-        """Identity of a communicator; once it was plausible, its transfers are looked at from then on."""
+        """Identity of a communicator; once it was plausible, its transfers are sampled from then on."""
         key = process.pid, comm
         if self._opened.get(process.pid, process) != process:  # it executes another program: its memory is another
-            self.forget(process.pid)
+            self.release(process.pid)
         self._opened[process.pid] = process
         if key in self._found:
             return self._found[key][0]
@@ -37,12 +37,12 @@ class Inspector:
         if layout is None or memory is None or self._tries.get(key, 0) > _TRIES:
             return None
         self._tries[key] = self._tries.get(key, 0) + 1
-        told = memory.identity(comm, layout)
-        if told is not None:
-            self._found[key] = told, layout
-            if self._looks:
-                self._looks.watch(key, memory, layout)
-        return told
+        identity = memory.identity(comm, layout)
+        if identity is not None:
+            self._found[key] = identity, layout
+            if self._sampler:
+                self._sampler.watch(key, memory, layout)
+        return identity
 
     def knows(self, pid: int, comm: int) -> bool:
         """Whether a communicator was identified."""
@@ -54,8 +54,8 @@ class Inspector:
         return memory.operations(comm, found[1]) if found and memory else None
 
     def shares(self, pid: int, comm: int) -> ProxyShares | None:
-        """What the looks at a communicator since the last call found."""
-        return self._looks.take((pid, comm)) if self._looks else None
+        """The shares of the samples of a communicator since the last call."""
+        return self._sampler.pop_shares((pid, comm)) if self._sampler else None
 
     def pointer(self, pid: int, address: int) -> int | None:
         """The pointer at an address of a process."""
@@ -63,27 +63,27 @@ class Inspector:
         return memory.word(address) if memory else None
 
     def processes(self) -> set[int]:
-        """The processes whose memory is open."""
+        """The processes with open memory."""
         return set(self._memories)
 
-    def forget(self, pid: int, comm: int | None = None) -> None:
+    def release(self, pid: int, comm: int | None = None) -> None:
         """Drop one communicator, or a process that has ended with all it had."""
         for table in (self._found, self._tries):
             for key in [key for key in table if key[0] == pid and comm in (None, key[1])]:
                 del table[key]
-        if self._looks:
-            self._looks.forget(lambda key: key[0] == pid and comm in (None, key[1]))
+        if self._sampler:
+            self._sampler.unwatch(lambda key: key[0] == pid and comm in (None, key[1]))
         if comm is None:
             self._opened.pop(pid, None)
             if memory := self._memories.pop(pid, None):
                 memory.close()
 
     def close(self) -> None:
-        """End the looks and let go of the processes."""
-        if self._looks:
-            self._looks.close()
+        """Stop to sample, and release the processes."""
+        if self._sampler:
+            self._sampler.close()
         for pid in list(self._memories):
-            self.forget(pid)
+            self.release(pid)
 
     def _memory(self, pid: int) -> Memory | None:
         if pid not in self._memories:

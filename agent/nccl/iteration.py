@@ -29,7 +29,7 @@ _ABOUT = 1.3
 _FIRST_LOOK = 32
 _RARER, _LOOK_AGAIN = 4, 1 << 20
 _STALE, _LATE_S = 3, 3.0
-"""After so many iterations and seconds without another one nothing is told: logs are read every few seconds."""
+"""After so many iterations and seconds without another one none is reported: logs are read every few seconds."""
 _HURRY = 8
 _FINE_BITS = 16
 """The lower bits of a signature tell count and datatype, the others communicator and kind."""
@@ -37,7 +37,7 @@ _FINE_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class PeriodAnchor:
-    """The operation by which iterations are told apart."""
+    """The operation that marks the beginning of an iteration."""
 
     signature: int
     shift: int
@@ -63,8 +63,8 @@ class IterationDetector:
         """A good part of the log was new at the last feed: the next one has to come soon."""
         self._last: tuple[int, float] | None = None  # end of the last iteration (ticks), seconds it took
 
-    def feed(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
-        """Take in a log: entries asked for in all, the last of them in a ring, and the time (monotonic ns)."""
+    def add_log(self, count: int, entries: NDArray[np.uint64], now: int) -> None:
+        """Add a log: the number of all entries, the last of them in a ring, and the time (monotonic ns)."""
         fresh = count - self._read if self._read is not None else min(count, len(entries))
         self._read, self.log_nearly_full = count, _HURRY * fresh > len(entries)
         if fresh <= 0:
@@ -137,7 +137,7 @@ class _Candidate:
 
 
 def find_anchor(signatures: Ints, times: Ints, shift: int) -> PeriodAnchor | None:
-    """The operation by which iterations are told apart; None where none does it. Of signatures and times of operations.
+    """The operation that marks the beginning of an iteration; None where none does.
 
     Of stretches that are about as alike the shortest count, and of their operations the one that comes most evenly.
     """

@@ -1,4 +1,4 @@
-"""When the probes on NCCL's calls let go: a task that calls very often is followed from its memory alone."""
+"""Suspends the probes on NCCL's calls where a task calls very often: its progress is read from memory alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from agent.probes.attachments import Attachments
 from agent.probes.library import Library
 from agent.process.procfs import Process
 
-FIRST_S, LOOK_S = 10.0, 2.0
-"""How long the first look at calls takes where it ends by itself, and a later one."""
+FIRST_SAMPLE_S, SAMPLE_S = 10.0, 2.0
+"""How long probes first stay on in mode `once`, and how long a later sample of calls takes."""
 FAST_S, CALM_S = 5.0, 10.0
-"""How long calls must come too often before probes let go, and seldom enough before they stay on again."""
+"""How long calls must come too often before probes are suspended, and seldom enough before they stay on again."""
 AGAIN_S, SOON_S = 600.0, 30.0
-"""When to look again, and when because of communicators that no call has shown yet; that doubles up to the other."""
+"""When to resume, and when because of communicators that no call has shown yet; that doubles up to the other."""
 _CALM = 0.5
 """Share of the limit below which calls come seldom enough."""
 
@@ -32,14 +32,14 @@ class Calls:
 
 
 @dataclass(slots=True)
-class _Look:
+class _LibraryState:
     """What is remembered of one library; times in monotonic seconds."""
 
     since: float
-    """When the probes on its calls were put on, or let go."""
-    quiet: bool = False
-    let_go: bool = False
-    """They have let go since they were put on for good."""
+    """When the probes on its calls were put on, or suspended."""
+    suspended: bool = False
+    has_suspended: bool = False
+    """They were suspended since they were put on for good."""
     fast_since: float | None = None
     unseen: int = 0
     soon: float = 0.0
@@ -50,64 +50,65 @@ class ProbeThrottle:
 
     def __init__(self, attachments: Attachments, mode: str, most: float) -> None:
         self._attachments, self._mode, self._most = attachments, mode, most
-        self._looks: dict[str, _Look] = {}
-        self._quiet: set[Process] = set()
+        self._states: dict[str, _LibraryState] = {}
+        self._suspended: set[Process] = set()
         self._before: tuple[float, dict[int, int]] = 0.0, {}
 
-    def quiet(self, process: Process) -> bool:
+    def suspended(self, process: Process) -> bool:
         """Whether calls of this process go uncounted now, or did a moment ago and may again."""
-        return process in self._quiet
+        return process in self._suspended
 
-    def judge(self, clock: float, calls: Mapping[int, Calls]) -> None:
-        """Take in the calls of all training processes, at that time (monotonic seconds)."""
+    def update(self, clock: float, calls: Mapping[int, Calls]) -> None:
+        """Decide by the calls of all training processes, at that time (monotonic seconds)."""
         if self._mode == "always":
             return
         then, before = self._before
         rates = {pid: (one.total - before.get(pid, one.total)) / max(clock - then, 1e-3) for pid, one in calls.items()}
         self._before = clock, {pid: one.total for pid, one in calls.items()}
         libraries = {one.identity: one for one in tuple(self._attachments.libraries.values()) if one.hot}
-        self._looks = {name: self._looks.get(name, _Look(clock)) for name in libraries}
-        self._quiet = set()
+        self._states = {name: self._states.get(name, _LibraryState(clock)) for name in libraries}
+        self._suspended = set()
         for name, library in libraries.items():
-            look, users = self._looks[name], tuple(library.users)
+            state, users = self._states[name], tuple(library.users)
             mine = [calls[user.pid] for user in users if user.pid in calls]
             rate = max((rates[user.pid] for user in users if user.pid in rates), default=0.0)
-            if look.quiet != library.quiet:
-                look.quiet, look.since, look.fast_since = library.quiet, clock, None
-                look.let_go |= library.quiet
-            if library.quiet:
-                self._wait(library, look, clock, sum(one.unseen for one in mine))
+            if state.suspended != library.suspended:
+                state.suspended, state.since, state.fast_since = library.suspended, clock, None
+                state.has_suspended |= library.suspended
+            if library.suspended:
+                self._wait(library, state, clock, sum(one.unseen for one in mine))
             else:
-                self._watch(library, look, clock, (rate, mine))
-            if look.let_go:
-                self._quiet.update(users)
+                self._watch(library, state, clock, rate, mine)
+            if state.has_suspended:
+                self._suspended.update(users)
 
-    def _wait(self, library: Library, look: _Look, clock: float, unseen: int) -> None:
-        """Look again after a while, soon where communicators were made."""
-        if unseen > look.unseen:
-            look.soon = 0.0
-        look.unseen = unseen
-        if clock - look.since >= (min(look.soon, AGAIN_S) if unseen else AGAIN_S):
-            look.soon = max(SOON_S, 2 * look.soon)
+    def _wait(self, library: Library, state: _LibraryState, clock: float, unseen: int) -> None:
+        """Resume after a while, soon where communicators were made."""
+        if unseen > state.unseen:
+            state.soon = 0.0
+        state.unseen = unseen
+        if clock - state.since >= (min(state.soon, AGAIN_S) if unseen else AGAIN_S):
+            state.soon = max(SOON_S, 2 * state.soon)
             library.suspend_reason = ""
 
-    def _watch(self, library: Library, look: _Look, clock: float, told: tuple[float, Iterable[Calls]]) -> None:
-        """Let go where a look has lasted, or calls come too often; only where memory tells as much."""
-        rate, calls = told
-        lasted, why = clock - look.since, "the look at its calls is over"
-        over = lasted >= (LOOK_S if look.let_go else FIRST_S)
+    def _watch(self, library: Library, state: _LibraryState, clock: float, rate: float, calls: Iterable[Calls]) -> None:
+        """Suspend where a sample has lasted, or calls come too often; only where memory shows as much."""
+        lasted, why = clock - state.since, "the sample of its calls is over"
+        over = lasted >= (SAMPLE_S if state.has_suspended else FIRST_SAMPLE_S)
         if self._mode == "auto":
-            fast = rate > self._most * (_CALM if look.let_go else 1.0)
-            look.fast_since = (look.fast_since or clock) if fast else None
-            over = look.fast_since is not None and clock - look.fast_since >= (LOOK_S if look.let_go else FAST_S)
+            fast = rate > self._most * (_CALM if state.has_suspended else 1.0)
+            state.fast_since = (state.fast_since or clock) if fast else None
+            over = state.fast_since is not None and clock - state.fast_since >= (
+                SAMPLE_S if state.has_suspended else FAST_S
+            )
             why = f"a process calls it {rate:.0f} times a second"
-            if look.let_go and not fast and lasted >= CALM_S:
-                look.let_go, library.reason = False, ""
+            if state.has_suspended and not fast and lasted >= CALM_S:
+                state.has_suspended, library.reason = False, ""
         if not over:
             return
         followed = [one.followed for one in calls]
         if followed and all(followed):
-            library.suspend_reason = f"probes on its calls let go: {why}, and progress is read from memory"
+            library.suspend_reason = f"probes on its calls are suspended: {why}, and progress is read from memory"
         elif self._mode == "auto" or followed:
-            look.let_go = False
+            state.has_suspended = False
             library.reason = f"probes on its calls stay, though {why}: not all communicators can be read from memory"

@@ -1,4 +1,4 @@
-"""Quick looks at the progress of transfers, many a second, summed up for the slower reading."""
+"""Samples the progress of transfers many times a second, summed up for the slower reading."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from agent.nccl.proxy_state import Proxy, Steps, Transfers
 from agent.process.memory import Memory
 
 _SHARE = 0.01
-"""Of a core, that looks may take."""
+"""Of a core, that samples may take."""
 _EASY_S = 60.0
-_EASY, _NOBODY = 2, 10
-"""Periods between two looks when nothing has moved for so long, and when there is nothing to look at."""
+_EASY, _IDLE = 2, 10
+"""Periods between two samples when nothing has moved for so long, and when there is nothing to sample."""
 Key = tuple[int, int]
 """Process number and address of a communicator in it."""
 
 
 @dataclass(slots=True)
 class _Counts:
-    """How many looks found what, since the first."""
+    """How many samples found what, since the first."""
 
-    looks: int = 0
+    samples: int = 0
     active: int = 0
     sending: int = 0
     receiving: int = 0
@@ -42,23 +42,23 @@ class _Place:
     last: Transfers = field(default_factory=Transfers)
     moved: float = 0.0
     """When something at work was last seen to have moved, or nothing was at work; monotonic seconds."""
-    looked: float = 0.0
+    sampled_at: float = 0.0
 
 
 @dataclass(slots=True)
 class _Target:
     place: tuple[int, int]
     """Process and address of the proxy's list."""
-    told: bool
+    names_rank: bool
     """Whether the library says which rank a transfer is for."""
     before: _Counts = field(default_factory=_Counts)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyShares:
-    """Shares of looks, 0 to 1, that found an operation at work, a chunk being sent, a chunk awaited; and the last look.
+    """Shares of samples, 0 to 1, with an operation at work, a chunk being sent, a chunk awaited; and the last sample.
 
-    What several communicators share is nobody's own: then ranks and steps are None.
+    If several communicators share a proxy, ranks and steps cannot be attributed and are None.
     """
 
     active: float
@@ -73,7 +73,7 @@ class ProxyShares:
 
 
 class ProxySampler:
-    """A thread that looks at every known communicator's proxy `hertz` times a second, at random times."""
+    """A thread that samples every known communicator's proxy `hertz` times a second, at random times."""
 
     def __init__(self, hertz: float) -> None:
         self._targets: dict[Key, _Target] = {}
@@ -84,7 +84,7 @@ class ProxySampler:
         self._thread.start()
 
     def watch(self, key: Key, memory: Memory, layout: Layout) -> None:
-        """Look at this communicator from now on, if its proxy can be found."""
+        """Sample this communicator from now on, if its proxy can be found."""
         head = memory.active_list(key[1], layout)
         if head is None:
             return
@@ -97,34 +97,34 @@ class ProxySampler:
             known = self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
             self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), copy(known.counts))
 
-    def forget(self, gone: Callable[[Key], bool]) -> None:
-        """Look no more at the communicators of which this is true."""
+    def unwatch(self, gone: Callable[[Key], bool]) -> None:
+        """Stop to sample the communicators of which this is true."""
         with self._lock:
             self._targets = {key: target for key, target in self._targets.items() if not gone(key)}
             wanted = {target.place for target in self._targets.values()}
             self._places = {place: known for place, known in self._places.items() if place in wanted}
 
-    def take(self, key: Key) -> ProxyShares | None:
-        """What the looks since the last call found; None: no look worked."""
+    def pop_shares(self, key: Key) -> ProxyShares | None:
+        """The shares of the samples since the last call; None: no sample succeeded."""
         with self._lock:
             target = self._targets.get(key)
             if target is None:
                 return None
             place, before = self._places[target.place], target.before
-            looks = place.counts.looks - before.looks
-            if not looks:
+            samples = place.counts.samples - before.samples
+            if not samples:
                 return None
             target.before = now = copy(place.counts)
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
-            known = alone and target.told
+            known = alone and target.names_rank
             return ProxyShares(
-                (now.active - before.active) / looks,
-                (now.sending - before.sending) / looks,
-                (now.receiving - before.receiving) / looks,
+                (now.active - before.active) / samples,
+                (now.sending - before.sending) / samples,
+                (now.receiving - before.receiving) / samples,
                 place.last.send_to if known else None,
                 place.last.receive_from if known else None,
                 place.last.awaiting_gpu,
-                place.looked - place.moved,
+                place.sampled_at - place.moved,
                 copy(place.proxy.steps) if alone else None,
             )
 
@@ -139,33 +139,33 @@ class ProxySampler:
             now, spent = time.monotonic(), time.thread_time()
             with self._lock:
                 for place in self._places.values():
-                    if _look(place, now):
+                    if _sample(place, now):
                         stirred = now
-                easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _NOBODY
+                easy = (_EASY if now > stirred + _EASY_S else 1) if self._places else _IDLE
             # At random times, or an iteration that takes a whole number of periods would always show the same moment.
             # A sleep has half the price of a wait for an event, and this happens many times a second.
             time.sleep(pause(easy * period, time.thread_time() - spent) * chance.uniform(0.5, 1.5))
 
 
 def pause(period: float, spent: float) -> float:
-    """Seconds from one look to the next, given those of CPU that one takes: many communicators are seen less often."""
+    """Seconds from one sample to the next, given those of CPU that one takes: many communicators cost longer pauses."""
     return max(period, spent / _SHARE)
 
 
-def _look(place: _Place, now: float) -> bool:
+def _sample(place: _Place, now: float) -> bool:
     """Whether something at work has moved."""
     try:
-        seen = place.proxy.look()
+        seen = place.proxy.sample()
     except (ValueError, MemoryError, struct.error):  # the layout is another's word, and this one is absurd
         return False
     if seen is None:
         return False
     counts = place.counts
-    counts.looks += 1
+    counts.samples += 1
     counts.active += seen.active
     counts.sending += seen.sending
     counts.receiving += seen.receiving
-    place.last, place.looked = seen, now
+    place.last, place.sampled_at = seen, now
     if place.proxy.moved or not seen.active:
         place.moved = now
     return place.proxy.moved and seen.active

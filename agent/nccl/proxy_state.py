@@ -1,4 +1,4 @@
-"""What a communicator's proxy thread is at: its list of transfers, in one system call while it is as it was."""
+"""The state of a communicator's proxy thread: its list of transfers, read in one system call if unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import itemgetter
 from agent.binaries.struct_layouts import Layout
 from agent.process.memory import Gather, Memory
 
-NOBODY = -1
+NO_RANK = -1
 _WORD = struct.Struct("<Q")
 _ARGUMENTS, _SUBS = 64, 128
 _GUESSED_BYTES = 1 << 16
@@ -34,7 +34,7 @@ _SUB = {
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """What a look at a proxy found."""
+    """The state of a proxy's transfers in one sample."""
 
     active: bool = False
     """An operation is at work, be it only waiting for the other ranks."""
@@ -42,9 +42,9 @@ class Transfers:
     """A chunk was handed to the network and is not yet through."""
     receiving: bool = False
     """A chunk is awaited from the network."""
-    send_to: int = NOBODY
+    send_to: int = NO_RANK
     """To which rank; of several the least advanced."""
-    receive_from: int = NOBODY
+    receive_from: int = NO_RANK
     """From which rank; of several the least advanced."""
     awaiting_gpu: bool = False
     """A transfer is not at its end, and the network has nothing to do for it: the GPU has to offer more."""
@@ -75,7 +75,7 @@ class _Fields:
         packed = struct.Struct(form)
         self.size = packed.size
         self.read: Callable[[bytes, int], tuple[int, ...]] = packed.unpack_from
-        """The members of the structure whose first wanted member lies at that place of the data."""
+        """The members of the structure that has its first wanted member at that place of the data."""
         if order != list(kinds):
             sort = itemgetter(*(order.index(name) for name in kinds))
             self.read = lambda data, at: sort(packed.unpack_from(data, at))
@@ -102,7 +102,7 @@ class Proxy:
         self.moved = True
         """Whether the last look found anything other than the look before it did."""
 
-    def look(self) -> Transfers | None:
+    def sample(self) -> Transfers | None:
         """What it is at now; None where it cannot be read."""
         view = self._gather.read() if self._gather else None
         data = bytes(view) if view is not None else None
@@ -112,7 +112,7 @@ class Proxy:
             return None
         self.moved = data != self._seen
         if self.moved:
-            self._seen, self._transfers = data, self._judge(data)
+            self._seen, self._transfers = data, self._parse(data)
         return self._transfers
 
     def _is_followed(self, data: bytes) -> bool:
@@ -152,7 +152,7 @@ class Proxy:
             self._remember(path)
         return b"".join(pieces)
 
-    def _judge(self, data: bytes) -> Transfers:
+    def _parse(self, data: bytes) -> Transfers:
         """What the nodes hold; `_path` tells where in the data they lie."""
         (address,) = _WORD.unpack_from(data)
         at, sends, receipts, awaiting_gpu = _WORD.size, list[tuple[int, int]](), list[tuple[int, int]](), False
@@ -171,8 +171,8 @@ class Proxy:
                 elif on_its_way:
                     receipts.append((sub[5], sub[2]))
             at += count * self._stride
-        send_to = min(sends)[1] if sends else NOBODY
-        receive_from = min(receipts)[1] if receipts else NOBODY
+        send_to = min(sends)[1] if sends else NO_RANK
+        receive_from = min(receipts)[1] if receipts else NO_RANK
         idle = not sends and not receipts
         return Transfers(active, bool(sends), bool(receipts), send_to, receive_from, awaiting_gpu and idle)
 

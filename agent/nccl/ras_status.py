@@ -1,4 +1,4 @@
-"""What NCCL's status (RAS) says of the communicators of a task: who does not answer, who launched less, who failed.
+"""Reads NCCL's status (RAS) of the communicators of a task: ranks that do not answer, launched less, or failed.
 
 It counts what was launched, so ranks that all hang in the same operation look alike.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST = (2, 29, 2)
-"""JSON is told since 2.28.7; before this version ranks that are missing made it read foreign memory (nccl#1762)."""
+"""NCCL answers in JSON since 2.28.7; before 2.29.2 missing ranks made it read foreign memory (nccl#1762)."""
 _COMMUNICATORS, _NAMED, _TEXT = 32, 8, 600
 _PAIRED = ("send", "recv")
 _IN_PROGRESS = 7  # ncclInProgress (nccl.h): no error
@@ -46,12 +46,12 @@ def communicators(text: bytes) -> Iterator[dict[str, Any]]:
     yield from rows[:_COMMUNICATORS]
 
 
-def _row(told: dict[str, Any]) -> dict[str, Any]:
-    ranks = [_rank(rank) for rank in told["ranks"]]
-    missing = [f"{_name(rank)} {_absence(rank['status'])}" for rank in told["missing_ranks"]]
+def _row(values: dict[str, Any]) -> dict[str, Any]:
+    ranks = [_rank(rank) for rank in values["ranks"]]
+    missing = [f"{_name(rank)} {_absence(rank['status'])}" for rank in values["missing_ranks"]]
     return {
-        "comm": f"{int(told['hash'], 16):016x}",
-        "ranks": float(told["size"]),
+        "comm": f"{int(values['hash'], 16):016x}",
+        "ranks": float(values["size"]),
         "answered": float(len(ranks)),
         "missing": _list(missing),
         "behind": _list(_behind(ranks)),
@@ -59,13 +59,13 @@ def _row(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rank(told: dict[str, Any]) -> Rank:
-    status = told["status"]
+def _rank(values: dict[str, Any]) -> Rank:
+    status = values["status"]
     words = [f"has the error {int(status['async_error'])}"] * (int(status["async_error"]) not in (0, _IN_PROGRESS))
     words += [f"is in state {int(status['init_state'])}"] * (int(status["init_state"]) not in (0, _IN_PROGRESS))
     words += ["was aborted"] * bool(status["abort_flag"])
-    counts = {_word(kind): int(count) for kind, count in told["collective_counts"].items()}
-    return Rank(_name(told), counts, " and ".join(words))
+    counts = {_word(kind): int(count) for kind, count in values["collective_counts"].items()}
+    return Rank(_name(values), counts, " and ".join(words))
 
 
 def _behind(ranks: list[Rank]) -> Iterator[str]:
@@ -77,8 +77,10 @@ def _behind(ranks: list[Rank]) -> Iterator[str]:
                 yield f"{rank.name} launched {count} {kind}, the first {front}"
 
 
-def _name(told: dict[str, Any]) -> str:
-    return f"rank {int(told['rank'])} ({_word(told['host'])} GPU {int(told['nvml_dev'])}, pid {int(told['pid'])})"
+def _name(values: dict[str, Any]) -> str:
+    return (
+        f"rank {int(values['rank'])} ({_word(values['host'])} GPU {int(values['nvml_dev'])}, pid {int(values['pid'])})"
+    )
 
 
 def _absence(status: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The child that asks NCCL's own status socket (RAS) about a task, from the network namespace of one of its ranks.
 
 The protocol is NCCL's (src/ras/client_support.cc): a line is asked, a line is answered, and the status comes until the
-server hangs up. What answers may be anybody who listens there: all of it is bounded.
+server hangs up. Any program may listen there and answer: all of it is bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORT = 28028
 ANSWER_BYTES = 16 << 20
 CPU_SECONDS, DATA_BYTES = 10, 512 << 20
 GATHER_S, PATIENCE_S = 5, 20.0
-"""For how long the ranks may be waited for, as the server is told, and the server by us."""
+"""How long the server may wait for the ranks, and the agent for the server."""
 _CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
 _VERSION = re.compile(rb"NCCL version ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")  # noqa: S104 - where it may listen, not we

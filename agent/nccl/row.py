@@ -1,4 +1,4 @@
-"""The columns of a communicator's row, in the words of the store."""
+"""The columns of a communicator's row in the table `nccl`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of_process(process: Any) -> dict[str, Value]:
 
 
 def of_transfers(shares: ProxyShares | None, ranks: int | None) -> dict[str, Value]:
-    """What looks at the proxy found; a rank that is none of the communicator's `ranks` is left out."""
+    """The columns that samples of the proxy give; a rank that is none of the communicator's `ranks` is left out."""
     if shares is None:
         return {}
     values: dict[str, Value] = {

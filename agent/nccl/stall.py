@@ -1,4 +1,4 @@
-"""How training processes go from operation to operation, and which of them stand still."""
+"""Detects stalls: a training process asks for no operation for longer than its usual pauses."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from agent.process.procfs import Process
 from bpf.maps import Map
 
 _GAPS = 3.0
-"""What pauses now and then, as for checkpoints, stands still only after so many of its longest usual pauses."""
+"""A process is stalled only after so many of its longest usual pauses, such as those for checkpoints."""
 _HALF_LIFE_S = 1800.0
 _FIRST_MOVES = 3  # pauses between them are set-up
 
 
 @dataclass(slots=True)
 class StallDetector:
-    """How one process goes from operation to operation. Times in monotonic seconds."""
+    """The progress of one process from operation to operation. Times in monotonic seconds."""
 
     count: int
     """Operations asked for."""
-    moved: float
+    last_progress: float
     """When that was last seen to have grown."""
     moves: int = 0
     gap: float = 0.0
     """The longest time between two moves; what is long ago counts less."""
-    taken: bool = False
-    """Whether what is to be done about its standstill was done; it is undone when it moves."""
+    handled: bool = False
+    """Whether this stall was handled; cleared when the process moves."""
 
-    def see(self, count: int, now: float) -> None:
-        """Take in how many operations there are now."""
+    def observe(self, count: int, now: float) -> None:
+        """Update with the number of operations now."""
         if count == self.count:
             return
-        passed = now - self.moved
+        passed = now - self.last_progress
         if self.moves >= _FIRST_MOVES:
             self.gap = max(self.gap * 0.5 ** (passed / _HALF_LIFE_S), passed)
-        self.count, self.moved, self.taken = count, now, False
+        self.count, self.last_progress, self.handled = count, now, False
         self.moves += 1
 
-    def stands(self, now: float, least_s: float) -> bool:
+    def is_stalled(self, now: float, least_s: float) -> bool:
         """Whether it has asked for nothing for longer than usual, and for `least_s` at least."""
-        return self.count > 0 and now - self.moved >= max(least_s, _GAPS * self.gap)
+        return self.count > 0 and now - self.last_progress >= max(least_s, _GAPS * self.gap)
 
 
 class StallDetectors:
-    """The paces of all training processes, from the kernel's logs of their operations."""
+    """A stall detector for each training process, on the kernel's logs of their operations."""
 
     def __init__(self, training: TrainingProcesses, processes: Map, logs: Map) -> None:
         self._training, self._processes, self._logs = training, processes, logs
         self._known: dict[Process, StallDetector] = {}
 
-    def look(self, now: int, clock: float) -> None:
-        """Take in where they are at that time (Unix ns, and monotonic seconds)."""
-        living = {trainee.process for trainee in self._training.living(now).values()}
-        self._known = {process: pace for process, pace in self._known.items() if process in living}
+    def update(self, now: int, clock: float) -> None:
+        """Update all processes at that time (Unix ns, and monotonic seconds)."""
+        living = {trainer.process for trainer in self._training.living(now).values()}
+        self._known = {process: stall for process, stall in self._known.items() if process in living}
         beside = self._training.uncounted
         places, logs = np.flatnonzero(self._processes.rows()["tgid"]), self._logs.rows()
         for pid, count in zip(logs["tgid"][places].tolist(), logs["count"][places].tolist(), strict=True):
-            trainee = self._training.last_known(pid)
-            if trainee is not None and trainee.process in living:
+            trainer = self._training.last_known(pid)
+            if trainer is not None and trainer.process in living:
                 count += beside.get(pid, 0)
-                self._known.setdefault(trainee.process, StallDetector(count, clock)).see(count, clock)
+                self._known.setdefault(trainer.process, StallDetector(count, clock)).observe(count, clock)
 
-    def standing(self, clock: float, least_s: float) -> Iterable[tuple[TrainingProcess, StallDetector]]:
-        """Those that stand still, and of whom that was not taken up."""
-        for process, pace in self._known.items():
-            trainee = self._training.last_known(process.pid)
-            if not pace.taken and trainee is not None and pace.stands(clock, least_s):
-                yield trainee, pace
+    def stalled(self, clock: float, least_s: float) -> Iterable[tuple[TrainingProcess, StallDetector]]:
+        """The processes that are stalled, without those with a stall that was handled."""
+        for process, stall in self._known.items():
+            trainer = self._training.last_known(process.pid)
+            if not stall.handled and trainer is not None and stall.is_stalled(clock, least_s):
+                yield trainer, stall

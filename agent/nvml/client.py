@@ -1,4 +1,4 @@
-"""The child process that calls NVML, seen from the agent: it is asked, and never waited for longer than told."""
+"""Client of the child process that calls NVML: it never waits for an answer longer than its caller allows."""
 
 from __future__ import annotations
 

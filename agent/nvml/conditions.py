@@ -1,21 +1,21 @@
-"""What is to be said of GPUs beside their readings: that NVML hangs, a GPU is lost, the driver comes and goes."""
+"""Conditions of GPUs, reported as events: NVML hangs, a GPU is lost, the driver is loaded or unloaded."""
 
 from __future__ import annotations
 
 from agent.system.events import Event, Severity
 
 AGAIN_NS = 3_600_000_000_000
-"""What goes on is said again so often: who came later has to hear of it too."""
+"""A condition that lasts is reported again after this time, for readers that came later."""
 
 
 class GpuConditions:
-    """Facts that hold from one reading to the next; each is said when it begins, now and then, and when it ends."""
+    """Conditions that last from one reading to the next: each is reported at its beginning, its end, and hourly."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], int] = {}
 
     def begin(self, now: int, code: str, device: str, message: str, severity: Severity = "crit") -> list[Event]:
-        """A fact that holds at this time (Unix ns)."""
+        """A condition that holds at this time (Unix ns)."""
         said = self._said.get((code, device))
         if said is not None and 0 <= now - said < AGAIN_NS:
             return []
@@ -23,7 +23,7 @@ class GpuConditions:
         return [Event(code, device, severity, message)]
 
     def end(self, code: str, ending: str, message: str, keep: frozenset[str] = frozenset()) -> list[Event]:
-        """The facts of that code hold no more, but for those of the devices to keep."""
+        """End the conditions of that code, but for those of the devices to keep."""
         over = [key for key in self._said if key[0] == code and key[1] not in keep]
         for key in over:
             del self._said[key]

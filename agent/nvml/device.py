@@ -1,4 +1,4 @@
-"""One GPU as NVML tells it: what it has is found out once, and then read with few calls."""
+"""One GPU in NVML: its columns are found out once, and then read with few calls."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class Part:
         chosen = self._choose(rules)
         fields = tuple({field: None for rule in chosen for field in rule.fields})
         self._plan, self._fields = places(chosen, fields), Fields(handle, fields)
-        told = {rule.column for rule in chosen}
+        columns = {rule.column for rule in chosen}
         self._calls: list[tuple[str, Call]] = []
         for column, call in calls:
-            if column not in told and self._has(call):
+            if column not in columns and self._has(call):
                 self._calls.append((column, call))
-                told.add(column)
-        self.columns = frozenset(told)
+                columns.add(column)
+        self.columns = frozenset(columns)
 
     def read(self) -> dict[str, float]:
-        """The columns; one whose call fails this time is missing."""
+        """The columns; one is missing where its call fails this time."""
         try:
             found = columns(self._plan, self._fields.read())
         except NvmlError as error:

@@ -1,4 +1,4 @@
-"""Events that the driver tells through NVML, waited for on a thread of their own."""
+"""Events of the driver through NVML, waited for on a thread of their own."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Listening:
 
 
 class Events:
-    """What was told since it was last taken; equal ones are counted, and what there is no room for is counted too."""
+    """Events since the last call, equal ones with their number; and how many there was no room for."""
 
     def __init__(self, handles: dict[int, Any]) -> None:
         self.handles = handles
         """By NVML's index, the GPUs to listen to; another dictionary in its place is noticed at the next wait."""
-        self._told: dict[tuple[int, int, int], int] = {}
+        self._counts: dict[tuple[int, int, int], int] = {}
         self._dropped = 0
         self._lock = threading.Lock()
         try:
@@ -67,12 +67,12 @@ class Events:
             first = None
         threading.Thread(target=self._serve, args=(first,), daemon=True).start()
 
-    def take(self) -> tuple[list[tuple[int, int, int, int]], int]:
+    def drain(self) -> tuple[list[tuple[int, int, int, int]], int]:
         """GPU index, type, data and number of each kind of event, in the order in which they came first; and losses."""
         with self._lock:
-            told, self._told = self._told, {}
+            counts, self._counts = self._counts, {}
             dropped, self._dropped = self._dropped, 0
-        return [(*key, times) for key, times in told.items()], dropped
+        return [(*key, times) for key, times in counts.items()], dropped
 
     def _serve(self, listening: Listening | None) -> None:
         """For ever. A wait that fails is begun again with a new set; the main thread tells when the driver is gone."""
@@ -95,8 +95,8 @@ class Events:
 
     def _note(self, event: tuple[int, int, int]) -> None:
         with self._lock:
-            if event in self._told or len(self._told) < _KINDS:
-                self._told[event] = self._told.get(event, 0) + 1
+            if event in self._counts or len(self._counts) < _KINDS:
+                self._counts[event] = self._counts.get(event, 0) + 1
             else:
                 self._dropped += 1
 

@@ -43,7 +43,7 @@ class Gpm:
             raise NvmlError(nvml.NVML_ERROR_NOT_SUPPORTED)
         self._before, self._after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
         self._taken: float | None = None
-        # The driver looks at the metrics that are asked for, whatever the length that this binding gives the array.
+        # The driver reads the metrics that are asked for, whatever the length that this binding gives the array.
         memory = bytearray(ctypes.sizeof(nvml.c_nvmlGpmMetricsGet_t))
         self._request = nvml.c_nvmlGpmMetricsGet_t.from_buffer(memory)
         first = nvml.c_nvmlGpmMetricsGet_t.metrics.offset

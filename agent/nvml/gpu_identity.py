@@ -1,4 +1,4 @@
-"""Which number each GPU goes by: NVML's index when it was first seen, and that one for good, told by its UUID."""
+"""The number of each GPU: NVML's index when it was first seen, which its UUID keeps for good."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class GpuNames:
     """NVML's index now -> the name in the tables, such as "3".
 
     NVML numbers GPUs by PCI address, as CUDA_VISIBLE_DEVICES does under CUDA_DEVICE_ORDER=PCI_BUS_ID (on machines of
-    equal GPUs also without it). When one falls off the bus and the driver is loaded anew, those behind it move up
+    equal GPUs also without it). When one falls off the bus and the driver is loaded again, those behind it move up
     in NVML's order, but keep their names here.
     """
 
@@ -18,9 +18,9 @@ class GpuNames:
         self._now: dict[int, str] = {}
 
     def learn(self, uuids: Mapping[int, str], lost: frozenset[int] = frozenset()) -> list[str]:
-        """Take in what a driver that was just loaded has found; the names of GPUs that it has not, but had to.
+        """Learn the GPUs that a driver found when it was loaded; returns the names of known GPUs that it lacks.
 
-        `lost` are indices of GPUs that are there but do not say who they are.
+        `lost` are indices of GPUs that are present but cannot be identified.
         """
         known = {uuid: name for name, uuid in self._owner.items()}
         names = {index: known[uuid] for index, uuid in uuids.items() if uuid in known}

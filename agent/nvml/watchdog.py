@@ -1,6 +1,6 @@
 """The watchdog over the child that calls NVML: starts it, kills one that hangs, and knows how NVML fares.
 
-A call that hangs costs nobody anything but this knowledge. A child that does not even die, since it waits for the
+A call that hangs costs only the readings of GPUs. A child that does not even die, since it waits for the
 driver in an uninterruptible sleep, is left behind; another one is tried, but not more and more of them.
 """
 
@@ -48,7 +48,7 @@ class Watch:
         """Whether there is a library at all."""
         self.stalled = False
         self.where: int | None = None
-        """NVML's index of the GPU whose call hung; None: no single one."""
+        """NVML's index of the GPU with the call that hung; None: no single one."""
         self.error = ""
         """Why there are no readings; empty while there are."""
         self.failures = 0

@@ -32,7 +32,7 @@ class Gpus:
         self._where = where
         self._devices: dict[int, Device] = {}
         self._lost: dict[int, str] = {}
-        self._unread: dict[int, str] = {}  # those whose failure says nothing of the GPU
+        self._unread: dict[int, str] = {}  # their failure says nothing of the GPU
         self._count = int(nvml.nvmlDeviceGetCount())
         self._open()
         self._events = Events(self._handles())
@@ -48,7 +48,7 @@ class Gpus:
         }
 
     def read(self, slow: bool) -> dict[str, Any]:
-        """One reading. A GPU that fails, or has changed, is opened anew: tried at slow readings until it works."""
+        """One reading. A GPU that fails, or has changed, is opened again: tried at slow readings until it works."""
         opened = slow and self._open()
         found, processes = {}, {}
         for index, device in self._devices.items():
@@ -62,7 +62,7 @@ class Gpus:
         self._where[0] = 0
         for index in (*self._lost, *self._unread):
             self._devices.pop(index, None)
-        events, dropped = self._events.take()
+        events, dropped = self._events.drain()
         answer = {"gpus": found, "lost": self._lost, "unread": self._unread, "events": events, "dropped": dropped}
         if slow:
             answer["processes"] = processes
@@ -121,7 +121,7 @@ def main() -> None:
     except NvmlError as error:
         _tell({"gone": f"NVML says: {error}"})
     except BrokenPipeError:
-        os._exit(0)  # nobody listens any more
+        os._exit(0)  # the agent has closed the pipe
     except OSError as error:
         _tell({"gone": str(error)})
     os._exit(0)  # the thread that waits for events need not come back

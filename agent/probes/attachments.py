@@ -1,4 +1,4 @@
-"""Keeps the probes where the training processes' libraries are: finds, attaches, lists, detaches."""
+"""Attaches probes to the libraries that training processes map, and detaches them when no process does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 
 from agent.binaries.known_files import FileKey, KnownFiles
 from agent.binaries.struct_layouts import Layout
-from agent.binaries.symbol_lookup import Answer, Libraries
+from agent.binaries.symbol_lookup import LookupResult, SymbolLookup
 from agent.probes.library import (
     ATTACHED,
     LISTED,
@@ -43,7 +43,7 @@ LIFE = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Finalize
 """Beginnings of NCCL's functions that are called seldom: they make or end communicators."""
 _NAMES = ("nccl", "cudart")
 AGAIN_S = 300.0
-"""After which a blocked library is looked at again."""
+"""Seconds after which a blocked library is tried again."""
 _UNLISTED = f"{LISTED_OF_PROCESS} of a process, {LISTED_OF_USER} of a user, {LISTED} in all"
 _FULL = f"others carry probes already: {OF_PROCESS} of its process, {OF_USER} of its user or {ATTACHED} in all"
 _CROWDED = f"{FILES} executable files of a process"
@@ -67,17 +67,17 @@ class Attachments:
         self._programs = {
             name + suffix: descriptor for name, descriptor in programs.items() if name not in off for suffix in VARIANTS
         }
-        self._finder = Libraries(list(self._programs))
+        self._finder = SymbolLookup(list(self._programs))
         self._left_out = left_out or LeftOut()
         self._known = KnownFiles()
         self._waiting: dict[FileKey, list[MappedFile]] = {}
         self._unlisted: set[Process] = set()
-        self._looked_again = time.monotonic()
+        self._retried_at = time.monotonic()
         self.libraries: dict[str, Library] = {}
-        self.looks = 0
+        self.scans = 0
 
     def update(self) -> None:
-        """One look: new processes and mappings, answers about files, users that are gone."""
+        """One scan: new processes and mappings, answers about files, processes that are gone."""
         self.libraries = {key: library for key, library in self.libraries.items() if library.state != "gone"}
         for process, files in self._processes.changed():
             owner = self._owner(process)
@@ -95,10 +95,10 @@ class Attachments:
                 continue
             if library.owner[1] not in {process.pid for process in library.users}:
                 library.owner = self._owner(next(iter(library.users)))
-            if bool(library.suspend_reason) != library.quiet and library.state == "on":
-                self._turn(library)
-        self._look_again()
-        self.looks += 1
+            if bool(library.suspend_reason) != library.suspended and library.state == "on":
+                self._toggle_hot_probes(library)
+        self._retry_blocked()
+        self.scans += 1
 
     @property
     def busy(self) -> bool:
@@ -129,7 +129,7 @@ class Attachments:
         return self._processes.user(process), process.pid
 
     def _see(self, process: Process, file: MappedFile, owner: Owner) -> bool:
-        """Whether all is done that can be done about a mapped file; else the process is to be looked at again."""
+        """Whether a mapped file is handled; else its process has to be read again."""
         key = (file.device, file.inode, os.path.basename(file.path))
         known, waiting = self._known.get(key), self._waiting.get(key)
         if known:
@@ -145,18 +145,18 @@ class Attachments:
             waiting.append(file)
         return True
 
-    def _look_again(self) -> None:
-        """Forget blocked libraries whose reason may have gone, so that they are found again."""
+    def _retry_blocked(self) -> None:
+        """Forget blocked libraries where the reason may have gone, so that they are found again."""
         now = time.monotonic()
-        due = now - self._looked_again >= AGAIN_S
+        due = now - self._retried_at >= AGAIN_S
         for library in [one for one in self.libraries.values() if one.state == "blocked"]:
             if now - library.since >= AGAIN_S or (library.crowded and self._payer(library)):
                 del self.libraries[library.identity]
-                self._known.forget(library.identity)
+                self._known.evict(library.identity)
                 for process in library.users:
                     self._processes.again(process)
         if due:
-            self._looked_again = now
+            self._retried_at = now
             for process in self._unlisted:
                 self._processes.again(process)
             self._unlisted.clear()
@@ -165,7 +165,7 @@ class Attachments:
         users = islice(library.users, _SHARERS)
         return payer(self.libraries.values(), (self._owner(process) for process in users))
 
-    def _learn(self, answer: Answer) -> None:
+    def _learn(self, answer: LookupResult) -> None:
         key = answer.key
         known = self._known.get(key)
         if answer.layout is not None and known in self.libraries:
@@ -173,7 +173,7 @@ class Attachments:
         if answer.functions is None and not answer.error and not answer.gone:
             return
         files = self._waiting.pop(key, [])
-        if not files and known:  # the functions were told before; only the layout failed
+        if not files and known:  # the functions are known already; only the layout failed
             return
         if answer.gone:
             self._retry(key, files, answer.gone)
@@ -195,7 +195,7 @@ class Attachments:
             self._known.put(key, "", self._user(files))
             log.debug("%s cannot be opened: %s", files[0].path, why)
 
-    def _add(self, key: FileKey, files: list[MappedFile], answer: Answer) -> None:
+    def _add(self, key: FileKey, files: list[MappedFile], answer: LookupResult) -> None:
         name = answer.identity or f"{files[0].device} {files[0].inode}"
         users = [file.process for file in files]
         self._known.put(key, name, self._user(files))
@@ -206,14 +206,14 @@ class Attachments:
                 self._attach(library, answer)
             if library.state == "blocked" and not may_list(self.libraries.values(), library.owner):
                 self._left_out.add("blocked libraries", _UNLISTED)
-                self._known.forget(name)
+                self._known.evict(name)
                 self._unlisted.update(users)
                 return
             self.libraries[name] = library
             log.info("%s: %s, %d probes %s", library.path, library.state, len(library.probes), library.reason)
         self.libraries[name].users.update(users)
 
-    def _check(self, library: Library, file: MappedFile, answer: Answer) -> None:
+    def _check(self, library: Library, file: MappedFile, answer: LookupResult) -> None:
         if answer.error:
             library.state, library.reason = "blocked", answer.error
         elif answer.inode != file.inode:
@@ -226,7 +226,7 @@ class Attachments:
         else:
             library.owner = owner
 
-    def _attach(self, library: Library, answer: Answer) -> None:
+    def _attach(self, library: Library, answer: LookupResult) -> None:
         """Through a descriptor, and only after a second look: its process may have put another file at that path."""
         try:
             library.file = os.open(answer.path, os.O_PATH | os.O_CLOEXEC)
@@ -248,10 +248,10 @@ class Attachments:
         except OSError as error:
             library.state, library.reason = "blocked", f"{name}: {error.strerror}"
 
-    def _turn(self, library: Library) -> None:
+    def _toggle_hot_probes(self, library: Library) -> None:
         """Take the probes off the functions that are called over and over, or put them on again."""
-        library.quiet, library.reason = bool(library.suspend_reason), library.suspend_reason
-        if library.quiet:
+        library.suspended, library.reason = bool(library.suspend_reason), library.suspend_reason
+        if library.suspended:
             detach([library.probes.pop(offset) for offset in library.hot])
         else:
             self._put(library, library.hot)
@@ -264,5 +264,5 @@ class Attachments:
             os.close(library.file)
             library.file = -1
         library.state, library.reason = "gone", why
-        # Its number may be another file's by the time somebody maps it again: look afresh then.
-        self._known.forget(library.identity)
+        # Its number may be another file's by the time a process maps it again: it is read again then.
+        self._known.evict(library.identity)

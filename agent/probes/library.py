@@ -1,4 +1,4 @@
-"""A library that carries probes or cannot, and how many of them one user and one process may bring about."""
+"""A library that carries probes or cannot, and the share of libraries that one user and one process may have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Library:
     crowded: bool = False
     """It is blocked only because others carry probes."""
     owner: Owner = (0, 0)
-    """At whose expense it carries probes, or is listed."""
+    """The process and user that it counts against: among those with probes, or among those listed."""
     since: float = field(default_factory=time.monotonic)
     layout: Layout | None = None
     probes: dict[int, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Library:
     users: set[Process] = field(default_factory=set)
     hot: dict[int, str] = field(default_factory=dict)
     """NCCL's functions that a task calls over and over, by file offset."""
-    quiet: bool = False
+    suspended: bool = False
     """Those carry no probes now."""
     suspend_reason: str = ""
     """Why they shall carry none; empty: they shall."""
@@ -53,7 +53,7 @@ class Library:
 
 
 def payer(libraries: Iterable[Library], owners: Iterable[Owner]) -> Owner | None:
-    """The first of these at whose expense another library may carry probes."""
+    """The first of these owners with room for another library that carries probes."""
     on = Counter(library.owner for library in libraries if library.state == "on")
     if on.total() >= ATTACHED:
         return None

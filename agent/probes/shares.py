@@ -1,4 +1,4 @@
-"""What users and processes gave back of the kernel's arrays: what they took is counted there (common.bpf.h)."""
+"""Shares of the kernel's arrays: the entries that users and processes gave back; the kernel counts those taken."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Tally:
             self._map.update(place.to_bytes(4, "little"), bytes(8))
 
 
-class ProxyShares:
+class KernelShares:
     """One for the whole agent, beside the programs that it belongs to."""
 
     def __init__(self, maps: Mapping[str, Map]) -> None:
         self.processes, self.slots = Tally(maps["process_returns"]), Tally(maps["slot_returns"])
         self.slots_of, self._events_of = Tally(maps["slot_returns_of"]), Tally(maps["event_returns_of"])
         self._events, self._losses = Tally(maps["event_returns"]), maps["losses"]
-        self._told = np.zeros(len(_REASONS), np.uint64)
+        self._reported = np.zeros(len(_REASONS), np.uint64)
 
     @property
     def of_process(self) -> tuple[Tally, ...]:
@@ -63,6 +63,6 @@ class ProxyShares:
     def report(self, left_out: LeftOut) -> None:
         """Tell what was not counted because a share was exceeded."""
         counts = self._losses.rows()[_FIRST:].copy()
-        for (what, share), more in zip(_REASONS, (counts - self._told).tolist(), strict=True):
+        for (what, share), more in zip(_REASONS, (counts - self._reported).tolist(), strict=True):
             left_out.add(what, share, more)
-        self._told = counts
+        self._reported = counts

@@ -1,4 +1,4 @@
-"""Entries of a mapped kernel array that probes take for themselves and the agent gives back."""
+"""A pool of entries of a kernel array: probes take entries, the agent gives them back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bpf.maps import Map
 
 
 class Pool:
-    """An array whose free indices lie on a stack, and the hash by which probes find the entry of a key."""
+    """An array with its free indices on a stack, and the hash by which probes find the entry of a key."""
 
     def __init__(self, array: Map, index_of: Map, free: Map, returns: Tally, of_entry: Iterable[Tally] = ()) -> None:
         self._array, self._index_of, self._free = array, index_of, free
@@ -22,7 +22,7 @@ class Pool:
             free.update(b"", index.to_bytes(4, "little"))
 
     def taken(self) -> tuple[NDArray[np.intp], NDArray[Any]]:
-        """Indices and a copy of the entries in use: those whose process number is set."""
+        """Indices and a copy of the entries in use: those with a process number."""
         rows = self._array.rows()
         indices = np.flatnonzero(rows["tgid"])
         return indices, rows[indices]
@@ -30,7 +30,7 @@ class Pool:
     def give_back(self, index: int, key: bytes | None) -> None:
         """Make the entry free: no probe finds it any more, then it is cleared, then it is up for use.
 
-        Without a key the probes have let go of it already.
+        Without a key the probes have removed it from the hash already.
         """
         if key is not None:
             self._index_of.delete(key)

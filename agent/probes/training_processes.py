@@ -1,4 +1,4 @@
-"""The training processes: who called a function that carries a probe and has a GPU open, and which GPU it works on."""
+"""The training processes: those that called a probed function and have a GPU open, with the GPU of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrainingProcess:
 class TrainingProcesses:
     """Training processes by number, learned at their first call; each entry of the kernel's array belongs to one.
 
-    The GPU is what the launcher says until the driver tells (`place`); a process without a launcher's word gets the
+    The GPU is the launcher's until the driver names it (`place`); a process without a launcher gets the
     lowest index that no other has, so that its readings have a place of their own and the number of series stays small.
     """
 
@@ -35,11 +35,11 @@ class TrainingProcesses:
         self._living: Mapping[int, TrainingProcess] = {}
         self._surveyed: int | None = None
         self.uncounted: Mapping[int, int] = {}
-        """By process whose calls carry no probes just now, how many operations its memory tells of."""
+        """By number of each process without probes on its calls, the operations that its memory shows."""
         self._lock = threading.Lock()  # sources read on threads of their own
 
     def living(self, now: int) -> Mapping[int, TrainingProcess]:
-        """The training processes alive at the reading of that time, looked at once for all sources.
+        """The training processes alive at the reading of that time, read once for all sources.
 
         One that has ended, or runs another program by now, gives its entry in the kernel back.
         """
@@ -54,7 +54,7 @@ class TrainingProcesses:
         return self._processes.find(pid) is not None
 
     def place(self, gpus: Mapping[int, str]) -> None:
-        """The GPU on which the driver sees processes compute: it counts more than what a launcher told.
+        """The GPU on which the driver sees processes compute: it outweighs the launcher's environment.
 
         In a container that was given some of the machine's GPUs, a launcher counts those from 0.
         """
@@ -79,7 +79,7 @@ class TrainingProcesses:
                 callers.append(process)
             else:
                 if self._owners.pop(index, None) is None:
-                    self._known.pop(pid, None)  # it ended before it was looked at: of an earlier one nothing holds
+                    self._known.pop(pid, None)  # it ended unread: the known one is earlier
                 self._pool.give_back(index, pid.to_bytes(8, "little"))
         counted = set(callers) if self._use is None else self._use.users(callers)
         for process in callers:
@@ -93,13 +93,13 @@ class TrainingProcesses:
             return known
         gpu = gpu_of(self._processes.environment(process.pid))
         if len(self._known) >= _REMEMBERED:
-            self._known = {pid: trainee for pid, trainee in self._known.items() if self._lives(trainee)}
+            self._known = {pid: trainer for pid, trainer in self._known.items() if self._lives(trainer)}
         self._known[process.pid] = TrainingProcess(process, self._spare() if gpu is None else gpu)
         return self._known[process.pid]
 
-    def _lives(self, trainee: TrainingProcess) -> bool:
-        return self._processes.alive(trainee.process)
+    def _lives(self, trainer: TrainingProcess) -> bool:
+        return self._processes.alive(trainer.process)
 
     def _spare(self) -> str:
-        taken = {trainee.gpu for trainee in self._known.values() if self._lives(trainee)}
+        taken = {trainer.gpu for trainer in self._known.values() if self._lives(trainer)}
         return next(str(index) for index in range(len(taken) + 1) if str(index) not in taken)

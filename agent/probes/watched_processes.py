@@ -1,4 +1,4 @@
-"""The processes whose waits are counted: training processes and those that they started, such as data loaders."""
+"""The processes with waits that are counted: training processes and their children, such as data loaders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def children(proc: Path, pid: int) -> list[int]:
         return []
 
 
-def sieve_of(pids: list[int], words: int) -> NDArray[np.uint64]:
+def pid_filter_of(pids: list[int], words: int) -> NDArray[np.uint64]:
     """One bit for each remainder of a process number."""
     pid_filter = np.zeros(words, np.uint64)
     rest = np.array(pids, np.int64) % (64 * words)
@@ -40,36 +40,36 @@ def sieve_of(pids: list[int], words: int) -> NDArray[np.uint64]:
 
 
 class WatchedProcesses:
-    """Tells the kernel whom to watch, and into which GPU's entry they count."""
+    """Writes the kernel's map of watched processes: by process, the entry of its GPU."""
 
     def __init__(self, watched: Map, pid_filter: Map, places: int, proc: Path) -> None:
-        self._watched, self._sieve, self._proc = watched, pid_filter, proc
+        self._watched, self._pid_filter, self._proc = watched, pid_filter, proc
         self._places = places
         self._bits = np.zeros(pid_filter.capacity, np.uint64)
         self._helpers: dict[int, str] = {}
-        self._looked = 0
+        self._scanned_at = 0
         self.gpu_of: dict[int, str] = {}
         """The GPU of each process that is watched."""
 
     def update(self, now: int, living: Mapping[int, TrainingProcess]) -> None:
-        """Watch these training processes and those that they started, nobody else."""
-        if not 0 <= now - self._looked < _CHILDREN_NS:  # a clock that was set back is no reason to wait
-            self._looked = now
+        """Watch these training processes and their children, and no others."""
+        if not 0 <= now - self._scanned_at < _CHILDREN_NS:  # a clock that was set back is no reason to wait
+            self._scanned_at = now
             self._helpers = {
-                child: trainee.gpu for pid, trainee in living.items() for child in children(self._proc, pid)
+                child: trainer.gpu for pid, trainer in living.items() for child in children(self._proc, pid)
             }
-        crew = self._helpers | {pid: trainee.gpu for pid, trainee in living.items()}
-        wanted = {pid: gpu for pid, gpu in crew.items() if int(gpu) < self._places}
+        gpu_of_watched = self._helpers | {pid: trainer.gpu for pid, trainer in living.items()}
+        wanted = {pid: gpu for pid, gpu in gpu_of_watched.items() if int(gpu) < self._places}
         if wanted != self.gpu_of:
-            self._tell(dict(islice(wanted.items(), self._watched.capacity)))
+            self._write_maps(dict(islice(wanted.items(), self._watched.capacity)))
 
-    def _tell(self, wanted: dict[int, str]) -> None:
+    def _write_maps(self, wanted: dict[int, str]) -> None:
         for pid in self.gpu_of.keys() - wanted.keys():
             self._watched.delete(pid.to_bytes(8, "little"))
         for pid, gpu in wanted.items():
             if self.gpu_of.get(pid) != gpu:
                 self._watched.update(pid.to_bytes(8, "little"), int(gpu).to_bytes(4, "little"))
-        bits = sieve_of(list(wanted), len(self._bits))
+        bits = pid_filter_of(list(wanted), len(self._bits))
         for word in np.flatnonzero(bits != self._bits).tolist():
-            self._sieve.update(word.to_bytes(4, "little"), bits[word].tobytes())
+            self._pid_filter.update(word.to_bytes(4, "little"), bits[word].tobytes())
         self._bits, self.gpu_of = bits, wanted

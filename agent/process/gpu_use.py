@@ -1,4 +1,4 @@
-"""Which processes have a GPU open: the driver's device nodes among their descriptors.
+"""Finds the processes that have a GPU open: the driver's device nodes among their descriptors.
 
 Only the number of a device node is believed. A path is not: a process may call any file of its own /dev/nvidia0. An
 emulated machine has plain files for nodes, below the agent's root, which is the administrator's.
@@ -27,9 +27,9 @@ _AT_FDCWD, _DONT_SYNC, _BASIC = -100, 0x4000, 0x7FF  # include/uapi/linux/fcntl.
 _DESCRIPTORS = 4096
 _REMEMBERED = 4096
 _LEAST_S, _MOST_S = 0.25, 8.0
-"""Pauses between two looks at a process that has none open: they double."""
+"""Pauses between two checks of a process that has none open: they double."""
 _ROUND_S = 0.02
-"""Processor time for the looks of one reading, by which the cheapest users are served first."""
+"""Processor seconds for the checks of one reading; the cheapest users are served first."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class GpuUse:
             with os.scandir(folder) as entries:
                 return any(_is_gpu(f"{folder}/{entry.name}", nodes) for entry in islice(entries, _DESCRIPTORS))
         except OSError:
-            return False  # it has ended, or is not ours to look at
+            return False  # it has ended, or cannot be read
 
 
 def _is_gpu(path: str, nodes: set[tuple[int, int]]) -> bool:

@@ -19,7 +19,7 @@ _DEVICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a communicator says of itself."""
+    """The identity of a communicator, from its memory."""
 
     comm_hash: int
     rank: int
@@ -97,7 +97,7 @@ _readv.restype = ctypes.c_ssize_t
 class Gather:
     """Ranges of one process's memory that are read together, in one system call (process_vm_readv(2)), again and again.
 
-    The process is known by its number alone: whoever reads must see by the contents whose they are.
+    The process is known by its number alone: the reader must verify by the contents that it is the right one.
     """
 
     def __init__(self, pid: int, ranges: Sequence[tuple[int, int]]) -> None:

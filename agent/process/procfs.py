@@ -14,7 +14,7 @@ from agent.system.costs import Costs
 _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
 FILES = 4096
-"""Of one process. Those whose names promise probes are found beyond that, up to as many again."""
+"""Of one process. Files with names that promise probes are found beyond that, up to as many again."""
 SCAN_S, LONGEST_S = 0.1, 0.4
 """Processor time, and time, for reading what processes map in one look; what is left over comes in the next."""
 _CALM, _RARELY = 30, 8
@@ -30,7 +30,7 @@ _STATUS_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One program run by one process: told from a later process of that number, and from what it executes next."""
+    """One program run by one process: not a later process of that number, nor what it executes next."""
 
     pid: int
     start: int
@@ -106,12 +106,12 @@ class Processes:
         self._round = 0
         self._costs = Costs()
         self.crowded: set[Process] = set()
-        """Those that map more files than are looked at."""
+        """Those that map more files than are read."""
 
     def changed(self) -> Iterator[tuple[Process, list[MappedFile]]]:
         """Processes that are new or grew since the last call (a library may have come), with what they map.
 
-        One that has not changed for many looks is looked at in every eighth only. Where there is more to read than
+        One that has not changed for many scans is read in every eighth only. Where there is more to read than
         fits into the time, the users that have caused the least work come first, and the rest is due in the next look.
         """
         self._survey()
@@ -125,7 +125,7 @@ class Processes:
             try:
                 text = _read(f"{self._root}/{process.pid}/maps", _MAPS_BYTES)
             except OSError:
-                continue  # it ended while we looked, or is not ours to read: the next look will tell
+                continue  # it ended during the scan, or cannot be read: the next scan decides
             self._seen[process.pid], self._calm[process.pid] = seen, 0
             files = parse_maps(process, text)
             self._costs.add((self.user(process), process.pid), time.thread_time() - now)
@@ -134,13 +134,13 @@ class Processes:
             yield process, files
 
     def again(self, process: Process) -> None:
-        """Have the next look take it for changed."""
+        """Have the next scan read it as if it had changed."""
         self._seen.pop(process.pid, None)
         self._calm.pop(process.pid, None)
 
     @property
     def behind(self) -> int:
-        """Processes that are due and were left for the next look."""
+        """Processes that are due and were left for the next scan."""
         return len(self._due)
 
     def _survey(self) -> None:
@@ -171,7 +171,7 @@ class Processes:
         self.crowded = {process for process in self.crowded if process.pid in alive}
 
     def user(self, process: Process) -> int:
-        """Who started it: its real user, whatever rights it has by now; its folder may be root's for that."""
+        """Its real user, whatever rights it has by now; its folder may be root's for that."""
         if process not in self._users:
             folder = f"{self._root}/{process.pid}"
             try:
@@ -188,7 +188,7 @@ class Processes:
     def find(self, pid: int) -> Process | None:
         """The living process of that number; a zombie does not live, it has no memory left.
 
-        Raises OSError where the process cannot be looked at, though it may well be alive.
+        Raises OSError where the process cannot be read, though it may well be alive.
         """
         try:
             start, size, stack = parse_stat(_read_stat(f"{self._root}/{pid}/stat"))
@@ -197,11 +197,11 @@ class Processes:
         return Process(pid, start, stack) if size else None
 
     def alive(self, process: Process) -> bool:
-        """Whether that very program still runs. Raises OSError where it cannot be looked at."""
+        """Whether that very program still runs. Raises OSError where it cannot be read."""
         return self.find(process.pid) == process
 
     def files(self, process: Process) -> list[MappedFile]:
-        """What a process maps executable. Raises OSError where it has ended or cannot be looked at."""
+        """The files that a process maps executable. Raises OSError where it has ended or cannot be read."""
         return parse_maps(process, _read(f"{self._root}/{process.pid}/maps", _MAPS_BYTES))
 
     def program(self, process: Process) -> int:
@@ -230,7 +230,7 @@ class Processes:
 
 
 def gpu_of(environment: dict[str, str]) -> str | None:
-    """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: not told.
+    """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: unknown.
 
     With several devices visible the local rank chooses among them, as training frameworks do.
     """

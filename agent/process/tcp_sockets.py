@@ -1,4 +1,4 @@
-"""Whose sockets had to send again: what the kernel tells of a socket, matched with the processes that hold it."""
+"""TCP retransmits by GPU: the kernel reports sockets, which are matched with the processes that hold them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LOOK_NS = 10_000_000_000
-"""How often to look for the holders of sockets: each look reads every descriptor of every training process."""
+"""How often to search the holders of sockets: each search reads every descriptor of every training process."""
 _FORGET_NS = 60_000_000_000
-"""How long somebody else's socket is not asked for again; by then a training process may have it, or its number."""
+"""How long to ignore a socket of another process; by then a training process may have it, or its number."""
 _SOCKETS = 8192
 _DESCRIPTORS = 65536
 
 
 @dataclass(slots=True)
 class Socket:
-    """One socket and the segments that it has sent again."""
+    """One socket and the segments that it has retransmitted."""
 
     counted: int
     newest: int
     gpu: str | None = None
-    """Empty: no training process holds it. None: nobody has looked yet."""
+    """Empty: no training process holds it. None: its holder was not searched yet."""
 
 
 def held(process: Path, wanted: set[int]) -> set[int]:
-    """Those of the wanted sockets that a process holds; none where it has ended, or is not ours to look at."""
+    """Those of the wanted sockets that a process holds; none where it has ended or cannot be read."""
     found: set[int] = set()
     try:
         with os.scandir(process / "fd") as entries:
@@ -56,23 +56,23 @@ def _socket(link: str) -> int:
 
 
 class Sockets:
-    """Segments sent again, by GPU.
+    """Retransmitted segments, by GPU.
 
-    The kernel tells a socket's running total each time it sends again. Whose it is is asked only then: most machines
+    The kernel reports a socket's running total at each retransmit. Its holder is searched only then: most machines
     go for days without.
     """
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._sockets: dict[int, Socket] = {}
-        self._looked = self._forgot = 0
+        self._searched_at = self._expired_at = 0
         self.segments: Counter[str] = Counter()
 
-    def update(self, now: int, told: NDArray[np.void], watched: Mapping[int, str]) -> None:
-        """Take in what the kernel told since, oldest first; `watched` gives the GPU of each training process."""
-        self._forget(now)
-        inodes, last = np.unique(told["inode"][::-1], return_index=True)
-        totals = told["total"][::-1][last]
+    def update(self, now: int, retransmits: NDArray[np.void], watched: Mapping[int, str]) -> None:
+        """Add what the kernel has reported since, oldest first; `watched` gives the GPU of each training process."""
+        self._expire(now)
+        inodes, last = np.unique(retransmits["inode"][::-1], return_index=True)
+        totals = retransmits["total"][::-1][last]
         for inode, total in zip(inodes.tolist(), totals.tolist(), strict=True):
             known = self._sockets.get(inode)
             if known is not None and known.newest <= total:
@@ -85,18 +85,18 @@ class Sockets:
                 self.segments[socket.gpu] += socket.newest - socket.counted
                 socket.counted = socket.newest
 
-    def _forget(self, now: int) -> None:
+    def _expire(self, now: int) -> None:
         if len(self._sockets) > _SOCKETS:
             self._sockets.clear()
-        if not 0 <= now - self._forgot < _FORGET_NS:  # a clock that was set back is no reason to wait
-            self._forgot = now
+        if not 0 <= now - self._expired_at < _FORGET_NS:  # a clock that was set back is no reason to wait
+            self._expired_at = now
             self._sockets = {inode: socket for inode, socket in self._sockets.items() if socket.gpu != ""}
 
     def _find(self, now: int, watched: Mapping[int, str]) -> None:
         unknown = {inode for inode, socket in self._sockets.items() if socket.gpu is None}
-        if not unknown or 0 <= now - self._looked < _LOOK_NS:
+        if not unknown or 0 <= now - self._searched_at < _LOOK_NS:
             return
-        self._looked = now
+        self._searched_at = now
         for pid, gpu in watched.items():
             for inode in held(self._proc / str(pid), unknown):
                 self._sockets[inode].gpu = gpu

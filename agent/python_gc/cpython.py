@@ -1,4 +1,4 @@
-"""Where to probe a CPython for its garbage collections, by what its file still tells of itself.
+"""The places at which a CPython is probed for garbage collections, by the symbols that its file has.
 
 Versions 3.8 to 3.14 were read (Modules/gcmodule.c; from 3.13 on Python/gc.c and Python/gc_free_threading.c). None of
 the functions meant is public, so a stripped build has them only as trace points, if it was built with those.
@@ -48,7 +48,7 @@ def plan(functions: Mapping[str, int], semaphores: Mapping[str, int], no_returns
     if PUBLIC not in functions:
         return None
     if len(functions) > _PLACES:
-        return Plan((), False, "says of too many places that they collect garbage")
+        return Plan((), False, "it has too many places that collect garbage")
     starts, ends = (_places(functions, name, "#") for name in (START, DONE))
     if starts and ends:
         pairs = [("python_begin", name) for name in starts] + [("python_end", name) for name in ends]
@@ -67,6 +67,6 @@ def plan(functions: Mapping[str, int], semaphores: Mapping[str, int], no_returns
 
 
 def _places(functions: Mapping[str, int], name: str, separator: str) -> list[str]:
-    """The entries of a name: itself, and what is told from it by a suffix; each place in the file once."""
+    """The entries of a name: itself, and those with a suffix; each place in the file once."""
     found = {functions[key]: key for key in sorted(functions) if key.split(separator)[0] == name}
     return sorted(found.values())

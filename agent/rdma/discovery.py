@@ -31,7 +31,7 @@ def find(root: Path) -> list[Place]:
 
 
 def interfaces(place: Place) -> list[Path]:
-    """The folders of the network interfaces whose link this Ethernet port is: two where links are bonded, else one."""
+    """The folders of the network interfaces on this Ethernet port: two where links are bonded, else one."""
     name = text_of(place.folder / "gid_attrs/ndevs/0").replace("/", "")
     master = place.device / "device/net" / name
     lower = [path for path in listed(_class_net(place.device) / name) if path.name.startswith("lower_")] if name else []

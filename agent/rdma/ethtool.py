@@ -18,13 +18,13 @@ _BUFFER = 1 << 20
 MOST = _BUFFER // _NAME // 2
 """More statistics than this an interface is not asked for. The kernel writes as many as there are at that moment,
 however many were asked for, so the buffer has room for twice as many."""
-_TOLD = re.compile(r"pause|pfc|xoff|xon|discard|drop|ecn|cnp|storm|symbol|link_down|_crc|fcs|out_of_buffer|stall")
+_REPORTED = re.compile(r"pause|pfc|xoff|xon|discard|drop|ecn|cnp|storm|symbol|link_down|_crc|fcs|out_of_buffer|stall")
 _QUEUE = re.compile(r"(?:^(?:rx|tx|ch|txq|rxq|queue)_?(?:queue_)?\d)|\[\d+\]|_(?:queue|ring)_?\d")
 
 
-def is_told(name: str) -> bool:
+def is_reported(name: str) -> bool:
     """Whether the statistic is of the port as a whole, and on pauses, losses, marks or errors."""
-    return bool(_TOLD.search(name)) and not _QUEUE.search(name)
+    return bool(_REPORTED.search(name)) and not _QUEUE.search(name)
 
 
 def split_names(data: bytes) -> list[str]:

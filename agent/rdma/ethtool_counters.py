@@ -1,4 +1,4 @@
-"""What the network interfaces of one RDMA port count: pauses, losses and marks that the port's own files lack."""
+"""Counters of one RDMA port's network interfaces: pauses, losses and marks that the port's own files lack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.rdma.counter_names import KNOWN
 from agent.rdma.discovery import text_of
-from agent.rdma.ethtool import Ethtool, is_told
+from agent.rdma.ethtool import Ethtool, is_reported
 
 MOST_STATISTICS = 120
 """More statistics of one interface are not passed on."""
@@ -22,7 +22,7 @@ class Statistics:
     def __init__(self, ethtool: Ethtool, folders: list[Path]) -> None:
         self._ethtool = ethtool
         self._asked: list[tuple[str, int, dict[str, int]]] = []
-        """Interface, how many statistics it has, and the places of those that are told."""
+        """Interface, how many statistics it has, and the places of those that are reported."""
         self.every = 1
         """Read it each so many readings."""
         self.complete = True
@@ -55,8 +55,8 @@ class Statistics:
         if not address or self._ethtool.address(folder.name)[: len(address)] != address[:14]:
             raise OSError(f"{folder.name} is not an interface of this network namespace")
         names = self._ethtool.names(folder.name)
-        told = [place for place, name in enumerate(names) if is_told(name)]
-        told.sort(key=lambda place: names[place] not in KNOWN)
-        places = {names[place]: place for place in told[:MOST_STATISTICS]}
+        reported = [place for place, name in enumerate(names) if is_reported(name)]
+        reported.sort(key=lambda place: names[place] not in KNOWN)
+        places = {names[place]: place for place in reported[:MOST_STATISTICS]}
         if places:
             self._asked.append((folder.name, len(names), places))

@@ -1,4 +1,4 @@
-"""The files of one RDMA port: what peers are compared by is held open, the rest is opened when it is due."""
+"""The files of one RDMA port: those of compared columns stay open, the others are opened when they are due."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Patience:
     """Name -> when it is due (Unix ns), and how long it waited for that."""
 
     def waits(self, name: str, now: int) -> bool:
-        """Whether it is too early to ask; a clock that was set back makes nobody wait."""
+        """Whether it is too early to ask; a clock that was set back is no reason to wait."""
         due, wait = self.until.get(name, (now, 0))
         return due - wait <= now < due
 

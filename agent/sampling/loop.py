@@ -17,7 +17,7 @@ from agent.probes.attachments import Attachments
 from agent.process.procfs import Processes
 from agent.sampling.reader import Reader, Worker
 from agent.sampling.zoom import Zoom
-from agent.system.disk_cache import Kept
+from agent.system.disk_cache import DiskCache
 from agent.system.file_identity import allow_many
 from agent.system.left_out import LeftOut
 from bpf.loader import BpfError, Kernel, load
@@ -32,13 +32,13 @@ PROBED = ("nccl", "cuda")
 WATCHED = ("scheduler", "python")
 """Sources that count what the processes do that the agent names, by their .bpf.c files."""
 BACKLOG = 600
-"""Batches kept while the store cannot be written: ten minutes at one a second."""
+"""Batches that wait while the store cannot be written: ten minutes at one a second."""
 PRUNE_PERIOD_S = 60.0
 OPEN_PERIOD_S = 60.0
 """How often it is tried to open a source that was not to be had."""
 
 _IMAGE_BYTES, _IMAGES = 1 << 20, 8
-"""Of the probes' compiled images: the most that one takes, and how many are kept."""
+"""Of the probes' compiled images: the most that one takes, and how many are cached."""
 
 
 class Sink(Protocol):
@@ -104,7 +104,7 @@ class UnavailableSource:
 
 def load_probes() -> Kernel:
     """All probes, loaded; they are compiled at the first start on a kernel only. Raises BpfError."""
-    return load((*PROBED, *WATCHED), Kept("probes", _IMAGE_BYTES, _IMAGES))
+    return load((*PROBED, *WATCHED), DiskCache("probes", _IMAGE_BYTES, _IMAGES))
 
 
 def open_context(config: AgentConfig) -> Context:
@@ -124,7 +124,7 @@ def open_context(config: AgentConfig) -> Context:
 
 
 def open_worker(context: Context, name: str) -> Worker:
-    """One source. Raises NothingThereError, OSError or ValueError where it cannot be had."""
+    """One source. Raises SourceUnavailableError, OSError or ValueError where it cannot be had."""
     source: Source = importlib.import_module(f"agent.sources.{name}").open_source(context)
     return Worker(name, source)
 
@@ -159,7 +159,7 @@ def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def open_zoom(config: AgentConfig, orders: ZoomRequestSource | None) -> Zoom | None:
-    """What reads a source faster where it is ordered; nothing where nobody can order it, or nobody may."""
+    """The zoom of this agent; None where no detector can ask for it, or the configuration forbids it."""
     if orders is None or not config.zoom_hertz:
         return None
     # Nothing is shared with the usual reading: what counts since the last reading has a last reading of its own.
@@ -173,7 +173,7 @@ def run(
     prune: Callable[[int], None] | None = None,
     orders: ZoomRequestSource | None = None,
 ) -> None:
-    """Read and write until told to stop. `prune` is called once a minute with the time (Unix ns)."""
+    """Read and write until `stop` is set. `prune` is called once a minute with the time (Unix ns)."""
     allow_many()
     context = open_context(config)
     reader = open_reader(context)

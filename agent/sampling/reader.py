@@ -94,7 +94,7 @@ class _ReadCycle:
         self.now = now
         self.waiting: deque[Worker] = deque()
         self.at: Worker | None = None
-        """The last that was taken from those that wait, by the thread whose turn it is."""
+        """The worker that this lane's thread took last."""
         self.over = threading.Event()
         self._left, self._turn = len(workers), 0
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ class _ReadCycle:
             self.read(worker)
 
     def detach_slow(self) -> Worker | None:
-        """Whose the thread that works now becomes, where others wait behind that source: it takes no more of them."""
+        """Leave the thread to the source that blocks it and return that source; None if none waits behind it."""
         with self._lock:
             if not self.waiting or self.at is None:
                 return None

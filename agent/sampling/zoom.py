@@ -1,6 +1,6 @@
-"""Zoom: read one source many times a second for a while, where the detector asks for a closer look.
+"""Zoom: reads one source many times a second for a while, where the detector asks for it.
 
-An order comes from the store, so from anybody who may write there: it is checked, bounded and paid from a budget. What
+A request comes from the store, which other users may be able to write: it is checked, bounded and has a budget. What
 reads quickly is a second reader of the same thing, so the usual reading, once a period, does not notice.
 """
 
@@ -29,13 +29,13 @@ MOST_S = 60.0
 APART_NS = 120 * SECOND
 """An order that was given longer ago, or later than now by the machine's clock, is not obeyed: clocks that differ by
 more than this say nothing of each other."""
-_KEPT = 4096
+_MOST_ROWS = 4096
 _FAREWELL_S = 2.0
 _COLUMNS = {
     table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.compared)})
     for table in ZOOMED
 }
-"""What is worth a second look: the readings that are judged."""
+"""The columns that are zoomed: those that are compared."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Zoom:
     def __init__(self, config: AgentConfig, orders: ZoomRequestSource, open_source: Callable[[str], Source]) -> None:
         self._config, self._zoom_requests, self._open = config, orders, open_source
         self._budget = Budget(config.zoom_seconds_per_hour, config.zoom_seconds_per_hour, time.monotonic())
-        self._rows: deque[Sample] = deque(maxlen=_KEPT)
+        self._rows: deque[Sample] = deque(maxlen=_MOST_ROWS)
         self.spent = 0.0
         """Seconds in which a source was read quickly."""
         self.refused = self.failures = 0

@@ -29,24 +29,24 @@ class Cuda:
         self._training = context.training
         self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
         self._processes = processes
-        self._synchronized: dict[Process, int] = {}  # ns, as last told
+        self._synchronized: dict[Process, int] = {}  # ns, as last reported
 
     def read(self, now: int) -> list[Sample]:
-        """A row for each GPU whose processes live."""
+        """A row for each GPU with living processes."""
         entries = self._processes.rows()
         entries = entries[np.flatnonzero(entries["tgid"])]
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
-        there = {trainee.process for trainee in living.values()}
+        there = {trainer.process for trainer in living.values()}
         self._synchronized = {process: ns for process, ns in self._synchronized.items() if process in there}
         rows: dict[str, dict[str, Value]] = {}
         for entry in entries:
             pid = int(entry["tgid"])
-            trainee = living.get(pid)
-            if trainee is None:
+            trainer = living.get(pid)
+            if trainer is None:
                 continue
-            row = rows.setdefault(trainee.gpu, {"gpu": trainee.gpu, "pid": pid})
-            values = self._values(trainee.process, entry, clock)
+            row = rows.setdefault(trainer.gpu, {"gpu": trainer.gpu, "pid": pid})
+            values = self._values(trainer.process, entry, clock)
             if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
                 del values["synchronize_seconds_total"]
             for column, value in values.items():
@@ -69,7 +69,7 @@ class Cuda:
     def _waited(self, process: Process, entry: Any, clock: int) -> int:
         """Ns of waits that are over and of the one under way. Of several threads the kernel knows when one began.
 
-        The wait of another one drops out of sight until it is over: the total stands still then, and does not fall.
+        The wait of another one is not seen until it is over: the total stays the same then, and does not fall.
         """
         since = int(entry["synchronize_since"])
         waited = int(entry["synchronize_ns"]) + (max(clock - since, 0) if since else 0)
@@ -78,6 +78,6 @@ class Cuda:
 
 
 def open_source(context: Context) -> Cuda:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, _ = context.probes()
     return Cuda(context, kernel.maps["processes"])

@@ -1,4 +1,4 @@
-"""GPUs as NVML tells them, read by a child process so that a call that hangs stops nobody."""
+"""GPUs as NVML reports them, read by a child process so that a call that hangs stops no other source."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ _GRAVE_BY_TEXT = NVLINK - {74}
 
 
 class Gpu:
-    """One row a GPU at each reading that NVML answers; none while it does not, since old figures are no figures.
+    """One row a GPU at each reading that NVML answers; none while it does not: stale values are not repeated.
 
     What changes slowly is read every 10 s and repeated in between.
     """
 
     def __init__(self, watch: Watch, training: TrainingProcesses) -> None:
         self._watch, self._training = watch, training
-        self._names, self._facts = GpuNames(), GpuConditions()
+        self._names, self._conditions = GpuNames(), GpuConditions()
         self._xids, self._repeats = Xids(), Repeats()
         self._slow: dict[str, dict[str, Value]] = {}
         self._read_slow: int | None = None
         self._driver = ""
         self._identity: dict[str, dict[str, Value]] = {}
-        """By name, what tells which card it is: UUID, serial number and PCI address, as far as the driver knows."""
+        """By name, the identity of the card: UUID, serial number and PCI address, as far as the driver knows."""
         self._gone: frozenset[str] = frozenset()  # names of GPUs that the driver does not find any more
 
     def read(self, now: int) -> list[Sample]:
         """Rows of GPUs, of what happened to them, and of how NVML fares."""
         slow = self._read_slow is None or not 0 <= now - self._read_slow < _SLOW_NS
         answers = self._watch.read(now, slow)
-        told, events, rows = list[Event](), list[Event](), list[Sample]()
+        repeatable, events, rows = list[Event](), list[Event](), list[Sample]()
         for answer in answers:
             if "there" in answer:
                 events += self._greet(now, answer)
             if "gpus" in answer:
                 rows = self._rows(answer)
                 events += self._lost(now, answer)
-                told += self._told(now, answer)
+                repeatable += self._events_of(now, answer)
             if "processes" in answer:
                 self._read_slow = now
                 self._place(answer["processes"])
         events += self._stalls(now)
-        events += [event for event in told if self._repeats.take(now, event)] + self._repeats.due(now)
+        events += [event for event in repeatable if self._repeats.admit(now, event)] + self._repeats.due(now)
         return rows + samples("gpu", now, events) + self._health()
 
     @property
-    def nothing(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why there are no GPUs to read now; empty: there are, or they are being asked."""
         return self._watch.error
 
@@ -101,8 +101,8 @@ class Gpu:
             name = self._names.name(int(index))
             if name is None:
                 continue
-            kept = self._slow.setdefault(name, {})
-            row: dict[str, Value] = {"gpu": name, **kept, **found}
+            slow = self._slow.setdefault(name, {})
+            row: dict[str, Value] = {"gpu": name, **slow, **found}
             if "processes" in answer:
                 self._slow[name] = {column: value for column, value in found.items() if column in SLOW_COLUMNS}
                 row = {"gpu": name, **self._identity.get(name, {}), **found}
@@ -115,24 +115,25 @@ class Gpu:
         lost |= {f"gpu:{name}": "the driver does not find it any more" for name in self._gone}
         events = list[Event]()
         for device, why in lost.items():
-            events += self._facts.begin(now, "gpu_lost", device, f"the GPU is lost: {why}")
+            events += self._conditions.begin(now, "gpu_lost", device, f"the GPU is lost: {why}")
         for device, why in unread.items():
-            events += self._facts.begin(now, "gpu_unread", device, f"the GPU cannot be read: {why}", "warn")
-        events += self._facts.end("gpu_lost", "gpu_back", "the GPU is there again", frozenset((*lost, *unread)))
-        return events + self._facts.end("gpu_unread", "gpu_read", "the GPU can be read", frozenset((*lost, *unread)))
+            events += self._conditions.begin(now, "gpu_unread", device, f"the GPU cannot be read: {why}", "warn")
+        current = frozenset((*lost, *unread))
+        events += self._conditions.end("gpu_lost", "gpu_back", "the GPU is there again", current)
+        return events + self._conditions.end("gpu_unread", "gpu_read", "the GPU can be read", current)
 
-    def _devices(self, told: Mapping[str, Any]) -> dict[str, str]:
-        names = ((self._names.name(int(index)), str(why)[:100]) for index, why in told.items())
+    def _devices(self, reasons: Mapping[str, Any]) -> dict[str, str]:
+        names = ((self._names.name(int(index)), str(why)[:100]) for index, why in reasons.items())
         return {f"gpu:{name}": why for name, why in names if name is not None}
 
-    def _told(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
+    def _events_of(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
         events = []
         for index, kind, data, times in answer["events"]:
             name = self._names.name(int(index))
             device = f"gpu:{name}" if name is not None else ""
             event: Event | None = None
             if kind == XID:
-                event = self._judge(now, device, int(data))
+                event = self._classify(now, device, int(data))
             elif kind in NVML_EVENTS:
                 code, severity, words = NVML_EVENTS[kind]
                 event = Event(code, device, severity, words)
@@ -142,28 +143,28 @@ class Gpu:
             events.append(Event("events_lost", "", "info", f"{answer['dropped']} events of NVML were too many to keep"))
         return events
 
-    def _judge(self, now: int, device: str, code: int) -> Event | None:
-        """NVML tells the bare code. Where the driver's text says how grave it is, the kernel log has to convict."""
-        event = self._xids.judge(now, device, code)
+    def _classify(self, now: int, device: str, code: int) -> Event | None:
+        """NVML reports the bare code: where the driver's text gives the severity, the kernel log reports crit."""
+        event = self._xids.classify(now, device, code)
         return replace(event, severity="warn") if event and code in _GRAVE_BY_TEXT else event
 
     def _stalls(self, now: int) -> list[Event]:
-        """Whether NVML hangs, or went away: the driver was unloaded or loaded anew, or the child has failed."""
+        """Events of NVML as a whole: it hangs, the driver was unloaded or loaded again, or the child has failed."""
         watch, gone = self._watch, list[Event]()
         if watch.error and self._driver and not watch.stalled:
-            gone = self._facts.begin(now, "nvml_gone", "", watch.error, "warn")
+            gone = self._conditions.begin(now, "nvml_gone", "", watch.error, "warn")
         elif not watch.error:
-            gone = self._facts.end("nvml_gone", "nvml_back", self._driver)
+            gone = self._conditions.end("nvml_gone", "nvml_back", self._driver)
         device = "" if watch.where is None else f"gpu:{self._names.name(watch.where) or watch.where}"
         if watch.stalled:
             where = f"; the call that hangs is on {device}" if device else ""
-            return gone + self._facts.begin(now, "nvml_stalled", device, f"{watch.error}{where}")
-        return gone + self._facts.end("nvml_stalled", "nvml_resumed", "NVML answers again")
+            return gone + self._conditions.begin(now, "nvml_stalled", device, f"{watch.error}{where}")
+        return gone + self._conditions.end("nvml_stalled", "nvml_resumed", "NVML answers again")
 
     def _place(self, processes: Mapping[str, list[int]]) -> None:
         """Tell on which GPU a process computes, if its number is one of ours and there is only one such GPU.
 
-        The driver may count in another PID namespace. Then some of its numbers are most likely nobody's here, and
+        The driver may count in another PID namespace. Then some of its numbers most likely name no process here, and
         none of them is believed.
         """
         times = Counter(pid for pids in processes.values() for pid in pids)
@@ -172,7 +173,7 @@ class Gpu:
                 pairs = ((pid, self._names.name(int(index))) for index, pids in processes.items() for pid in pids)
                 self._training.place({pid: name for pid, name in pairs if name is not None and times[pid] == 1})
         except OSError:
-            return  # we may not look at one of them: then nothing can be said
+            return  # one of them cannot be read: then the GPU of none is certain
 
     def _health(self) -> list[Sample]:
         watch = self._watch

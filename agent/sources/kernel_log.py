@@ -1,4 +1,4 @@
-"""The kernel log from now on: what drivers and the kernel say of faults, as events.
+"""The kernel log from now on: messages of drivers and the kernel on faults, as events.
 
 Bounded: 300 messages a reading, the rest waits in the kernel's own buffer; what that overwrites is counted and said.
 """
@@ -69,18 +69,18 @@ class KernelLog:
             return []
         device = self._device(now, fact, living)
         if fact.xid is not None:
-            event = self._xids.judge(now, device, fact.xid, fact.message)
+            event = self._xids.classify(now, device, fact.xid, fact.message)
             if event is not None and fact.message:
                 event = replace(event, message=f"{event.message} ({fact.message})")
         else:
             event = Event(fact.code, device, fact.severity, fact.message)
         if event is None:
             return []
-        news = event if event.code in _STATES else self._repeats.take(now, event)
+        news = event if event.code in _STATES else self._repeats.admit(now, event)
         return [*([news] if news else []), *self._flap(now, event)]
 
     def _spelled_out(self, text: str) -> str:
-        """A lost GPU may be told in three messages of which only the first has its address."""
+        """The driver may report a lost GPU in three messages, of which only the first has its address."""
         if text.startswith("NVRM: The NVIDIA GPU "):
             self._lost_gpu = text
         elif self._lost_gpu and text.startswith("NVRM: fallen off the bus"):
@@ -93,8 +93,8 @@ class KernelLog:
         if fact.kind == "net":
             return self._bus.interface(fact.place)
         if fact.kind == "pid":
-            trainee = living.get(int(fact.place))
-            return f"gpu:{trainee.gpu}" if trainee else ""
+            trainer = living.get(int(fact.place))
+            return f"gpu:{trainer.gpu}" if trainer else ""
         return f"{fact.kind}:{fact.place}" if fact.kind else ""
 
     def _flap(self, now: int, event: Event) -> list[Event]:
@@ -108,12 +108,13 @@ class KernelLog:
         if len(downs) < 2 or not 0 <= now - downs[0] < FLAP_NS:
             return []
         seconds = (now - downs[0]) / 1e9
-        told = self._repeats.take(now, Event("link_flap", event.device, "crit", f"link lost twice in {seconds:.0f} s"))
-        return [told] if told else []
+        message = f"link lost twice in {seconds:.0f} s"
+        flap = self._repeats.admit(now, Event("link_flap", event.device, "crit", message))
+        return [flap] if flap else []
 
 
 def open_source(context: Context) -> KernelLog:
-    """The source, ready to read. Raises NothingThereError where there is no kernel log, or no right to it."""
+    """The source, ready to read. Raises SourceUnavailableError where there is no kernel log, or no right to it."""
     root = Path(context.config.root)
     path = root / "dev/kmsg"
     try:

@@ -1,65 +1,40 @@
-"""NCCL communicators of each training process: what was asked of them, and how far they are."""
+"""NCCL communicators of each training process: the operations that were asked of them, and their progress."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from agent.context import Context
+from agent.nccl.communicator_table import CommunicatorTable, TrackedCommunicator
 from agent.nccl.communicators import Communicator, Communicators
-from agent.nccl.count_continuation import continued
 from agent.nccl.inspector import Inspector
-from agent.nccl.iteration import IterationDetector
-from agent.nccl.operation_count import MEMORY, CountOrigin, CountTracker
-from agent.nccl.probe_throttle import Calls, ProbeThrottle
+from agent.nccl.operation_logs import OperationLogs
+from agent.nccl.probe_throttle import ProbeThrottle
 from agent.nccl.row import of_process, of_transfers, operation_of
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcess
-from agent.process.procfs import Process
 from bpf.loader import Kernel
 from store.schema.sample import Sample, Value
-
-_TRIES = 5
-LISTEN_EVERY = 2
-"""Readings from one look at a process's log of operations to the next, unless it fills quickly."""
-
-
-@dataclass(slots=True)
-class Followed:
-    """What the agent remembers of one entry of the kernel's array."""
-
-    process: Process
-    gpu: str
-    slot: int
-    baseline: CountOrigin = field(default_factory=CountOrigin)
-    queries: int = 0
-    blocked: int = 0
-    """For how long it has held up the host, as last told; ns."""
-    count: CountTracker = field(default_factory=CountTracker)
-    by_memory: bool = False
-    """Its calls went uncounted at some time."""
 
 
 class Nccl:
     """One row a communicator."""
 
-    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, hot_path: ProbeThrottle) -> None:
+    def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, throttle: ProbeThrottle) -> None:
         maps, shares = kernel.maps, context.shares
         assert shares is not None  # where there is a kernel side there are shares
         self._training = context.training
-        self._inspector, self._hot_path = inspector, hot_path
+        self._inspector, self._throttle = inspector, throttle
         self._communicators = Communicators(context.config.name)
         self._ring, self._losses, self._processes = kernel.rings["events"], maps["losses"], maps["processes"]
-        self._logs, self._rhythms = maps["logs"], dict[Process, IterationDetector]()
-        self._slots = maps["slots"]
-        self._pool = Pool(self._slots, maps["slot_of"], maps["free_slots"], shares.slots)
+        self._logs = OperationLogs(maps["logs"])
+        self._table = CommunicatorTable(maps["slots"], inspector)
+        self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"], shares.slots)
         self._shares, self._left_out = shares, context.left_out
-        self._turn = 0
-        self._followed: dict[int, Followed] = {}  # by index in the kernel's array
 
     def read(self, now: int) -> list[Sample]:
         """A row for each communicator of a living process, and an event for each process that left some behind."""
@@ -69,179 +44,117 @@ class Nccl:
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
         rows = self._processes.rows()
-        places = np.flatnonzero(rows["tgid"])
-        processes = {int(row["tgid"]): row for row in rows[places]}
-        place_of = dict(zip(processes, places.tolist(), strict=True))
-        self._listen(places, rows, living, clock)
-        samples: list[Sample] = []
+        entries = [(index, rows[index]) for index in np.flatnonzero(rows["tgid"]).tolist()]
+        processes = {int(row["tgid"]): row for _, row in entries}
+        suspended = self._throttle.suspended
+        counted = {pid: trainer for pid, trainer in living.items() if not suspended(trainer.process)}
+        self._logs.update(entries, counted, clock)
+        left = self._retire({int(row["tgid"]): index for index, row in entries}, living)
+        samples = self._rows(processes, living, clock)
+        for pid, communicators in left.items():
+            samples += self._exit_events(pid, communicators)
+        self._drop_ended(living, left)
+        self._throttle.update(clock / 1e9, self._table.calls(processes, self._communicators.announced))
+        self._training.uncounted = self._table.uncounted(suspended)
+        return [*samples, self._loss()]
+
+    def close(self) -> None:
+        """Release the processes."""
+        self._inspector.close()
+
+    def _retire(
+        self, index_of: Mapping[int, int], living: Mapping[int, TrainingProcess]
+    ) -> dict[int, list[Communicator]]:
+        """Give back the entries that have ended; by process the communicators that it left behind."""
         left: dict[int, list[Communicator]] = {}
         indices, entries = self._pool.taken()
         for index, entry in zip(indices.tolist(), entries, strict=True):
             pid, comm = int(entry["tgid"]), int(entry["comm"])
-            trainee, followed = living.get(pid), self._followed.get(index)
-            if trainee is None and followed is None and self._training.alive(pid):
-                continue  # it came after the look at the living
-            gone = trainee is None or (followed is not None and followed.process != trainee.process)
+            trainer, tracked = living.get(pid), self._table.get(index)
+            if trainer is None and tracked is None and self._training.alive(pid):
+                continue  # it came after the living were listed
+            gone = trainer is None or (tracked is not None and tracked.process != trainer.process)
             if gone and not entry["ended"]:
                 left.setdefault(pid, []).append(self._communicators.known.get((pid, comm), Communicator()))
-            if trainee is None or gone or entry["ended"]:
-                self._retire(index, entry)
-                if (place := place_of.get(pid)) is not None:
-                    self._shares.slots_of.add(place)
-            else:
-                values = self._values(index, entry, trainee, clock)
-                rhythm = self._rhythms.setdefault(trainee.process, IterationDetector())
-                values["iteration_seconds"] = rhythm.seconds(clock)
-                values |= of_process(processes.get(pid))
-                samples.append(Sample("nccl", self._by_memory(index, entry, values, clock)))
-        for pid, held in left.items():
-            samples += self._farewell(pid, held)
-        for pid in self._communicators.processes() | self._inspector.processes():
-            if pid in left or (pid not in living and not self._training.alive(pid)):
-                self._communicators.forget(pid)
-                self._inspector.forget(pid)
-        self._judge(processes, clock)
-        return [*samples, self._loss()]
+            if gone or entry["ended"]:
+                self._give_back(index, entry)
+                if pid in index_of:
+                    self._shares.slots_of.add(index_of[pid])
+        return left
 
-    def close(self) -> None:
-        """Let go of the processes."""
-        self._inspector.close()
+    def _rows(self, processes: Mapping[int, Any], living: Mapping[int, TrainingProcess], clock: int) -> list[Sample]:
+        """A row for each communicator of a living process."""
+        samples = []
+        indices, entries = self._pool.taken()
+        for index, entry in zip(indices.tolist(), entries, strict=True):
+            trainer, tracked = living.get(int(entry["tgid"])), self._table.get(index)
+            if trainer is None or (tracked is not None and tracked.process != trainer.process) or entry["ended"]:
+                continue  # it came or ended since entries were retired: the next reading will see it
+            values = self._values(index, entry, trainer, clock) | of_process(processes.get(trainer.process.pid))
+            suspended = self._throttle.suspended(trainer.process)
+            samples.append(Sample("nccl", self._table.continue_row(index, entry, values, suspended, clock)))
+        return samples
 
-    def _listen(self, places: Any, rows: Any, living: Mapping[int, TrainingProcess], clock: int) -> None:
-        """Take in which operations the processes have asked for."""
-        # Across a time in which calls went uncounted there is no rhythm.
-        known = {one.process for one in living.values() if not self._hot_path.quiet(one.process)}
-        self._rhythms = {process: rhythm for process, rhythm in self._rhythms.items() if process in known}
-        logs = self._logs.rows()
-        self._turn += 1
-        for place in places.tolist():
-            trainee = living.get(int(rows[place]["tgid"]))
-            if trainee is None or trainee.process not in known or logs[place]["tgid"] != trainee.process.pid:
-                continue
-            rhythm = self._rhythms.setdefault(trainee.process, IterationDetector())
-            if rhythm.log_nearly_full or (place + self._turn) % LISTEN_EVERY == 0:
-                rhythm.feed(int(logs[place]["count"]), logs[place]["entries"], clock)
-
-    def _values(self, index: int, entry: Any, trainee: TrainingProcess, clock: int) -> dict[str, Value]:
-        pid, comm, operations = int(entry["tgid"]), int(entry["comm"]), int(entry["operations"])
-        followed = self._follow(index, trainee)
-        known = self._identify(trainee, comm)
-        self._compare(index, entry, known.born)
-        since, queries = int(entry["blocked_since"]), int(entry["queries"])
-        blocked = int(entry["blocked_ns"]) + (max(clock - since, 0) if since else 0)
-        # Where two threads wait on one communicator the kernel's sum may be taken back.
-        followed.blocked = max(followed.blocked, blocked)
-        asked, followed.queries = queries - followed.queries, queries
+    def _values(self, index: int, entry: Any, trainer: TrainingProcess, clock: int) -> dict[str, Value]:
+        pid, comm, queries = int(entry["tgid"]), int(entry["comm"]), int(entry["queries"])
+        tracked = self._table.track(index, trainer)
+        known = self._identify(trainer, comm)
+        self._table.compare_counts(index, entry, known.born)
+        new_queries = tracked.new_queries(queries)
         return {
-            "gpu": followed.gpu,
-            "slot": str(followed.slot),
+            "gpu": tracked.gpu,
+            "slot": str(tracked.slot),
             "comm": known.identity,
             "rank": known.rank,
             "ranks": known.ranks,
             "pid": pid,
             "operation": operation_of(entry),
-            "operations_total": operations + followed.baseline.base if followed.baseline.origin else None,
-            "counted_from": followed.baseline.origin,
+            "operations_total": _operations_total(tracked, entry),
+            "counted_from": tracked.origin.origin,
             "bytes_total": int(entry["bytes"]),
             "unsized_total": int(entry["unsized"]),
             # A framework's watchdog asks after its unfinished work only; without one nothing is known.
-            "pending": float(asked > 0) if queries else None,
+            "pending": float(new_queries > 0) if queries else None,
             "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
-            "host_blocked_seconds_total": followed.blocked / 1e9,
+            "host_blocked_seconds_total": tracked.host_blocked_ns(entry, clock) / 1e9,
+            "iteration_seconds": self._logs.iteration_seconds(trainer.process, clock),
         } | of_transfers(self._inspector.shares(pid, comm), known.ranks)
 
-    def _compare(self, index: int, entry: Any, born: bool) -> None:
-        """Learn where our count begins, and whether the library's own moves in step: both read with no call between."""
-        followed, slots = self._followed[index], self._slots.rows()
-        if followed.by_memory or (followed.baseline.origin and followed.count.in_step):
-            return
-        for _ in range(_TRIES):
-            before = int(slots[index]["operations"])
-            own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
-            if own is None or before == int(slots[index]["operations"]):
-                break
-        else:
-            own = None
-        followed.baseline.settle(born, before, own)
-        if followed.baseline.origin and own is not None:
-            followed.count.compare(before + followed.baseline.base, own)
-            if followed.count.in_step and followed.baseline.origin == MEMORY:
-                # An operation was under way when the base was learned.
-                followed.baseline.base, followed.count.apart = followed.baseline.base + followed.count.apart, 0
-
-    def _by_memory(self, index: int, entry: Any, values: dict[str, Value], clock: int) -> dict[str, Value]:
-        """The row, as far as it is known where calls go uncounted; a count that was carried on by memory stays so."""
-        followed = self._followed[index]
-        quiet = self._hot_path.quiet(followed.process)
-        if quiet and not followed.by_memory:
-            followed.by_memory = True
-            if not followed.count.in_step:  # calls went uncounted from its birth on, but the library counted them
-                followed.count = CountTracker(in_step=True)
-        if not followed.by_memory:
-            return values
-        own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
-        told = continued(values, own, followed.count, clock)
-        return told if quiet else values | {name: told[name] for name in ("operations_total", "counted_from")}
-
-    def _judge(self, processes: Mapping[int, Any], clock: int) -> None:
-        """Tell of each process how often it calls, and whether probes could let go of it."""
-        made: dict[int, list[tuple[int, Followed]]] = {pid: [] for pid in processes}
-        counts = {pid: int(row["group_starts"]) + int(row["group_ends"]) for pid, row in processes.items()}
-        slots = self._slots.rows()
-        for index, followed in self._followed.items():
-            if followed.process.pid in made:
-                made[followed.process.pid].append((int(slots[index]["comm"]), followed))
-                counts[followed.process.pid] += int(slots[index]["operations"]) + int(slots[index]["queries"])
-        calls = {}
-        for pid, some in made.items():
-            readable = bool(some) and all(one.count.in_step and self._inspector.knows(pid, comm) for comm, one in some)
-            unseen = self._communicators.announced(pid) - {comm for comm, _ in some}
-            calls[pid] = Calls(counts[pid], readable, len(unseen))
-        self._hot_path.judge(clock / 1e9, calls)
-        quiet = [followed for followed in self._followed.values() if self._hot_path.quiet(followed.process)]
-        told: dict[int, int] = {}
-        for followed in quiet:
-            told[followed.process.pid] = told.get(followed.process.pid, 0) + max(followed.count.total, 0)
-        self._training.uncounted = told
-
-    def _follow(self, index: int, trainee: TrainingProcess) -> Followed:
-        """A communicator gets the lowest number that no other of its GPU has: the number of series stays bounded."""
-        followed = self._followed.get(index)
-        if followed is None or followed.gpu != trainee.gpu:  # the driver may tell its GPU after the first call
-            taken = {one.slot for one in self._followed.values() if one.gpu == trainee.gpu}
-            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            followed = followed or Followed(trainee.process, trainee.gpu, slot)
-            followed.gpu, followed.slot = trainee.gpu, slot
-            self._followed[index] = followed
-        return followed
-
-    def _identify(self, trainee: TrainingProcess, comm: int) -> Communicator:
-        pid = trainee.process.pid
+    def _identify(self, trainer: TrainingProcess, comm: int) -> Communicator:
+        pid = trainer.process.pid
         known = self._communicators.look_up(pid, comm, self._inspector.pointer)
-        told = self._inspector.identify(trainee.process, comm)
-        if told is None:
+        identity = self._inspector.identify(trainer.process, comm)
+        if identity is None:
             return known
-        return self._communicators.learn(pid, comm, f"{told.comm_hash:016x}", told.rank, told.ranks)
+        return self._communicators.learn(pid, comm, f"{identity.comm_hash:016x}", identity.rank, identity.ranks)
 
-    def _retire(self, index: int, entry: Any) -> None:
+    def _give_back(self, index: int, entry: Any) -> None:
+        """Free an entry of the kernel's array, and forget its communicator."""
         pid, comm = int(entry["tgid"]), int(entry["comm"])
         key = np.array([comm, pid], np.uint64).tobytes()
         self._pool.give_back(index, None if entry["ended"] else key)
-        self._followed.pop(index, None)
-        self._inspector.forget(pid, comm)
+        self._table.drop(index)
+        self._inspector.release(pid, comm)
         if entry["ended"] and self._communicators.known.get((pid, comm), Communicator()).ended:
-            self._communicators.forget(pid, comm)
+            self._communicators.drop(pid, comm)
 
-    def _farewell(self, pid: int, held: list[Communicator]) -> list[Sample]:
-        """The event of a process that ended without leaving its communicators; none where it said farewell."""
-        staying = [communicator for communicator in held if not communicator.ended]
-        trainee = self._training.last_known(pid)
-        if not staying or trainee is None:
+    def _drop_ended(self, living: Mapping[int, TrainingProcess], left: Mapping[int, list[Communicator]]) -> None:
+        """Forget the processes that have ended."""
+        for pid in self._communicators.processes() | self._inspector.processes():
+            if pid in left or (pid not in living and not self._training.alive(pid)):
+                self._communicators.drop(pid)
+                self._inspector.release(pid)
+
+    def _exit_events(self, pid: int, communicators: list[Communicator]) -> list[Sample]:
+        """The event of a process that ended without ending its communicators; none where it ended them all."""
+        abandoned = [communicator for communicator in communicators if not communicator.ended]
+        trainer = self._training.last_known(pid)
+        if not abandoned or trainer is None:
             return []
-        world = max(staying, key=lambda communicator: communicator.ranks or 0)
-        who = f"rank {world.rank} of {world.ranks}" if world.rank is not None else f"process {pid}"
-        message = f"{who} (pid {pid}) ended without leaving {len(staying)} communicator(s)"
-        values = {"source": "nccl", "code": "rank_exit", "device": f"gpu:{trainee.gpu}", "severity": "crit"}
+        world = max(abandoned, key=lambda communicator: communicator.ranks or 0)
+        name = f"rank {world.rank} of {world.ranks}" if world.rank is not None else f"process {pid}"
+        message = f"{name} (pid {pid}) ended without leaving {len(abandoned)} communicator(s)"
+        values = {"source": "nccl", "code": "rank_exit", "device": f"gpu:{trainer.gpu}", "severity": "crit"}
         return [Sample("event", values | {"message": message})]
 
     def _loss(self) -> Sample:
@@ -251,9 +164,14 @@ class Nccl:
         return Sample("source", {"source": "kernel", "lost_total": lost, "foreign_total": foreign})
 
 
+def _operations_total(tracked: TrackedCommunicator, entry: Any) -> int | None:
+    """The count from the communicator's birth on, as far as its origin is known."""
+    return int(entry["operations"]) + tracked.origin.base if tracked.origin.origin else None
+
+
 def open_source(context: Context) -> Nccl:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, attachments = context.probes()
     config = context.config
-    hot_path = ProbeThrottle(attachments, config.nccl_probes, config.nccl_calls_per_second)
-    return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), hot_path)
+    throttle = ProbeThrottle(attachments, config.nccl_probes, config.nccl_calls_per_second)
+    return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), throttle)

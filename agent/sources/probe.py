@@ -1,4 +1,4 @@
-"""The probes themselves: looks for libraries to attach to, and tells what is attached and what is blocked and why."""
+"""The state of the probes: which libraries carry them, and which are blocked for what reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from agent.context import Context
 from agent.probes.attachments import Attachments
 from agent.probes.library import Library
 from agent.system.left_out import LeftOut
+from agent.system.on_change import OnChange
 from store.schema.sample import Sample
-
-_REPEAT_NS = 60_000_000_000
-"""A state that does not change is told once a minute, so that a reader need not go back far."""
 
 
 class Probe:
@@ -20,30 +18,25 @@ class Probe:
     def __init__(self, attachments: Attachments, left_out: LeftOut, scan_ns: int) -> None:
         self._attachments, self._left_out, self._scan_ns = attachments, left_out, scan_ns
         self._scanned = 0
-        self._told: dict[str, tuple[str, str, int]] = {}
-        self._told_at = 0
+        self._states = OnChange[str, tuple[str, str, int]]()
 
     def read(self, now: int) -> list[Sample]:
-        """Rows of libraries whose state is news."""
+        """Rows of the libraries with a new state."""
         if 0 <= now - self._scanned < self._scan_ns:  # a clock that was set back is no reason to wait
             return []
         self._scanned = now
         self._attachments.update()
-        repeat = not 0 <= now - self._told_at < _REPEAT_NS
-        if repeat:
-            self._told_at = now
-        samples, told, names = [], {}, Counter[str]()
-        for library in self._attachments.libraries.values():
-            names[library.name] += 1
-            # Several copies of one library are told apart by a number, not by their path: few series.
-            name = library.name if names[library.name] == 1 else f"{library.name}#{names[library.name]}"
-            state = (library.state, library.reason, len(library.probes))
-            if library.state != "gone":
-                told[library.identity] = state
-            if repeat or self._told.get(library.identity) != state:
-                samples.append(_sample(name, library))
-        self._told = told
-        return samples + self._left_out.rows() if repeat else samples
+        libraries, names = self._attachments.libraries.values(), dict[str, str]()
+        copies = Counter[str]()
+        for library in libraries:
+            copies[library.name] += 1
+            # A number distinguishes several copies of one library, not their path: few series.
+            number = copies[library.name]
+            names[library.identity] = library.name if number == 1 else f"{library.name}#{number}"
+        left_out = self._left_out.rows() if self._states.repeats(now) else []
+        states = {one.identity: (one.state, one.reason, len(one.probes)) for one in libraries}
+        due = set(self._states.due(now, states))
+        return [_sample(names[one.identity], one) for one in libraries if one.identity in due] + left_out
 
     def close(self) -> None:
         """Take the probes off."""
@@ -62,6 +55,6 @@ def _sample(name: str, library: Library) -> Sample:
 
 
 def open_source(context: Context) -> Probe:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     _, attachments = context.probes()
     return Probe(attachments, context.left_out, int(context.config.scan_seconds * 1e9))

@@ -1,6 +1,6 @@
-"""NCCL's own status (RAS) as a second witness of a standstill. Off unless `ras` stands in `agent.sources`.
+"""NCCL's own status (RAS), as a second source on a hang. Off unless `agent.sources` lists `ras`.
 
-One status is gathered from all ranks of a task, so the machine of its rank 0 alone asks for it, once a standstill.
+NCCL gathers one status from all ranks of a task, so only the machine of its rank 0 asks for it, once a stall.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ _REST_S = 60.0
 class Ras:
     """A row a communicator, or one that says why there is none."""
 
-    def __init__(self, paces: StallDetectors, processes: Processes, least_s: float) -> None:
-        self._paces, self._processes, self._least_s = paces, processes, least_s
-        self._errand = ChildTask("agent.nccl.ras_worker", 30.0)
-        self._rested, self._told = float("-inf"), False
+    def __init__(self, stalls: StallDetectors, processes: Processes, least_s: float) -> None:
+        self._stalls, self._processes, self._least_s = stalls, processes, least_s
+        self._child = ChildTask("agent.nccl.ras_worker", 30.0)
+        self._rested, self._answered = float("-inf"), False
 
     def read(self, now: int) -> list[Sample]:
-        """What was answered since the last reading; then rank 0 of a task that stands still is asked."""
+        """The answers since the last reading; then rank 0 of a stalled task is asked."""
         clock = time.monotonic()
-        self._paces.look(now, clock)
+        self._stalls.update(now, clock)
         rows = [Sample("ras", {"slot": str(slot), **answer}) for slot, answer in enumerate(self._answers())]
-        if clock >= self._rested and self._errand.ready:
-            for trainee, pace in list(self._paces.standing(clock, self._least_s)):
-                pace.taken = True
-                if is_first(self._processes.environment(trainee.process.pid)):
-                    self._rested, self._told = clock + _REST_S, False
-                    self._errand.ask({"process": astuple(trainee.process)})
+        if clock >= self._rested and self._child.ready:
+            for trainer, stall in list(self._stalls.stalled(clock, self._least_s)):
+                stall.handled = True
+                if is_first(self._processes.environment(trainer.process.pid)):
+                    self._rested, self._answered = clock + _REST_S, False
+                    self._child.ask({"process": astuple(trainer.process)})
                     break
         return rows
 
     def _answers(self) -> list[dict[str, Any]]:
         """What has come since the last call; that nothing ever came is an answer too."""
-        asked = self._errand.under_way
-        found = self._errand.poll()
-        self._told |= bool(found)
-        if asked and not self._errand.under_way and not self._told:
+        asked = self._child.under_way
+        found = self._child.poll()
+        self._answered |= bool(found)
+        if asked and not self._child.under_way and not self._answered:
             found = [{"error": "asking was cut off"}]
         return found
 
     def close(self) -> None:
         """End the child."""
-        self._errand.close()
+        self._child.close()
 
 
 def is_first(environment: Mapping[str, str]) -> bool:
     """Whether a launcher called this process rank 0 of its task."""
-    told = [environment[name] for name in _RANKS if name in environment]
-    return bool(told) and told[0].strip() == "0"
+    ranks = [environment[name] for name in _RANKS if name in environment]
+    return bool(ranks) and ranks[0].strip() == "0"
 
 
 def open_source(context: Context) -> Ras:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, _ = context.probes()
-    paces = StallDetectors(context.training, kernel.maps["processes"], kernel.maps["logs"])
-    return Ras(paces, context.processes, context.config.ras_after_seconds)
+    stalls = StallDetectors(context.training, kernel.maps["processes"], kernel.maps["logs"])
+    return Ras(stalls, context.processes, context.config.ras_after_seconds)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MOST_PORTS = 32
 """More ports are not read: each holds some twenty files open, and a process may commonly open 1024."""
 REST_NS = 10 * SECOND
-"""How often counters are read that peers are not compared by, and how often new ports are looked for."""
+"""How often to read the counters that peers are not compared by, and to search new ports."""
 
 
 @dataclass(slots=True)
@@ -62,12 +62,12 @@ class Rdma:
                 continue
             samples.append(Sample("rdma", {"port": name, **values}))
             link, up, downs = self._links[name], values.get("link_up"), values.get("link_downed_total")
-            happened = link.follow(now, None if up is None else bool(up), downs)
+            happened = link.follow(None if up is None else bool(up), downs)
             samples += [_event(name, *_explained(port.files.place, event)) for event in happened]
         return samples
 
     @property
-    def nothing(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why there are no ports to read now; empty: there are."""
         return "" if self._ports else f"there is no RDMA port under {self._class}"
 

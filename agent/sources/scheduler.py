@@ -1,4 +1,4 @@
-"""What training processes wait for: a CPU and disks; what their sockets send again; which run out of memory."""
+"""What training processes wait for (CPU, disks), their TCP retransmits, and kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from agent.context import Context, SourceUnavailableError
 from agent.probes.training_processes import TrainingProcesses
 from agent.probes.watched_processes import WatchedProcesses
 from agent.process.tcp_sockets import Sockets
+from agent.system.on_change import OnChange
 from bpf.loader import Kernel
 from bpf.tracepoint import PREFIX, attach
 from store.schema.sample import Sample, Value
 
-_REPEAT_NS = 60_000_000_000
 _U64 = (1 << 64) - 1
 TRACEPOINTS = {"sched_switch": "sched", "tcp_retransmit_skb": "tcp", "mark_victim": "oom"}
 """What is counted at: each tracepoint's name and the part of the kernel that it belongs to."""
@@ -70,24 +70,23 @@ class Scheduler:
         self._began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self._waits, self._training, self._layout = kernel.maps["waits"], training, kernel.layout
         self._rings = kernel.rings
-        self._crew = WatchedProcesses(kernel.maps["watched"], kernel.maps["sieve"], self._waits.capacity, proc)
+        self._watched = WatchedProcesses(kernel.maps["watched"], kernel.maps["pid_filter"], self._waits.capacity, proc)
         self._sockets = Sockets(proc)
         self._disk: dict[str, int] = {}
-        self._told = 0
+        self._states = OnChange[str, dict[str, Value]]()
+        self._tracepoints = {name: self.state(name) for name in TRACEPOINTS}
 
     def read(self, now: int) -> list[Sample]:
-        """A row for each GPU whose processes live; an event for each that ran out of memory."""
-        samples = self._victims()  # while it is known whose they were
+        """A row for each GPU with living processes; an event for each that ran out of memory."""
+        samples = self._victims()  # while their GPUs are known
         living = self._training.living(now)
-        self._crew.update(now, living)
+        self._watched.update(now, living)
         if "tcp_retransmit_skb" in self._links:  # else there may be no ring
-            self._sockets.update(now, self._rings["retransmits"].drain(), self._crew.gpu_of)
+            self._sockets.update(now, self._rings["retransmits"].drain(), self._watched.gpu_of)
         entries = self._waits.rows()
         samples += [Sample("process", self._row(gpu, entries)) for gpu in {one.gpu for one in living.values()}]
-        if not 0 <= now - self._told < _REPEAT_NS:  # a state that does not change is told once a minute
-            self._told = now
-            samples += [Sample("probe", self.state(name)) for name in TRACEPOINTS]
-        return samples
+        due = self._states.due(now, self._tracepoints)
+        return samples + [Sample("probe", self._tracepoints[name]) for name in due]
 
     def state(self, name: str) -> dict[str, Value]:
         """How one tracepoint fares, as a row of the table of probes."""
@@ -124,7 +123,7 @@ class Scheduler:
 
     def _event(self, pid: int) -> Sample:
         known = self._training.last_known(pid)
-        gpu = self._crew.gpu_of.get(pid) or (known.gpu if known else None)
+        gpu = self._watched.gpu_of.get(pid) or (known.gpu if known else None)
         what = "process" if known else "a process that a training process started,"
         values: dict[str, Value] = {"source": "scheduler", "code": "oom_kill", "severity": "crit"}
         values["message"] = f"{what} {pid} was killed: out of memory"
@@ -132,6 +131,6 @@ class Scheduler:
 
 
 def open_source(context: Context) -> Scheduler:
-    """The source, ready to read. Raises NothingThereError where no tracepoint can be had."""
+    """The source, ready to read. Raises SourceUnavailableError where no tracepoint can be had."""
     kernel, _ = context.probes()
     return Scheduler(kernel, context.training, context.proc)

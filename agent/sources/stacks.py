@@ -1,4 +1,4 @@
-"""Stacks of training processes that stand still, taken once for each time that they do."""
+"""Stacks of training processes that are stalled, taken once a stall."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ _AT_ONCE = 64
 
 
 class Stacks:
-    """A row a process and standstill. A hang is everybody's: each machine takes its own ranks' stacks, unasked."""
+    """A row a process and stall. A hang stalls all machines: each takes the stacks of its own ranks."""
 
-    def __init__(self, paces: StallDetectors, least_s: float) -> None:
-        self._paces, self._least_s = paces, least_s
+    def __init__(self, stalls: StallDetectors, least_s: float) -> None:
+        self._stalls, self._least_s = stalls, least_s
         self._asked: dict[int, tuple[TrainingProcess, float]] = {}
-        self._errand = ChildTask("agent.stacks.worker")
-        self.nothing = "" if os.access(spy_path(), os.X_OK) else "without py-spy, only what the kernel tells of threads"
+        self._child = ChildTask("agent.stacks.worker")
+        self.unavailable_reason = (
+            "" if os.access(spy_path(), os.X_OK) else "without py-spy, only what the kernel tells of threads"
+        )
 
     def read(self, now: int) -> list[Sample]:
         """The stacks that have come, each at a time of its own; then those that are wanted are asked for."""
         clock = time.monotonic()
-        self._paces.look(now, clock)
-        answers = self._errand.poll()
+        self._stalls.update(now, clock)
+        answers = self._child.poll()
         samples = [self._row(answer, now + at, clock) for at, answer in enumerate(answers)]
-        if self._asked and not self._errand.under_way:
+        if self._asked and not self._child.under_way:
             cut_off = {"form": "none", "error": "taking stacks was cut off"}
             samples += [self._row({"pid": pid, **cut_off}, now - at, clock) for at, pid in enumerate([*self._asked], 1)]
-        if self._errand.ready:
-            self._take(list(islice(self._paces.standing(clock, self._least_s), _AT_ONCE)))
+        if self._child.ready:
+            self._request(list(islice(self._stalls.stalled(clock, self._least_s), _AT_ONCE)))
         return samples
 
     def close(self) -> None:
         """End the child."""
-        self._errand.close()
+        self._child.close()
 
-    def _take(self, wanted: list[tuple[TrainingProcess, StallDetector]]) -> None:
+    def _request(self, wanted: list[tuple[TrainingProcess, StallDetector]]) -> None:
         if not wanted:
             return
-        for trainee, pace in wanted:
-            pace.taken = True
-            self._asked[trainee.process.pid] = trainee, pace.moved
-        self._errand.ask({"spy": spy_path(), "processes": [astuple(trainee.process) for trainee, _ in wanted]})
+        for trainer, stall in wanted:
+            stall.handled = True
+            self._asked[trainer.process.pid] = trainer, stall.last_progress
+        self._child.ask({"spy": spy_path(), "processes": [astuple(trainer.process) for trainer, _ in wanted]})
 
     def _row(self, answer: dict[str, Any], at: int, clock: float) -> Sample:
         """Rows that share a GPU must not share a time, or one would take the other's place."""
-        trainee, moved = self._asked.pop(answer["pid"])
-        return Sample("stack", {"gpu": trainee.gpu, **answer, "still_seconds": clock - moved}, time=at)
+        trainer, last_progress = self._asked.pop(answer["pid"])
+        return Sample("stack", {"gpu": trainer.gpu, **answer, "still_seconds": clock - last_progress}, time=at)
 
 
 def open_source(context: Context) -> Stacks:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, _ = context.probes()
-    paces = StallDetectors(context.training, kernel.maps["processes"], kernel.maps["logs"])
-    return Stacks(paces, context.config.stacks_after_seconds)
+    stalls = StallDetectors(context.training, kernel.maps["processes"], kernel.maps["logs"])
+    return Stacks(stalls, context.config.stacks_after_seconds)

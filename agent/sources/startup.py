@@ -24,14 +24,14 @@ from agent.context import Context
 from agent.probes.attachments import Attachments
 from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Process
+from agent.system.on_change import OnChange
 from bpf.maps import Map
 from store.schema.sample import Sample, Value
 
-_REPEAT_NS = 60_000_000_000
 _HEAVY = 1e6
-"""Bytes a second. A slow file system is what is looked for, so no more than tells reading from idling."""
+"""Bytes a second above which a process reads. It is low: a slow file system must count as reading too."""
 _AT_ONCE = 16
-"""Processes whose reading is looked at in one round; a machine with more of them is looked at in turns."""
+"""Processes with reads that are sampled in one round; a machine with more of them samples them in turns."""
 _REMEMBERED = 1024
 _SETTLED_NS = 1_000_000
 """Two clocks that are read one after the other differ by less than this where they have not moved."""
@@ -50,18 +50,18 @@ class Beginning:
 
     cuda: int | None = None
     nccl: int | None = None
-    looked: int = 0
-    """When its reading was last looked at; 0: never."""
+    sampled_at: int = 0
+    """When its reads were last sampled; 0: never."""
     counts: tuple[int, int] = (0, 0)
     read_ns: int = 0
     read_bytes: int = 0
     reading: bool = False
 
     def grow(self, at: int, counts: tuple[int, int]) -> None:
-        """Take in what it has read so far, by system calls and from storage: the larger of both grew by the reading."""
-        elapsed, before = at - self.looked, self.looked
+        """Add what it has read so far, by system calls and from storage: the larger growth of both is the reading."""
+        elapsed, before = at - self.sampled_at, self.sampled_at
         grown = max(new - old for new, old in zip(counts, self.counts, strict=True))
-        self.looked, self.counts = at, counts
+        self.sampled_at, self.counts = at, counts
         self.reading = bool(before) and elapsed > 0 and grown / elapsed * 1e9 >= _HEAVY
         if self.reading:
             self.read_ns += elapsed
@@ -87,13 +87,12 @@ class Startup:
         self._known: dict[Process, Beginning] = {}
         self._asleep = 0
         self._turn = 0
-        self._looks = 0
-        self._told: dict[str, tuple[Value, ...]] = {}
-        self._settled: dict[str, Process] = {}  # by GPU, whose start is over
-        self._told_at = 0
+        self._scans = 0
+        self._states = OnChange[str, tuple[Value, ...]]()
+        self._settled: dict[str, Process] = {}  # by GPU, the process with a start that is over
 
     def read(self, now: int) -> list[Sample]:
-        """Rows of GPUs whose process has come further."""
+        """Rows of the GPUs where the process has come further."""
         boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         asleep = boot - time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the kernel's probes do not count suspension
         if abs(asleep - self._asleep) > _SETTLED_NS:
@@ -101,15 +100,15 @@ class Startup:
         living = self._training.living(now)
         taken = self._processes.rows()
         entries = {int(entry["tgid"]): entry for entry in taken[np.flatnonzero(taken["tgid"])]}
-        if self._attachments.looks != self._looks:
-            self._looks = self._attachments.looks
+        if self._attachments.scans != self._scans:
+            self._scans = self._attachments.scans
             self._notice(boot, living)
         self._follow(boot, {pid for pid, entry in entries.items() if entry["operation_ns"]})
         youngest: dict[str, tuple[TrainingProcess, Any]] = {}
-        for trainee in sorted(living.values(), key=lambda trainee: trainee.process.start):
-            entry = entries.get(trainee.process.pid)
+        for trainer in sorted(living.values(), key=lambda trainer: trainer.process.start):
+            entry = entries.get(trainer.process.pid)
             if entry is not None:
-                youngest[trainee.gpu] = trainee, entry
+                youngest[trainer.gpu] = trainer, entry
         return self._news(now, boot, youngest)
 
     def close(self) -> None:
@@ -126,11 +125,11 @@ class Startup:
                 else:
                     beginning.cuda = beginning.cuda or boot
         if len(self._known) > sum(map(len, seen.values())) + len(living) or len(self._known) > _REMEMBERED:
-            there = set().union(*seen.values(), (trainee.process for trainee in living.values()))
+            there = set().union(*seen.values(), (trainer.process for trainer in living.values()))
             self._known = {process: known for process, known in self._known.items() if process in there}
 
     def _follow(self, boot: int, running: set[int]) -> None:
-        """Look at what processes read that have their libraries and have not begun to work together."""
+        """Sample the reads of processes that have loaded their libraries and asked for no operation yet."""
         starting = [
             (process, known)
             for process, known in self._known.items()
@@ -141,17 +140,17 @@ class Startup:
             try:
                 known.grow(boot, parse_io((self._proc / str(process.pid) / "io").read_bytes()))
             except (OSError, ValueError):
-                known.looked = 0  # it has ended, or may not be looked at: the next look begins anew
+                known.sampled_at = 0  # it has ended, or cannot be read: the next sample begins again
         self._turn += _AT_ONCE
 
     def _witnessed(self, process: Process) -> bool:
         return process.start * _TICK_NS >= self._opened - _TICK_NS
 
-    def _row(self, offset: int, trainee: TrainingProcess, entry: Any) -> dict[str, Value]:
-        process = trainee.process
+    def _row(self, offset: int, trainer: TrainingProcess, entry: Any) -> dict[str, Value]:
+        process = trainer.process
         start = process.start * _TICK_NS
         started = (start + offset) // 10**6 / 1e3
-        row: dict[str, Value] = {"gpu": trainee.gpu, "pid": process.pid, "start_time_seconds": started}
+        row: dict[str, Value] = {"gpu": trainer.gpu, "pid": process.pid, "start_time_seconds": started}
         if not self._witnessed(process):
             return row
         known = self._known.get(process, Beginning())
@@ -160,7 +159,7 @@ class Startup:
         for column, seen in (("cuda_loaded_seconds", known.cuda), ("nccl_loaded_seconds", known.nccl)):
             # Whoever calls NCCL has loaded both by then, when a look came to see it may be later.
             row[column] = max(min([seen, *calls]) - start, 0) / 1e9 if seen else None
-        if known.looked:
+        if known.sampled_at:
             row["checkpoint_read_seconds"], row["checkpoint_read_bytes"] = known.read_ns / 1e9, known.read_bytes
         # Work before any communicator was seen being made: that one was made before the probes came on.
         if begun and not 0 < worked < begun:
@@ -170,22 +169,21 @@ class Startup:
         return row
 
     def _news(self, now: int, boot: int, youngest: dict[str, tuple[TrainingProcess, Any]]) -> list[Sample]:
-        repeat = not 0 <= now - self._told_at < _REPEAT_NS
-        if repeat:
-            self._told_at = now
-        samples = []
-        for gpu, (trainee, entry) in youngest.items():
-            if self._settled.get(gpu) == trainee.process and not repeat:
+        repeat = self._states.repeats(now)
+        rows, states = dict[str, dict[str, Value]](), dict[str, tuple[Value, ...]]()
+        for gpu, (trainer, entry) in youngest.items():
+            if self._settled.get(gpu) == trainer.process and not repeat:
                 continue
-            row, known = self._row(now - boot, trainee, entry), self._known.get(trainee.process)
+            row, known = self._row(now - boot, trainer, entry), self._known.get(trainer.process)
             phase = _phase(known, entry)
-            # The start in Unix time wavers with the clock's adjustment: alone it is no news.
-            state = (phase, *(value for column, value in row.items() if column != "start_time_seconds"))
-            if repeat or self._told.get(gpu) != state:
-                self._told[gpu] = state
-                samples += [Sample("startup", row), Sample("cuda", {"gpu": gpu, "startup_phase": phase})]
-            if phase == "running" and (known is not None or not self._witnessed(trainee.process)):
-                self._settled[gpu] = trainee.process
+            # The start in Unix time moves with the clock's adjustment: that alone is no change.
+            states[gpu] = (phase, *(value for column, value in row.items() if column != "start_time_seconds"))
+            rows[gpu] = row
+            if phase == "running" and (known is not None or not self._witnessed(trainer.process)):
+                self._settled[gpu] = trainer.process
+        samples = []
+        for gpu in self._states.due(now, states):
+            samples += [Sample("startup", rows[gpu]), Sample("cuda", {"gpu": gpu, "startup_phase": states[gpu][0]})]
         return samples
 
 
@@ -199,6 +197,6 @@ def _phase(known: Beginning | None, entry: Any) -> str:
 
 
 def open_source(context: Context) -> Startup:
-    """The source, ready to read. Raises NothingThereError where probes cannot be had."""
+    """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, attachments = context.probes()
     return Startup(context, attachments, kernel.maps["processes"])

@@ -1,4 +1,4 @@
-"""What the kernel tells of the threads of a process: who sleeps in which system call. The process is not stopped."""
+"""The state of a process's threads, from /proc: which thread sleeps in which system call. Nothing is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Thread:
 
 
 def plain(text: str, limit: int) -> str:
-    """One line of printable characters: names are chosen by those who are watched."""
+    """One line of printable characters: the watched process chooses the names."""
     return "".join(sign if sign.isprintable() else "?" for sign in text[:limit])
 
 
@@ -51,7 +51,7 @@ def read_thread(folder: Path) -> Thread:
 
 def describe(state: str, call: str, place: str) -> str:
     """A thread's wait in words, from its state, its line of `syscall` and its `wchan`."""
-    words = _STATES.get(state, f"is in state {plain(state, 1)}" if state else "is in a state that is not told")
+    words = _STATES.get(state, f"is in state {plain(state, 1)}" if state else "is in an unknown state")
     number = call.split(" ", 1)[0]
     if number.isdecimal():
         words += f" in {_CALLS.get(number, f'system call {number[:4]}')}"
@@ -86,7 +86,7 @@ def _read(path: Path) -> str:
 
 
 def _optional(path: Path) -> str:
-    """What may be told to none but root, or not by this kernel at all; empty then."""
+    """A file that only root may read, or that this kernel does not have; empty then."""
     try:
         return _read(path)
     except OSError:

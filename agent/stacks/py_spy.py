@@ -1,6 +1,6 @@
-"""py-spy, which reads the stacks of a Python process from outside: started, bounded, and understood.
+"""Runs py-spy, which reads the stacks of a Python process from outside, and parses its output.
 
-Nobody is stopped: memory is read while the process runs, which is enough of one that stands still. What py-spy finds
+No process is stopped: memory is read while it runs, which is enough for one that is stalled. What py-spy finds
 is under the control of others.
 """
 
@@ -25,7 +25,7 @@ _TRIES = 3
 """A process that still moves may be caught in the middle of a change."""
 _DEATH_S = 1.0
 _INNER, _OUTER = 48, 12
-"""Frames that are kept of a deep stack."""
+"""Frames that are reported of a deep stack."""
 
 
 def spy_path() -> str:
@@ -44,7 +44,7 @@ def spy_on(pid: int, spy: str, deadline: float) -> dict[str, str]:
     for _ in range(_TRIES):
         output, error, code = _run([spy, "dump", "--nonblocking", "--json", "--pid", str(pid)], deadline)
         if code == 0:
-            return told(output)
+            return parse_output(output)
         why = plain(error.decode(errors="replace").strip().split("\n")[0].removeprefix("Error: "), 160)
         if "python version" in why:
             raise SpyError("it runs no Python that py-spy knows")
@@ -53,7 +53,7 @@ def spy_on(pid: int, spy: str, deadline: float) -> dict[str, str]:
     raise SpyError(f"py-spy: {why or f'it ended with {code}'}")
 
 
-def told(output: bytes) -> dict[str, str]:
+def parse_output(output: bytes) -> dict[str, str]:
     """The first thread's stack and the others' from what py-spy prints as JSON. Raises SpyError."""
     try:
         traces = json.loads(output)

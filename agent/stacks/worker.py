@@ -1,4 +1,4 @@
-"""The child that takes stacks: py-spy for Python, the kernel's word for the rest, within bounds of time and memory."""
+"""The child that takes stacks: py-spy for Python, /proc for the rest, within bounds of time and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def take(process: Process, spy: str) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE_S
     try:
         answer = _look(process, spy, deadline) if Processes().alive(process) else _nothing("it has ended")
-        if not Processes().alive(process):  # whose stack it was cannot be known
+        if not Processes().alive(process):  # the stack may be another process's
             answer = _nothing("it has ended")
     except (FileNotFoundError, ProcessLookupError):
         answer = _nothing("it has ended")

@@ -1,4 +1,4 @@
-"""A child that is sent for something that takes a while, seen from the agent: it is asked and never waited for."""
+"""A child process for work that takes a while: the agent asks it, and never waits for it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from contextlib import suppress
 from typing import Any
 
 ANSWER_BYTES = 4 << 20
-_LEFT_BEHIND, _DEATH_S = 2, 1.0
+_LEFT_BEHIND, _DEATH_S = 4, 1.0
 
 
 class ChildTask:
-    """One child of one module at a time; it is given `patience_s` seconds over one request."""
+    """One child of one module at a time.
 
-    def __init__(self, module: str, patience_s: float = 60.0) -> None:
-        self._module, self._patience_s = module, patience_s
+    It is killed after `patience_s` seconds over one request, or with `per_line` without another line.
+    """
+
+    def __init__(self, module: str, patience_s: float = 60.0, per_line: bool = False) -> None:
+        self._module, self.patience_s, self._per_line = module, patience_s, per_line
+        self.exit_code: int | None = None
+        """Of the last child; None: it could not be killed."""
         self._child: subprocess.Popen[bytes] | None = None
-        self._left: list[subprocess.Popen[bytes]] = []  # killed, and waiting for a file system for ever
+        self._left: list[subprocess.Popen[bytes]] = []  # killed, but still waiting for a file system
         self._text, self._begun = b"", 0.0
 
     @property
@@ -58,13 +63,15 @@ class ChildTask:
         ended = self._child.poll() is not None
         while (chunk := self._child.stdout.read(1 << 16)) and len(self._text) < ANSWER_BYTES:
             self._text += chunk
+            if self._per_line:
+                self._begun = time.monotonic()
         *lines, self._text = self._text.split(b"\n")
-        if ended or time.monotonic() - self._begun > self._patience_s or len(self._text) >= ANSWER_BYTES:
+        if ended or time.monotonic() - self._begun > self.patience_s or len(self._text) >= ANSWER_BYTES:
             self.close()
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """End the child, whatever it is at; one that cannot be killed now is left behind."""
+        """End the child; one that cannot be killed now is left behind."""
         if self._child is None:
             return
         child, self._child = self._child, None
@@ -75,3 +82,4 @@ class ChildTask:
             child.wait(_DEATH_S)
         except subprocess.TimeoutExpired:
             self._left.append(child)
+        self.exit_code = child.returncode

@@ -1,4 +1,4 @@
-"""How much work each user and each process has caused lately: who has caused little comes first."""
+"""How much work each user and each process has caused lately, so that the cheapest come first."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Costs:
         """Charge a process and its user."""
         now = time.monotonic()
         if len(self._spent) >= _REMEMBERED:
-            kept = sorted(self._spent, key=lambda one: self._lately(one, now), reverse=True)[: _REMEMBERED // 2]
-            self._spent = {one: self._spent[one] for one in kept}
+            costliest = sorted(self._spent, key=lambda one: self._lately(one, now), reverse=True)[: _REMEMBERED // 2]
+            self._spent = {one: self._spent[one] for one in costliest}
         for one in ((owner[0], 0), owner):
             self._spent[one] = self._lately(one, now) + seconds, now
 

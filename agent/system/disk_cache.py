@@ -1,6 +1,6 @@
-"""Small files of our own, kept on disk so that the next start need not find out again.
+"""A cache of small files on disk, for what one start found out and the next one needs.
 
-They are believed only in a folder and from a file that nobody else can write.
+A file is used only where no other user can write it or its folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-class Kept:
+class DiskCache:
     """Files of one kind, below $XDG_CACHE_HOME/peerwatch, by default ~/.cache/peerwatch.
 
     Of larger ones than `most_bytes` none is read; of more than `most` the oldest are forgotten.
@@ -26,7 +26,7 @@ class Kept:
         self._most_bytes, self._most = most_bytes, most
 
     def find(self, key: str) -> bytes | None:
-        """What was kept under that key; None where there is nothing, or nothing to be believed."""
+        """The data cached under that key; None where there is none, or another user could have written it."""
         with contextlib.suppress(OSError), self._open() as folder:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(_name(key), flags, dir_fd=folder), "rb") as file:
@@ -36,7 +36,7 @@ class Kept:
         return None
 
     def keep(self, key: str, data: bytes) -> None:
-        """Keep it for the next start; where it cannot be kept the next start has to look again."""
+        """Cache it for the next start, where the disk allows."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._open() as folder:

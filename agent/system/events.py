@@ -1,4 +1,4 @@
-"""Something discrete that a source saw, and the folding of its repeats: a storm of one event makes two rows."""
+"""Events of the sources; repeats of one are counted, so that a storm of it makes two rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.schema.sample import Sample
 Severity = Literal["info", "warn", "crit"]
 
 WINDOW_NS = 60_000_000_000
-"""Repeats within a minute of the last word on an event are counted and told at its end."""
+"""Repeats of an event within this time are counted, and reported at its end."""
 _REMEMBERED = 1024
 
 
@@ -45,7 +45,7 @@ def samples(source: str, now: int, events: Iterable[Event]) -> list[Sample]:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Entry:
     at: int
     event: Event
     again: int = 0
@@ -56,33 +56,33 @@ class Repeats:
 
     def __init__(self, window_ns: int = WINDOW_NS) -> None:
         self._window_ns = window_ns
-        self._told: dict[tuple[str, str, str], _Told] = {}
+        self._entries: dict[tuple[str, str, str], _Entry] = {}
         self.unfolded = 0
         """Events that were dropped since there were too many different ones to tell apart."""
 
-    def take(self, now: int, event: Event) -> Event | None:
+    def admit(self, now: int, event: Event) -> Event | None:
         """The event if it is news, else None: it is counted."""
         key = (event.code, event.device, event.severity)
-        told = self._told.get(key)
-        if told is not None:
-            told.again += 1
-            told.event = event
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.again += 1
+            entry.event = event
             return None
-        if len(self._told) >= _REMEMBERED:
+        if len(self._entries) >= _REMEMBERED:
             self.unfolded += 1
             return None
-        self._told[key] = _Told(now, event)
+        self._entries[key] = _Entry(now, event)
         return event
 
     def due(self, now: int) -> list[Event]:
-        """What is to be said of repeats whose window has ended; those that go on are watched for another one."""
+        """An event for each window of repeats that has ended; repeats that go on begin another one."""
         found = []
-        for key, told in [item for item in self._told.items() if not 0 <= now - item[1].at < self._window_ns]:
-            if not told.again:
-                del self._told[key]
+        for key, entry in [item for item in self._entries.items() if not 0 <= now - item[1].at < self._window_ns]:
+            if not entry.again:
+                del self._entries[key]
                 continue
-            seconds = max(now - told.at, 0) / 1e9
-            words = f"{told.event.message} ({told.again} more times in {seconds:.0f} s)"
-            found.append(replace(told.event, message=words))
-            told.at, told.again = now, 0
+            seconds = max(now - entry.at, 0) / 1e9
+            words = f"{entry.event.message} ({entry.again} more times in {seconds:.0f} s)"
+            found.append(replace(entry.event, message=words))
+            entry.at, entry.again = now, 0
         return found

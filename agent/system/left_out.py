@@ -1,4 +1,4 @@
-"""What the agent leaves out because a user or a process exceeds its share: counted by reason, told, and logged once."""
+"""What the agent leaves out because a user or a process exceeds its share: counted, reported, and logged once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "left out: "
 class _Entry:
     reason: str
     count: int = 0
-    told: int = 0
+    reported: int = 0
 
 
 class LeftOut:
@@ -39,7 +39,7 @@ class LeftOut:
         """A row for each: blocked where more was left out since the last row, gone where not."""
         rows = []
         for what, entry in self._entries.items():
-            more, entry.told = entry.count - entry.told, entry.count
+            more, entry.reported = entry.count - entry.reported, entry.count
             values = {"library": PREFIX + what, "state": "blocked" if more else "gone", "symbols": 0, "path": None}
             reason = f"{more} in the last minute, {entry.count} in all: the share is {entry.reason}"
             rows.append(Sample("probe", {**values, "reason": reason}))

@@ -1,4 +1,4 @@
-"""Which device of the machine the kernel means: PCI addresses and network interfaces, by what /sys says of them."""
+"""Maps PCI addresses and network interfaces in messages of the kernel to devices, by /sys."""
 
 from __future__ import annotations
 

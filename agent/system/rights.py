@@ -1,4 +1,4 @@
-"""What children give up before they touch what others control: capabilities, and all ways to gain any."""
+"""Drops the capabilities of a child before it reads input of other users, and all ways to gain any."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def give_up(kept: Iterable[int] = (), handed_on: Iterable[int] = ()) -> None:
+def give_up(retained: Iterable[int] = (), handed_on: Iterable[int] = ()) -> None:
     """Keep no capability but these, as far as they are there; programs that are executed get only what is handed on.
 
     Raises OSError where the kernel refuses to take them away.
     """
     passed = _mask(handed_on) & _permitted()
-    left = (_mask(kept) | passed) & _permitted()
+    left = (_mask(retained) | passed) & _permitted()
     for number in range(_LAST):  # fails where there is no such number, or without the right: then nothing is gained
         if not passed >> number & 1:
             _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""How what runs for ever is told to end."""
+"""Ends a service on SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 

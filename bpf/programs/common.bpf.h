@@ -1,5 +1,5 @@
 /*
- * What the probes of one agent share: who is calling, per-process and per-thread state, and the loss ledger.
+ * What the probes of one agent share: the caller, per-process and per-thread state, and counts of losses.
  *
  * Durations come from entries alone: a thread that entered a synchronize call is taken to wait until its next probed
  * call. A return probe would cost as much again, and can kill processes under seccomp on some kernels.
@@ -42,7 +42,7 @@ struct slot {
 	u64 tgid;
 	u64 operations;
 	u64 bytes;
-	u64 unsized; /* operations whose datatype is not known: their bytes are not in the sum */
+	u64 unsized; /* operations of unknown datatype: their bytes are not in the sum */
 	u64 blocked_ns;
 	u64 blocked_since; /* entry into the synchronize call behind an operation that is still the thread's last call
 			    */
@@ -91,7 +91,7 @@ enum loss {
 #define PROCESSES 1024
 #define SLOTS 4096
 
-/* What one user, and one process, may hold of it: who exceeds that loses only his own counts. Users share a place of
+/* What one user, and one process, may hold of it: one that exceeds it loses only its own counts. Users share a place of
  * these tables where their numbers are equal in the lowest 12 bits. */
 #define USERS 4096
 #define PROCESSES_OF_USER 256

@@ -19,7 +19,7 @@ struct event {
 	s64 rank;
 	s64 color;
 	u64 nth;     /* which child of its parent this is */
-	u64 uid;     /* whose process it is */
+	u64 uid;     /* user of the process */
 	u64 process; /* its entry in the array of processes */
 	u8 id[128];
 };

@@ -1,5 +1,5 @@
 /*
- * Garbage collections of CPython in training processes: how many, and how long they kept their thread.
+ * Garbage collections of CPython in training processes: how many, and how long they took.
  *
  * The agent attaches these to one process each and names that process here before; a hit of any other one (a child
  * that was forked with the breakpoints in it) is counted and left alone. A collection holds the interpreter's lock,
@@ -7,46 +7,46 @@
  */
 #include "common.bpf.h"
 
-/* One process whose interpreter carries probes. The agent chooses the entry, and reads it through a memory map. */
-struct collector {
+/* One process with probes on its interpreter. The agent chooses the entry, and reads it through a memory map. */
+struct gc_entry {
 	u64 tgid;
 	u64 hits; /* entries into these programs: what watching costs */
 	u64 pauses;
 	u64 ns;
 	u64 since;  /* beginning of the collection that is under way, or 0 */
 	u64 thread; /* which thread is at it */
-	u64 lost;   /* hits that could not be told apart: the word that says it was not in memory */
+	u64 lost;   /* hits that could not be classified: the word that does so was not in memory */
 	u64 unread; /* where the last such word lies, for the agent to fetch */
 };
 
 /* As many as there are processes: 0.06 MB. */
-BPF_F_TABLE("array", u32, struct collector, collectors, PROCESSES, BPF_F_MMAPABLE);
-BPF_TABLE("hash", u64, u32, collector_of, PROCESSES);
-BPF_F_TABLE("array", u32, u64, python_strangers, 1, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct gc_entry, gc_entries, PROCESSES, BPF_F_MMAPABLE);
+BPF_TABLE("hash", u64, u32, gc_entry_of, PROCESSES);
+BPF_F_TABLE("array", u32, u64, gc_foreign_hits, 1, BPF_F_MMAPABLE);
 
-static __always_inline struct collector *collector(u64 id)
+static __always_inline struct gc_entry *gc_entry(u64 id)
 {
-	u64 tgid = id >> 32, *strangers;
-	u32 *index = collector_of.lookup(&tgid), first = 0;
-	struct collector *found = index ? collectors.lookup(index) : 0;
+	u64 tgid = id >> 32, *foreign;
+	u32 *index = gc_entry_of.lookup(&tgid), first = 0;
+	struct gc_entry *found = index ? gc_entries.lookup(index) : 0;
 
 	if (found) {
 		ADD(found->hits, 1);
 		return found;
 	}
-	strangers = python_strangers.lookup(&first);
-	if (strangers)
-		ADD(*strangers, 1);
+	foreign = gc_foreign_hits.lookup(&first);
+	if (foreign)
+		ADD(*foreign, 1);
 	return 0;
 }
 
-static __always_inline void begin_pause(struct collector *found, u64 id)
+static __always_inline void begin_pause(struct gc_entry *found, u64 id)
 {
 	found->thread = id;
 	found->since = bpf_ktime_get_ns();
 }
 
-static __always_inline void end_pause(struct collector *found, u64 id)
+static __always_inline void end_pause(struct gc_entry *found, u64 id)
 {
 	u64 since = found->since;
 
@@ -61,7 +61,7 @@ static __always_inline void end_pause(struct collector *found, u64 id)
 int python_begin(struct pt_regs *ctx)
 {
 	u64 id = caller();
-	struct collector *found = collector(id);
+	struct gc_entry *found = gc_entry(id);
 
 	if (found)
 		begin_pause(found, id);
@@ -72,17 +72,17 @@ int python_begin(struct pt_regs *ctx)
 int python_end(struct pt_regs *ctx)
 {
 	u64 id = caller();
-	struct collector *found = collector(id);
+	struct gc_entry *found = gc_entry(id);
 
 	if (found)
 		end_pause(found, id);
 	return 0;
 }
 
-/* At the entry of a collection whose end nothing tells. */
+/* At the entry of a collection with an end that no probe sees. */
 int python_count(struct pt_regs *ctx)
 {
-	struct collector *found = collector(caller());
+	struct gc_entry *found = gc_entry(caller());
 
 	if (found)
 		ADD(found->pauses, 1);
@@ -100,7 +100,7 @@ int python_count(struct pt_regs *ctx)
 int python_phase(struct pt_regs *ctx)
 {
 	u64 id = caller();
-	struct collector *found = collector(id);
+	struct gc_entry *found = gc_entry(id);
 	u32 word = 0;
 
 	if (!found)

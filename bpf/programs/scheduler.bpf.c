@@ -1,7 +1,7 @@
 /*
  * What training processes wait for: a CPU, and disks; what their sockets send again; which of them run out of memory.
  *
- * The agent names the processes. Everybody else's switches leave after one look into a sieve. Programs here are
+ * The agent names the processes. The switches of all others leave after one bit of a filter. Programs here are
  * attached to the kernel's tracepoints; `OFFSET_`, `BIT_`, `ARGUMENTS_` and `TYPE_` words are put in by the compiler
  * from what the kernel tells of its own layout, and the verifier checks each direct access against the same source.
  */
@@ -36,11 +36,11 @@ struct victim {
 #define PLACES 1024
 BPF_F_TABLE("array", u32, struct waits, waits, PLACES, BPF_F_MMAPABLE);
 BPF_TABLE("hash", u64, u32, watched, 8192);
-/* One bit for each remainder of a process number: most that are not watched are told without the hash. */
-#define SIEVE_BITS 4096
-BPF_TABLE("array", u32, u64, sieve, SIEVE_BITS / 64);
-/* By thread: the wait for CPUs that has been counted. 100 threads of 160 processes; a thread that was forgotten is
- * begun anew with. 1.5 MB. */
+/* One bit for each remainder of a process number: most that are not watched never reach the hash. */
+#define PID_FILTER_BITS 4096
+BPF_TABLE("array", u32, u64, pid_filter, PID_FILTER_BITS / 64);
+/* By thread: the wait for CPUs that has been counted. 100 threads of 160 processes; a thread that was evicted
+ * begins again at zero. 1.5 MB. */
 BPF_TABLE("lru_hash", u32, u64, counted, 16384);
 /* By thread. Each entry goes when its thread runs again: nothing may be forgotten here. */
 BPF_TABLE("hash", u32, struct blocked, blocked, 8192);
@@ -52,11 +52,11 @@ BPF_RINGBUF_OUTPUT(victims, 1);
 #define WAITS_FOR_DISK(task) (*(u8 *)((task) + BIT_task_struct__in_iowait / 8) >> (BIT_task_struct__in_iowait % 8) & 1)
 
 #ifdef TYPE_sched_switch
-/* Everybody who is watched, and a few more. */
+/* Every process that is watched, and a few more. */
 static __always_inline u32 *place_of(u64 tgid)
 {
-	u32 word = tgid % SIEVE_BITS / 64;
-	u64 *bits = sieve.lookup(&word);
+	u32 word = tgid % PID_FILTER_BITS / 64;
+	u64 *bits = pid_filter.lookup(&word);
 
 	return bits && *bits >> (tgid % 64) & 1 ? watched.lookup(&tgid) : 0;
 }
@@ -134,8 +134,8 @@ int tp_btf__sched_switch(u64 *ctx)
 		return 0;
 	count_delay(prev, sum);
 #ifdef BIT_task_struct__in_iowait
-	/* Now and then no program is run when a thread gets a CPU. Who lets go of one did not wait, since when nobody
-	 * knows. */
+	/* Now and then no program is run when a thread gets a CPU. A thread that leaves one did not wait: an open wait
+	 * of it ended at an unknown time. */
 	if (sum->blocked)
 		end_block(prev, false);
 	if (WAITS_FOR_DISK(prev))
@@ -146,14 +146,14 @@ int tp_btf__sched_switch(u64 *ctx)
 #endif
 
 #if defined(TYPE_tcp_retransmit_skb) && defined(OFFSET_tcp_sock__total_retrans) && defined(OFFSET_inode__i_ino)
-/* (const struct sock *, …): mostly in an interrupt, where the caller is anybody. So the socket tells whose it is. */
+/* (const struct sock *, …): mostly in an interrupt, where the caller is any process. So the socket identifies it. */
 int tp_btf__tcp_retransmit_skb(u64 *ctx)
 {
 	u64 sock = ctx[0], socket = *(u64 *)(sock + OFFSET_sock__sk_socket), inode = 0;
 	u32 total = 0;
 	struct retransmit *again;
 
-	if (!socket) /* closed by its process: what is sent still is nobody's any more */
+	if (!socket) /* closed by its process: what is still sent belongs to none */
 		return 0;
 	bpf_probe_read_kernel(&inode, sizeof(inode),
 			      (void *)socket + OFFSET_socket_alloc__vfs_inode + OFFSET_inode__i_ino);

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Meta
 
-from store.config_checks import token_of
 from store.schema.contract import StoreError
+from store.tokens import token_of
 
 DIALECTS = ("auto", "v1", "v2")
 READINGS = ("auto", "influxql", "flux")

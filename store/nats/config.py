@@ -9,8 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from store.config_checks import token_of
 from store.schema.contract import StoreError
+from store.tokens import token_of
 
 TOKEN_VARIABLE = "PEERWATCH_NATS_TOKEN"  # noqa: S105 - a name, no secret
 CREDENTIAL = "nats-token"

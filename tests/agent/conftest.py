@@ -23,7 +23,7 @@ from tests.conftest import copied_libraries
 
 
 class Watch:
-    """All sources of an agent, read when told to."""
+    """All sources of an agent, read on command."""
 
     def __init__(self, **settings: Any) -> None:
         settings = {"machine": "m41", "scan_seconds": 0.1, "root": os.environ["EMULATED_ROOT"], **settings}
@@ -64,7 +64,7 @@ class Watch:
 
 
 class Caller:
-    """A process that has loaded libraries and calls them when told to."""
+    """A process that has loaded libraries and calls them on command."""
 
     def __init__(
         self, libraries: Sequence[Path | str], calls: int, mix: str, prefix: Sequence[str] = (), gpu: bool = True
@@ -106,18 +106,18 @@ class Caller:
 
 
 class Still(StallDetectors):
-    """Says that these processes have stood still for so many seconds."""
+    """Reports these processes as stalled for so many seconds."""
 
     def __init__(self, seconds: float, *processes: Process) -> None:
         begun = time.monotonic() - seconds
         self.all = [(TrainingProcess(process, "3"), StallDetector(7, begun)) for process in processes]
 
-    def look(self, now: int, clock: float) -> None:
+    def update(self, now: int, clock: float) -> None:
         """There is nothing to look at."""
 
-    def standing(self, clock: float, least_s: float) -> Iterator[tuple[TrainingProcess, StallDetector]]:
-        """Those of whom that was not taken up."""
-        return (one for one in self.all if not one[1].taken)
+    def stalled(self, clock: float, least_s: float) -> Iterator[tuple[TrainingProcess, StallDetector]]:
+        """Those with a stall that was not handled."""
+        return (one for one in self.all if not one[1].handled)
 
 
 @pytest.fixture(scope="session", autouse=True)

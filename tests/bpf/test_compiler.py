@@ -21,7 +21,7 @@ class Keeper(dict[str, bytes]):
     """Keeps images in memory."""
 
     def find(self, key: str) -> bytes | None:
-        """What was kept."""
+        """What was stored."""
         return self.get(key)
 
     def keep(self, key: str, data: bytes) -> None:
@@ -73,50 +73,50 @@ def test_a_kernel_that_does_not_tell_its_layout(probes_allowed: None, flags: lis
 
 @pytest.fixture(scope="module")
 def first(probes_allowed: None) -> Keeper:
-    """What a first start keeps."""
+    """The images that a first start caches."""
     keeper = Keeper()
     load(STEMS, keeper).close()
     return keeper
 
 
 @pytest.fixture
-def kept(first: Keeper) -> Keeper:
+def images(first: Keeper) -> Keeper:
     """The same for one test, which may change it."""
     return Keeper(first)
 
 
 @pytest.mark.bpf
-def test_a_later_start_compiles_nothing(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the image that a start has kept the next one loads the same, without bcc."""
+def test_a_later_start_compiles_nothing(images: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the image that a start has cached the next one loads the same, without bcc."""
     monkeypatch.setattr(sys, "executable", "/nonexistent")
     with pytest.raises(BpfError, match="cannot be started"):
         load(STEMS)
-    kernel = load(STEMS, kept)
+    kernel = load(STEMS, images)
     assert "ncclAllReduce" in kernel.programs
-    assert (len(kept), kernel.refused, kernel.maps["slots"].capacity) == (1, {}, 4096)
+    assert (len(images), kernel.refused, kernel.maps["slots"].capacity) == (1, {}, 4096)
     kernel.close()
 
 
 @pytest.mark.bpf
 @pytest.mark.parametrize("damage", [b"", b"{", b"[3]", b"\xff"])
-def test_a_damaged_image_is_made_anew(kept: Keeper, damage: bytes) -> None:
-    """What cannot be read is compiled again, and kept again."""
-    (key, whole), *_ = kept.items()
-    kept[key] = damage
-    load(STEMS, kept).close()
-    assert {name: json.loads(image) for name, image in kept.items()} == {key: json.loads(whole)}
+def test_a_damaged_image_is_made_again(images: Keeper, damage: bytes) -> None:
+    """What cannot be read is compiled again, and cached again."""
+    (key, whole), *_ = images.items()
+    images[key] = damage
+    load(STEMS, images).close()
+    assert {name: json.loads(image) for name, image in images.items()} == {key: json.loads(whole)}
 
 
 @pytest.mark.bpf
-def test_an_image_is_of_one_kernel(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_of_one_kernel(images: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another kernel, or with other probes, nothing of it is used."""
     here = os.uname()
     there = types.SimpleNamespace(machine=here.machine, release=here.release, version=f"{here.version} too")
     with monkeypatch.context() as patch:
         patch.setattr(os, "uname", lambda: there)
-        load(STEMS, kept).close()
-    load((*STEMS, "cuda"), kept).close()
-    assert len(kept) == 3
+        load(STEMS, images).close()
+    load((*STEMS, "cuda"), images).close()
+    assert len(images) == 3
 
 
 @pytest.mark.bpf

@@ -66,10 +66,10 @@ def probed(probes_allowed: None) -> Any:
 @pytest.mark.bpf
 def test_drain_keeps_order_over_the_wrap(probed: Any) -> None:
     """Events come out once, in order, also when the ring has gone round several times; who drains gives room back."""
-    from agent.probes.shares import ProxyShares
+    from agent.probes.shares import KernelShares
 
     kernel, destroy = probed
-    taken, shares = [], ProxyShares(kernel.maps)
+    taken, shares = [], KernelShares(kernel.maps)
     for turn in range(20):
         for number in range(turn * 211, (turn + 1) * 211):
             destroy(None if number == 0 else 0)
@@ -83,16 +83,16 @@ def test_drain_keeps_order_over_the_wrap(probed: Any) -> None:
 
 @pytest.mark.bpf
 def test_full_ring_counts_what_it_loses(probed: Any) -> None:
-    """What does not fit is lost, and the ledger says exactly how many."""
+    """What does not fit is lost, and the counts of losses say exactly how many."""
     kernel, destroy = probed
     for _ in range(5000):
         destroy(None)
-    kept = len(kernel.rings["events"].drain())
+    drained = len(kernel.rings["events"].drain())
     losses = kernel.maps["losses"].rows()
-    assert 0 < kept < 5000
-    assert kept + int(losses.sum()) == 5000
+    assert 0 < drained < 5000
+    assert drained + int(losses.sum()) == 5000
     (process,) = kernel.maps["processes"].rows()[kernel.maps["processes"].rows()["tgid"] > 0]
-    assert int(process["lost"]) == 5000 - kept
+    assert int(process["lost"]) == 5000 - drained
 
 
 @pytest.mark.bpf

@@ -38,14 +38,14 @@ class Place:
 
     def hits(self) -> int:
         """How often the program ran for this process."""
-        return int(self.kernel.maps["collectors"].rows()[3]["hits"])
+        return int(self.kernel.maps["gc_entries"].rows()[3]["hits"])
 
 
 @pytest.fixture(scope="module")
 def kernel(probes_allowed: None) -> Iterator[Any]:
     """The programs, and an entry for this process."""
     loaded = load(("nccl", "cuda", "python"), PROBES)
-    loaded.maps["collector_of"].update(os.getpid().to_bytes(8, "little"), (3).to_bytes(4, "little"))
+    loaded.maps["gc_entry_of"].update(os.getpid().to_bytes(8, "little"), (3).to_bytes(4, "little"))
     yield loaded
     loaded.close()
 
@@ -71,7 +71,7 @@ def place(request: pytest.FixtureRequest, kernel: Any, tmp_path: Path, monkeypat
         }
     here = ctypes.CDLL(str(path)).here
     here.restype, here.argtypes = ctypes.c_long, [ctypes.c_long]
-    entries = kernel.maps["collectors"]
+    entries = kernel.maps["gc_entries"]
     entries.update((3).to_bytes(4, "little"), bytes(entries.value_size))
     return Place(str(path), places["here"], places["watchers"], here, kernel)
 
@@ -112,7 +112,7 @@ def test_returns(place: Place) -> None:
     for _ in range(11):
         assert place.here(1) == 1000
     detach(probes)
-    entry = place.kernel.maps["collectors"].rows()[3]
+    entry = place.kernel.maps["gc_entries"].rows()[3]
     assert (int(entry["hits"]), int(entry["pauses"]), int(entry["since"])) == (22, 11, 0)
     assert entry["ns"] > 0
 

@@ -89,7 +89,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
             except (SourceUnavailableError, OSError, ValueError) as error:
                 yield _blocked(f"source {name}", str(error))
         batch = loop.read_once(reader, time.time_ns(), settings.agent.name, LOOK_S)
-        nothing = {worker.name: getattr(worker.source, "nothing", "") for worker in reader.workers}
+        nothing = {worker.name: getattr(worker.source, "unavailable_reason", "") for worker in reader.workers}
         for sample in batch.samples:
             if sample.table == "source" and sample.values["source"] in SOURCES:
                 word, why = str(sample.values["source"]), sample.values.get("error")

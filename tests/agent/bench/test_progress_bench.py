@@ -33,7 +33,7 @@ COMMUNICATORS, SUBS, WATCH_S = 64, 2, 10.0
 
 def machine() -> list[ctypes.Array[ctypes.c_char]]:
     """Communicators with a sending and a receiving operation at work, of two channels each; all in this process."""
-    kept = []
+    memories = []
     for _ in range(COMMUNICATORS):
         comm, state, sending, receiving = (ctypes.create_string_buffer(128) for _ in range(4))
         nodes = [ctypes.create_string_buffer(2112) for _ in range(2)]
@@ -46,27 +46,27 @@ def machine() -> list[ctypes.Array[ctypes.c_char]]:
         nodes[0][2064:2072] = ctypes.addressof(nodes[1]).to_bytes(8, "little")
         state[32:40] = ctypes.addressof(nodes[0]).to_bytes(8, "little")
         comm[48:56] = ctypes.addressof(state).to_bytes(8, "little")
-        kept += [comm, state, sending, receiving, *nodes]
-    return kept
+        memories += [comm, state, sending, receiving, *nodes]
+    return memories
 
 
 @pytest.mark.parametrize("moving", [False, True], ids=["still", "moving"])
 @pytest.mark.parametrize("hertz", [10.0, 20.0])
 def test_sixty_four(hertz: float, moving: bool) -> None:
     """CPU time of looking at 64 communicators; moving ones have other counters at each look."""
-    kept, memory, looks = machine(), Memory(os.getpid()), ProxySampler(hertz)
-    for comm in kept[::6]:
+    memories, memory, looks = machine(), Memory(os.getpid()), ProxySampler(hertz)
+    for comm in memories[::6]:
         looks.watch((os.getpid(), ctypes.addressof(comm)), memory, LAYOUT)
     native = next(thread.native_id for thread in threading.enumerate() if thread.name == "looks")
-    looks.take((os.getpid(), ctypes.addressof(kept[0])))
+    looks.pop_shares((os.getpid(), ctypes.addressof(memories[0])))
     before, began, own = _cpu(native), time.monotonic(), 0
     while time.monotonic() < began + WATCH_S:
         time.sleep(0.8 / hertz)
         own += 1
-        for node in kept[4::6] if moving else ():
+        for node in memories[4::6] if moving else ():
             node[152:160] = own.to_bytes(8, "little")
     spent, took = _cpu(native) - before, time.monotonic() - began
-    shares = looks.take((os.getpid(), ctypes.addressof(kept[0])))
+    shares = looks.pop_shares((os.getpid(), ctypes.addressof(memories[0])))
     looks.close()
     memory.close()
     assert shares is not None
@@ -81,7 +81,7 @@ def _cpu(thread: int | None) -> float:
 
 def test_rhythm() -> None:
     """CPU time of following the operations of 64 processes with 500 operations a second each."""
-    rhythms, log = [IterationDetector() for _ in range(COMMUNICATORS)], np.zeros(512, np.uint64)
+    detectors, log = [IterationDetector() for _ in range(COMMUNICATORS)], np.zeros(512, np.uint64)
     spent, count = [0.0, 0.0], 0
     for second in range(120):
         for _ in range(500):
@@ -90,10 +90,10 @@ def test_rhythm() -> None:
             log[count % 512] = ((count * 2_000_000 // TICK_NS) & 0xFFFFFFFF) << 32 | kind << 16
             count += 1
         began = time.thread_time()
-        for rhythm in rhythms:
-            rhythm.feed(count, log, second * 10**9 + 10**9)
-            told = rhythm.seconds(second * 10**9 + 10**9)
+        for detector in detectors:
+            detector.add_log(count, log, second * 10**9 + 10**9)
+            seconds = detector.seconds(second * 10**9 + 10**9)
         spent[second >= 60] += time.thread_time() - began
-    assert told == pytest.approx(0.274, rel=0.01)
+    assert seconds == pytest.approx(0.274, rel=0.01)
     first, then = (1000 * one / 60 for one in spent)
     print(f"\n{COMMUNICATORS} processes: {first:.2f} ms of CPU a second in the first minute, then {then:.2f}", end="")

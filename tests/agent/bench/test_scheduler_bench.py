@@ -14,7 +14,7 @@ from bpf.maps import bpf
 from bpf.tracepoint import PREFIX
 from emulator.libraries.build import Libraries
 from tests.agent.conftest import Watch
-from tests.agent.sources.test_scheduler import SOURCES, Trainee
+from tests.agent.sources.test_scheduler import SOURCES, Trainer
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
@@ -39,12 +39,12 @@ os.wait()
 
 
 @pytest.fixture
-def trainees(emulated: Libraries) -> Iterator[Callable[[int], Trainee]]:
+def trainers(emulated: Libraries) -> Iterator[Callable[[int], Trainer]]:
     """Starts training processes; kills them in the end."""
-    started: list[Trainee] = []
+    started: list[Trainer] = []
 
-    def start(gpu: int) -> Trainee:
-        started.append(Trainee(emulated, gpu))
+    def start(gpu: int) -> Trainer:
+        started.append(Trainer(emulated, gpu))
         return started[-1]
 
     yield start
@@ -53,21 +53,21 @@ def trainees(emulated: Libraries) -> Iterator[Callable[[int], Trainee]]:
 
 
 def runs(program: int) -> tuple[int, int]:
-    """Nanoseconds and times that a program ran while the kernel was told to count that."""
+    """Nanoseconds and times that a program ran while the kernel counted them."""
     lines = Path(f"/proc/self/fdinfo/{program}").read_text().splitlines()
     found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return int(found["run_time_ns"]), int(found["run_cnt"])
 
 
-def switch_ns(one: Trainee, turns: int = TURNS) -> list[float]:
+def switch_ns(one: Trainer, turns: int = TURNS) -> list[float]:
     """Nanoseconds of one switch, each turn, sorted."""
     return sorted(float(one.do(PING_PONG)) / (2 * BYTES) * 1e9 for _ in range(turns))
 
 
-def test_scheduler_cost_of_a_switch(watch: Any, trainees: Callable[[int], Trainee], emulated: Libraries) -> None:
+def test_scheduler_cost_of_a_switch(watch: Any, trainers: Callable[[int], Trainer], emulated: Libraries) -> None:
     """A switch of threads without the tracepoint, of somebody else's threads with it, and of training ones."""
-    one = trainees(401)
-    assert one.end() == "trains"  # before there are probes: nobody knows that it trains
+    one = trainers(401)
+    assert one.end() == "trains"  # before there are probes: it is not yet known to train
     one.do(f"os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})")
     bare = switch_ns(one)
     seen: Watch = watch(sources=SOURCES)
@@ -95,13 +95,13 @@ def test_scheduler_cost_of_a_switch(watch: Any, trainees: Callable[[int], Traine
     assert most < 2_000
 
 
-def test_scheduler_cost_of_a_reading(watch: Any, trainees: Callable[[int], Trainee], emulated: Libraries) -> None:
+def test_scheduler_cost_of_a_reading(watch: Any, trainers: Callable[[int], Trainer], emulated: Libraries) -> None:
     """A reading beside eight training processes, and what the same sum would cost from files under /proc."""
-    keeper = trainees(400)
+    keeper = trainers(400)
     assert keeper.end() == "trains"
     seen: Watch = watch(sources=SOURCES)
     seen.wait_attached(emulated.nccl)
-    crowd = [trainees(410 + place) for place in range(PROCESSES)]
+    crowd = [trainers(410 + place) for place in range(PROCESSES)]
     for one in crowd:
         assert one.end() == "trains"
         one.do(f"import threading\nfor _ in range({THREADS}): threading.Thread(target=time.sleep, args=(999,)).start()")

@@ -27,7 +27,7 @@ STATES = {
     "progress from memory": 'sources = ["probe", "nccl"]\nnccl_probes = "once"\n',
     "everything": 'nccl_probes = "always"\n',
 }
-"""What the agent is told in each state."""
+"""The agent's settings in each state."""
 OPTIONS = ["--checkpoint-every=0", "--micro-batches=4"]
 LIFE = ("Init", "Split", "Unique", "Destroy")
 
@@ -49,7 +49,7 @@ def watched(fleet: Fleet, folder: Path, settings: str) -> Iterator[None]:
     config, said = folder / "peerwatch.toml", folder / "agent.log"
     config.write_text("[agent]\n" + settings)
     command = [*inside(fleet), *agent_command(folder / "readings.db", config)]
-    wanted = b"let go" if "once" in settings else b"libnccl.so.2: on"
+    wanted = b"are suspended" if "once" in settings else b"libnccl.so.2: on"
     with said.open("wb") as log, subprocess.Popen(command, stderr=log) as agent:
         limit = time.monotonic() + ATTACH_S
         while wanted not in said.read_bytes():

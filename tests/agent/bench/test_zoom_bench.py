@@ -44,5 +44,5 @@ def test_cost_of_a_closer_look() -> None:
         source.read(time.time_ns())
     each_ms = (time.process_time() - begin) / 0.4
     source.close()
-    print(f"\na closer look at host: {each_ms:.2f} ms of CPU a reading, {2 * each_ms:.1f} % of a core at 20 a second")
+    print(f"\nzoom into host: {each_ms:.2f} ms of CPU a reading, {2 * each_ms:.1f} % of a core at 20 a second")
     assert each_ms < 50

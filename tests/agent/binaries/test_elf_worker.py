@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from agent.binaries.elf_worker import answers, examine
 from agent.binaries.opened_file import open_library
 from agent.binaries.struct_layouts import OPTIONAL, STRUCTURES
-from agent.binaries.symbol_lookup import Libraries
+from agent.binaries.symbol_lookup import SymbolLookup
 from emulator.libraries.build import Libraries as Built
 
 TIOCSPTLCK, TIOCGPTN = 0x40045431, 0x80045430  # asm-generic/ioctls.h: unlock a pseudoterminal, and its number
@@ -160,11 +160,11 @@ def test_first_path_that_opens(emulated: Built, tmp_path: Path) -> None:
 
 def test_child_that_dies_costs_one_file(emulated: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the reading child dies, the file it was at is blamed and the others are answered."""
-    finder = Libraries(WANTED)
+    finder = SymbolLookup(WANTED)
     finder.ask("bad", ("/dev/zero-is-fine", "/proc/kcore-does-not-open"))
     finder.ask("good", (str(emulated.nccl),))
     finder.poll()
-    child = finder._child
+    child = finder._task._child
     assert child is not None
     child.kill()
     child.wait()
@@ -179,16 +179,16 @@ def test_child_that_dies_costs_one_file(emulated: Built, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("killable", [True, False])
 def test_child_that_hangs_costs_one_file(emulated: Built, monkeypatch: pytest.MonkeyPatch, killable: bool) -> None:
     """A child that waits for a file system for ever is given up, killable or not, and the others are answered."""
-    finder = Libraries(WANTED)
+    finder = SymbolLookup(WANTED)
     finder.ask("bad", ("/mnt/server-that-is-away/libnccl.so.2",))
     finder.ask("good", (str(emulated.nccl),))
     finder.poll()
-    child = finder._child
+    child = finder._task._child
     assert child is not None
     child.send_signal(signal.SIGSTOP)
     if not killable:
         monkeypatch.setattr(child, "kill", lambda: None)
-    monkeypatch.setattr("agent.binaries.symbol_lookup.PATIENCE_S", 0.0)
+    monkeypatch.setattr(finder._task, "patience_s", 0.0)
     (given_up,) = finder.poll()
     monkeypatch.undo()
     assert given_up.key == "bad"
@@ -205,7 +205,7 @@ def test_child_that_hangs_costs_one_file(emulated: Built, monkeypatch: pytest.Mo
 
 def test_files_wait_until_a_child_can_be_started(emulated: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no room for a process now, what was asked for is asked for again."""
-    finder = Libraries(WANTED)
+    finder = SymbolLookup(WANTED)
     finder.ask("good", (str(emulated.nccl),))
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -226,12 +226,12 @@ def test_files_wait_until_a_child_can_be_started(emulated: Built, monkeypatch: p
 def test_children_that_hang_are_few(emulated: Built) -> None:
     """While too many cannot be killed no more are started; when one has ended, files are read again."""
     with subprocess.Popen(["sleep", "60"]) as stuck:
-        finder = Libraries(WANTED)
-        finder._left = [stuck] * 4
+        finder = SymbolLookup(WANTED)
+        finder._task._left = [stuck] * 4
         finder.ask("good", (str(emulated.nccl),))
-        assert (finder.poll(), finder._child, finder.busy) == ([], None, True)
+        assert (finder.poll(), finder._task._child, finder.busy) == ([], None, True)
         stuck.kill()
         stuck.wait()
         assert finder.poll() == []
-        assert finder._child is not None
+        assert finder._task._child is not None
         finder.close()

@@ -1,4 +1,4 @@
-"""Layouts shipped and kept on disk: what is believed, and what is not."""
+"""Layouts shipped and cached on disk: which are used, and which are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from agent.binaries import elf_worker, opened_file, struct_layouts
-from agent.binaries.struct_layouts import TABLE, Kept, Layout, checked, shipped
+from agent.binaries.struct_layouts import TABLE, Layout, LayoutCache, checked, shipped
 from emulator.libraries.build import Libraries as Built
 
 
@@ -31,7 +31,7 @@ def layout() -> Layout:
     return copy.deepcopy(found)
 
 
-def told(path: Path) -> Layout | None:
+def layout_of(path: Path) -> Layout | None:
     """What the reader of libraries says of one."""
     *_, last = elf_worker.answers(opened_file.open_library([str(path)]), ["ncclCommInitRank"], "ncclCommInitRank")
     found: Layout | None = last["layout"]
@@ -39,16 +39,16 @@ def told(path: Path) -> Layout | None:
 
 
 def test_a_second_look_needs_no_debug_information(home: Path, emulated: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found once is kept by build id and found again, also for a stripped copy of the same build."""
+    """A layout that was found is cached by build id and found again, also for a stripped copy of the same build."""
     assert not home.exists()
-    first = told(emulated.nccl)
+    first = layout_of(emulated.nccl)
     assert first is not None
     assert len(list(home.iterdir())) == 1
     monkeypatch.setattr(elf_worker, "find_layout", lambda _: None)
-    assert told(emulated.nccl) == first
+    assert layout_of(emulated.nccl) == first
     stripped = home.parent / "libnccl.so.2"
     subprocess.run(["strip", "-o", str(stripped), str(emulated.nccl)], check=True)
-    assert told(stripped) == first
+    assert layout_of(stripped) == first
 
 
 def test_files_of_users_keep_to_themselves(home: Path, emulated: Built, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,17 +57,17 @@ def test_files_of_users_keep_to_themselves(home: Path, emulated: Built, monkeypa
     for path in (mine, other):
         shutil.copy(emulated.nccl, path)
         os.chown(path, 1234, 1234)
-    first = told(mine)
+    first = layout_of(mine)
     monkeypatch.setattr(elf_worker, "find_layout", lambda _: None)
-    assert told(mine) == first != told(other)
+    assert layout_of(mine) == first != layout_of(other)
 
 
 def test_what_others_can_write_is_not_believed(home: Path, layout: Layout) -> None:
-    """A folder or file open to others, another's file, a link, a pipe, too large a file: nothing is kept there."""
-    kept = Kept()
-    kept.keep("b1", layout)
-    assert kept.find("b1") == layout
-    assert kept.find("b2") is None
+    """A folder or file open to others, another's file, a link, a pipe, too large a file: nothing is cached there."""
+    cache = LayoutCache()
+    cache.keep("b1", layout)
+    assert cache.find("b1") == layout
+    assert cache.find("b2") is None
     (file,) = home.iterdir()
     for spoil, mend in (
         (lambda: home.chmod(0o777), lambda: home.chmod(0o700)),
@@ -76,15 +76,15 @@ def test_what_others_can_write_is_not_believed(home: Path, layout: Layout) -> No
         (lambda: file.write_text(" " * (1 << 16) + json.dumps(layout)), lambda: file.write_text(json.dumps(layout))),
     ):
         spoil()
-        assert kept.find("b1") is None
+        assert cache.find("b1") is None
         mend()
-        assert kept.find("b1") == layout
+        assert cache.find("b1") == layout
     file.rename(home / "elsewhere")
     file.symlink_to(home / "elsewhere")
-    assert kept.find("b1") is None
+    assert cache.find("b1") is None
     file.unlink()
     os.mkfifo(file)
-    assert kept.find("b1") is None
+    assert cache.find("b1") is None
 
 
 DAMAGED = ("", "[]", "{", "[" * 100_000, '{"ncclComm": {"sizeof": 64}}')
@@ -93,10 +93,10 @@ DAMAGED = ("", "[]", "{", "[" * 100_000, '{"ncclComm": {"sizeof": 64}}')
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_damaged_files(home: Path, layout: Layout, text: str) -> None:
     """What is not a layout is not believed."""
-    Kept().keep("b3", layout)
+    LayoutCache().keep("b3", layout)
     (file,) = home.iterdir()
     file.write_text(text)
-    assert Kept().find("b3") is None
+    assert LayoutCache().find("b3") is None
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_damaged_files(home: Path, layout: Layout, text: str) -> None:
     ],
 )
 def test_absurd_numbers(layout: Layout, structure: str, member: str, value: int) -> None:
-    """A member outside of its structure, no whole number, and names that nobody asked for."""
+    """A member outside of its structure, no whole number, and names that were not asked for."""
     assert checked(layout) == layout
     layout.setdefault(structure, {})[member] = value
     assert checked(layout) is None
@@ -127,18 +127,18 @@ def test_every_needed_member_counts(layout: Layout) -> None:
             assert checked(short) is None
 
 
-def test_no_more_than_some_are_kept(home: Path, layout: Layout) -> None:
+def test_the_cache_is_bounded(home: Path, layout: Layout) -> None:
     """The oldest go when many libraries have been seen."""
     for number in range(67):
-        Kept().keep(f"b{number}", layout)
+        LayoutCache().keep(f"b{number}", layout)
     assert len(list(home.iterdir())) == 64
-    assert Kept().find("b66") == layout
+    assert LayoutCache().find("b66") == layout
 
 
 def test_nowhere_to_keep(tmp_path: Path, layout: Layout) -> None:
     """A cache that cannot be written costs a look, no more."""
     (tmp_path / "file").write_text("")
-    nowhere = Kept(tmp_path / "file" / "layouts")
+    nowhere = LayoutCache(tmp_path / "file" / "layouts")
     nowhere.keep("b1", layout)
     assert nowhere.find("b1") is None
 

@@ -131,7 +131,7 @@ def test_records() -> None:
 
 
 def test_only_from_now_on(machine: Machine, source: KernelLog) -> None:
-    """What was said before the agent came is not told; what is said then is, once."""
+    """Messages from before the agent's start are not reported; later ones are, once."""
     assert events(source, START) == []
     machine.say("NVRM: Xid (PCI:0000:3b:00): 95, pid=613, name=python3, Uncontained: FBHUB. RST: Yes")
     (event,) = events(source, START + SECOND)
@@ -191,7 +191,7 @@ def test_a_storm_is_bounded(machine: Machine, source: KernelLog) -> None:
 
 
 def test_requests_32_a_flapping_link(machine: Machine) -> None:
-    """A training port that is lost twice in five minutes convicts; once does not, nor does another interface."""
+    """A training port that is lost twice in five minutes is crit; once is not, nor is another interface."""
     machine.add("class/net/ens7np0/device/infiniband/mlx5_7", {})
     source = machine.open()
     lost, back = "mlx5_core 0000:ab:00.0 ens7np0: Link down", "mlx5_core 0000:ab:00.0 ens7np0: Link up"
@@ -237,7 +237,7 @@ def test_half_a_line_waits(machine: Machine, source: KernelLog) -> None:
 
 
 def test_a_log_that_is_cut_or_replaced(machine: Machine, source: KernelLog) -> None:
-    """A file that begins anew is read from its beginning."""
+    """A file that begins again is read from its beginning."""
     machine.log.write_text("")
     assert events(source, START) == []
     machine.say("nfs: server 10.0.0.21 not responding, still trying")
@@ -249,7 +249,7 @@ def test_a_log_that_is_cut_or_replaced(machine: Machine, source: KernelLog) -> N
 
 
 def test_a_log_that_goes_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that is gone again when it is to be opened leaves the old one open: nobody else's file is read."""
+    """A log that is gone again when it is to be opened leaves the old one open: no other user's file is read."""
     path = tmp_path / "kmsg"
     path.write_text("")
     log = kmsg.Log(path)
@@ -285,7 +285,7 @@ def test_a_fifo(tmp_path: Path) -> None:
 
 
 def test_an_overrun_is_counted_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose records were overwritten tells how many by their numbers, and goes on."""
+    """A device with records that were overwritten gives their number, and reading goes on."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kmsg").symlink_to("/dev/null")
     source = open_source(Context(AgentConfig(root=str(tmp_path))))

@@ -33,7 +33,7 @@ def stream(communicators: Communicators, *events: Any) -> None:
 
 
 def joined(machine: str, rank: int, unique: bytes = UNIQUE) -> Communicators:
-    """A machine whose process made communicator 0x7000 as that rank of six."""
+    """A machine with a process that made communicator 0x7000 as that rank of six."""
     communicators = Communicators(machine)
     stream(
         communicators,
@@ -58,7 +58,7 @@ def test_every_byte_counts(place: int, change: int) -> None:
     assert joined("m1", 0).known[501, 0x7000].identity != joined("m1", 0, bytes(other)).known[501, 0x7000].identity
 
 
-def test_children_are_told_apart() -> None:
+def test_children_have_identities_of_their_own() -> None:
     """Children of one parent differ by their turn and colour; equal ones on two machines are the same."""
 
     def split(communicators: Communicators, nth: int, color: int) -> str | None:
@@ -123,7 +123,7 @@ def test_forget_leaves_other_processes() -> None:
     communicators = joined("m1", 0)
     stream(communicators, event(INIT, tgid=502, out=0x100, ranks=2, rank=1, id=UNIQUE))
     stream(communicators, event(BORN, tgid=502, out=0x100, comm=0x7000))
-    communicators.forget(501)
+    communicators.drop(501)
     assert list(communicators.known) == [(502, 0x7000)]
 
 

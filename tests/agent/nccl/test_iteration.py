@@ -19,7 +19,7 @@ class Process:
     """A process that asks for operations, its log, and an agent that reads it once a second."""
 
     def __init__(self, begin: float = 4000.0) -> None:
-        self.rhythm, self.clock = IterationDetector(), begin
+        self.detector, self.clock = IterationDetector(), begin
         self.ring, self.count, self.read_at = np.zeros(RING, np.uint64), 0, begin
         self.seen: list[float | None] = []
         self.late_ns = 0
@@ -44,8 +44,8 @@ class Process:
         while self.clock >= self.read_at + 1:
             self.read_at += 1
             now = int(self.read_at * 1e9)
-            self.rhythm.feed(self.count, self.ring, now - self.late_ns)
-            self.seen.append(self.rhythm.seconds(now))
+            self.detector.add_log(self.count, self.ring, now - self.late_ns)
+            self.seen.append(self.detector.seconds(now))
 
 
 LAYERS, BUCKETS, PIPES = [(1, 8192)] * 24, [(2, 700 + k) for k in range(5)], [(3, 4096), (4, 4096)] * 6
@@ -70,18 +70,18 @@ def test_iterations_are_found(shape: str, seconds: float) -> None:
     for number in range(150):
         process.iteration(SHAPES[shape](rng, number), seconds)
     late = process.seen[len(process.seen) // 2 :]
-    right = [told is not None and abs(told / seconds - 1) < 0.05 for told in late]
+    right = [seconds is not None and abs(seconds / seconds - 1) < 0.05 for seconds in late]
     assert np.mean(right) > 0.9
 
 
 def test_one_long_iteration_is_seen() -> None:
-    """An iteration that takes longer is told, and the ones after it as they are."""
+    """An iteration that takes longer is reported, and the ones after it as they are."""
     process = Process()
     for number in range(60):
         process.iteration(FULL, 5.3 if number == 50 else 1.9)
-    told = [one for one in process.seen[40:] if one is not None]
-    assert max(told) > 4.0  # an iteration is told from one anchor to the next, wherever that lies in it
-    assert told[-1] == pytest.approx(1.9, rel=0.02)
+    seconds = [one for one in process.seen[40:] if one is not None]
+    assert max(seconds) > 4.0  # an iteration lasts from one anchor to the next, wherever that lies in it
+    assert seconds[-1] == pytest.approx(1.9, rel=0.02)
 
 
 def test_another_task_of_the_process() -> None:
@@ -101,9 +101,9 @@ def test_more_operations_than_the_log_holds() -> None:
     for _ in range(40):
         process.iteration([*[(1, 16)] * 90, (2, 3), (2, 4)], 0.1)
     assert process.count > RING * len(process.seen)
-    told = [one for one in process.seen if one is not None]
-    assert told == pytest.approx([0.1] * len(told), rel=0.05)
-    assert told
+    seconds = [one for one in process.seen if one is not None]
+    assert seconds == pytest.approx([0.1] * len(seconds), rel=0.05)
+    assert seconds
 
 
 def test_nothing_is_said_of_no_rhythm() -> None:
@@ -130,7 +130,7 @@ def test_time_goes_round() -> None:
     process = Process(begin=(TICK_NS << 32) / 1e9 - 20.4)
     for _ in range(60):
         process.iteration(FULL, 1.3)
-    assert all(told == pytest.approx(1.3, rel=0.02) for told in process.seen[15:])
+    assert all(seconds == pytest.approx(1.3, rel=0.02) for seconds in process.seen[15:])
 
 
 def test_operations_amid_a_reading() -> None:
@@ -139,4 +139,4 @@ def test_operations_amid_a_reading() -> None:
     process.late_ns = 2_000_000_000
     for _ in range(60):
         process.iteration(FULL, 1.3)
-    assert all(told == pytest.approx(1.3, rel=0.02) for told in process.seen[15:])
+    assert all(seconds == pytest.approx(1.3, rel=0.02) for seconds in process.seen[15:])

@@ -9,7 +9,7 @@ from agent.nccl.operation_count import CountOrigin
 
 
 def test_birth_needs_nothing() -> None:
-    """A communicator whose birth was seen counts from nought at once."""
+    """A communicator with a birth that was seen counts from zero at once."""
     baseline = CountOrigin()
     baseline.settle(born=True, operations=7, own=None)
     assert (baseline.base, baseline.origin) == (0, "birth")
@@ -27,7 +27,7 @@ def test_the_librarys_own_count_fills_in_what_was_missed() -> None:
 
 
 def test_a_count_of_another_kind_is_not_believed() -> None:
-    """A library whose count does not move in step with ours is given up, and that is said."""
+    """A library with a count that does not move in step with ours is given up, and the row says so."""
     baseline = CountOrigin()
     for reading in range(11):
         assert baseline.origin is None

@@ -1,4 +1,4 @@
-"""Probes on NCCL's calls let go of who calls too often, and what he is at goes on from his memory."""
+"""Probes on NCCL's calls are suspended where a process calls too often, and progress goes on from its memory."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def run(decides: ProbeThrottle, library: Library, span: tuple[int, int], rate: i
     off = []
     for second in range(*span):
         total = run.total = getattr(run, "total", 0) + rate
-        told = {"followed": True, "unseen": 0} | facts
-        decides.judge(float(second), {71: Calls(total, **told)})
-        library.quiet = bool(library.suspend_reason)
-        if library.quiet:
+        rate_and_calls = {"followed": True, "unseen": 0} | facts
+        decides.update(float(second), {71: Calls(total, **rate_and_calls)})
+        library.suspended = bool(library.suspend_reason)
+        if library.suspended:
             off.append(second)
     return off
 
 
-def test_who_calls_often_is_let_go_and_looked_at_again() -> None:
+def test_frequent_calls_suspend_probes_which_resume_later() -> None:
     """Calls must come too often for seconds on end; then a look of seconds comes every ten minutes."""
     library, decides, why = one_library()
     assert run(decides, library, (0, 9), 90) == []
@@ -78,7 +78,7 @@ def test_who_calls_often_is_let_go_and_looked_at_again() -> None:
     looks = [second for second in range(off[0], 1300) if second not in set(off)]
     assert 5 < len(looks) < 15
     assert len(off) > 1200
-    assert decides.quiet(Process(71, 7))
+    assert decides.suspended(Process(71, 7))
 
 
 def test_who_calms_down_is_counted_again() -> None:
@@ -87,14 +87,14 @@ def test_who_calms_down_is_counted_again() -> None:
     assert run(decides, library, (0, 20), 1000)
     off = run(decides, library, (20, 1500), 30)
     assert max(off) < 620
-    assert not decides.quiet(Process(71, 7))
+    assert not decides.suspended(Process(71, 7))
 
 
 def test_a_communicator_that_was_made_is_looked_for_soon() -> None:
     """One that is announced while calls go uncounted brings the probes on at once, then ever more seldom."""
     library, decides, _ = one_library()
     run(decides, library, (0, 20), 1000)
-    assert library.quiet
+    assert library.suspended
     off = run(decides, library, (20, 400), 1000, unseen=1)
     assert 20 not in off
     looks = [second for second in range(21, 400) if second not in set(off) and second - 1 in set(off)]
@@ -104,7 +104,7 @@ def test_a_communicator_that_was_made_is_looked_for_soon() -> None:
 
 
 def test_what_memory_does_not_tell_stays_probed() -> None:
-    """A library whose communicators cannot be read keeps its probes, and that is said."""
+    """A library with communicators that cannot be read retains its probes, and its reason says so."""
     library, decides, _ = one_library()
     assert run(decides, library, (0, 30), 1000, followed=False) == []
     assert "stay" in library.reason
@@ -156,7 +156,7 @@ def test_progress_goes_on_without_probes(
     mode: str, watch: Any, emulated: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls lose their probes, counts go on from memory and are exact, and one more communicator is learned."""
-    for name, value in (("FAST_S", 0.5), ("FIRST_S", 0.5), ("LOOK_S", 0.5)):
+    for name, value in (("FAST_S", 0.5), ("FIRST_SAMPLE_S", 0.5), ("SAMPLE_S", 0.5)):
         monkeypatch.setattr(probe_throttle, name, value)
     with busy(emulated.cudart, emulated.nccl) as process:
         settings = {"nccl_probes": mode, "nccl_calls_per_second": 5.0}
@@ -164,15 +164,15 @@ def test_progress_goes_on_without_probes(
 
         def followed(rows: dict[str, Any], count: int) -> bool:
             mine = totals.of(rows)
-            quiet = [row for row in mine if row.get("bytes_total") is None and row["counted_from"] == "memory"]
-            return len(quiet) == count and all(library.quiet for library in nccl())
+            suspended = [row for row in mine if row.get("bytes_total") is None and row["counted_from"] == "memory"]
+            return len(suspended) == count and all(library.suspended for library in nccl())
 
         def nccl() -> list[Library]:
             return [one for one in seen.context.attachments.libraries.values() if one.path == str(emulated.nccl)]
 
         seen.until(lambda rows: followed(rows, 1))
         (library,) = nccl()
-        assert "let go" in library.reason
+        assert "are suspended" in library.reason
         before = dict(totals.last)
         seen.until(lambda rows: totals.of(rows) and totals.last["0"] > before["0"] + 50)
         assert 0 < len(library.probes) < len(library.hot)
@@ -199,5 +199,5 @@ def test_a_stripped_library_stays_probed(
         rows = seen.until(lambda rows: [one for one in rows.get("probe", ()) if "stay" in (one["reason"] or "")])
         (library,) = [one for one in seen.context.attachments.libraries.values() if one.path == str(nccl)]
     assert rows[0]["state"] == "on"
-    assert not library.quiet
+    assert not library.suspended
     assert set(library.hot) <= set(library.probes)

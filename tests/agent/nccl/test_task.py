@@ -1,4 +1,4 @@
-"""A training task that ran before the agent came: its rhythm, its progress, and whom it waits for when it stands."""
+"""A training task that ran before the agent came: its iterations, its progress, and the ranks that a hang waits for."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_rhythm_and_progress(watch: Any, ranks: Ranks) -> None:
     def rows_of(rank: int, rows: dict[str, Any]) -> list[dict[str, Any]]:
         return [row for row in rows.get("nccl", ()) if row["pid"] == own[rank]]
 
-    def rhythm(rows: dict[str, Any]) -> float | None:
-        told = [row.get("iteration_seconds") for rank in range(4) for row in rows_of(rank, rows)]
-        return told[0] if len(told) == 12 and all(told) else None
+    def detector(rows: dict[str, Any]) -> float | None:
+        seconds = [row.get("iteration_seconds") for rank in range(4) for row in rows_of(rank, rows)]
+        return seconds[0] if len(seconds) == 12 and all(seconds) else None
 
-    assert seen.until(rhythm) == pytest.approx(ranks.fabric.progress(0).iteration_seconds, rel=0.3)
+    assert seen.until(detector) == pytest.approx(ranks.fabric.progress(0).iteration_seconds, rel=0.3)
 
     def steps() -> list[int]:
         return [row["steps_done_total"] for row in rows_of(0, seen.rows) if row.get("steps_done_total") is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.binaries.symbol_lookup import Answer
+from agent.binaries.symbol_lookup import LookupResult
 from agent.probes.attachments import Attachments
 from agent.probes.library import Library
 from agent.process.procfs import MappedFile, Processes
@@ -200,11 +200,11 @@ class SwappedFinder:
         """Remember."""
         self.asked.append(key)
 
-    def poll(self) -> list[Answer]:
+    def poll(self) -> list[LookupResult]:
         """The answers, about a file that is not the one at that path any more."""
         asked, self.asked = self.asked, []
         return [
-            Answer(key, "8:1:2:3:4", key[1], "/bin/true", {"ncclAllReduce": 64})  # type: ignore[index]
+            LookupResult(key, "8:1:2:3:4", key[1], "/bin/true", {"ncclAllReduce": 64})  # type: ignore[index]
             for key in asked
         ]
 
@@ -214,7 +214,7 @@ class SwappedFinder:
 
 def test_another_file_in_its_place_gets_no_probe(monkeypatch: pytest.MonkeyPatch, probes_allowed: None) -> None:
     """The file is looked at again before the first probe: what took its place in the meantime stays untouched."""
-    monkeypatch.setattr("agent.probes.attachments.Libraries", SwappedFinder)
+    monkeypatch.setattr("agent.probes.attachments.SymbolLookup", SwappedFinder)
     attached: list[object] = []
     monkeypatch.setattr("agent.probes.attachments.attach", lambda *place: attached.append(place))
     attachments = Attachments({"ncclAllReduce": -1}, Processes())
@@ -255,10 +255,10 @@ def test_a_number_that_another_file_has_now(monkeypatch: pytest.MonkeyPatch) -> 
             super().ask(key, paths, owner)
             asked.append(paths[1])
 
-        def poll(self) -> list[Answer]:
-            return [Answer(answer.key, "8:1:2:3:4", answer.inode, "/x", {}) for answer in super().poll()]
+        def poll(self) -> list[LookupResult]:
+            return [LookupResult(answer.key, "8:1:2:3:4", answer.inode, "/x", {}) for answer in super().poll()]
 
-    monkeypatch.setattr("agent.probes.attachments.Libraries", Finder)
+    monkeypatch.setattr("agent.probes.attachments.SymbolLookup", Finder)
     monkeypatch.setattr("agent.probes.attachments.attach", lambda *place: 1)
     processes, me = Processes(), Processes().find(os.getpid())
     assert me is not None

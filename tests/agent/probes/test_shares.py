@@ -15,7 +15,7 @@ import pytest
 
 from agent.binaries.known_files import OF_USER as KNOWN_OF_USER
 from agent.binaries.known_files import KnownFiles
-from agent.binaries.symbol_lookup import Libraries
+from agent.binaries.symbol_lookup import SymbolLookup
 from agent.probes import attachments as attachments_module
 from agent.probes.library import OF_PROCESS
 from agent.system.costs import Costs
@@ -122,16 +122,16 @@ def test_no_gpu_no_rank(watch: Any, caller: Any, emulated: Built, tmp_path: Path
     assert str(tmp_path / "nvidia0") in {os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()}
     process.call()
     seen.until(lambda _: process.pid in seen.context.kernel.maps["slots"].rows()["tgid"])
-    told = [seen.read() for _ in range(4)]
+    rows = [seen.read() for _ in range(4)]
     process.close()
-    told += [seen.read() for _ in range(4)]
-    assert not any(rows_of(rows, process.pid) or rows.get("cuda") or rows.get("event") for rows in told)
+    rows += [seen.read() for _ in range(4)]
+    assert not any(rows_of(rows, process.pid) or rows.get("cuda") or rows.get("event") for rows in rows)
     assert process.pid not in seen.context.kernel.maps["slots"].rows()["tgid"]
 
 
 @pytest.mark.bpf
 def test_where_gpus_cannot_be_seen(watch: Any, caller: Any, emulated: Built) -> None:
-    """The setting for machines whose GPUs are reached by another way counts every process that calls."""
+    """The setting for machines with GPUs behind other nodes counts every process that calls."""
     seen = watch(sources=PROBED, require_gpu=False)
     process = caller(emulated.cudart, emulated.nccl, prefix=["env", "-u", "EMULATED_DEVICES"], gpu=False)
     seen.wait_attached(emulated.nccl)
@@ -154,8 +154,8 @@ def test_communicators_of_one_process(watch: Any, caller: Any, start: Any, commo
     assert row["operations_total"] == 43
     slots = seen.context.kernel.maps["slots"].rows()
     assert int((slots["tgid"] == hog.pid).sum()) == 256
-    (told,) = [one.values for one in seen.context.left_out.rows() if one.values["library"] == "left out: communicators"]
-    assert (told["state"], str(told["reason"]).split(" ")[0]) == ("blocked", "3840")
+    (rows,) = [one.values for one in seen.context.left_out.rows() if one.values["library"] == "left out: communicators"]
+    assert (rows["state"], str(rows["reason"]).split(" ")[0]) == ("blocked", "3840")
     hog.kill()
     seen.until(lambda _: not (seen.context.kernel.maps["slots"].rows()["tgid"] == hog.pid).any())
     later = start(MANY_COMMUNICATORS, path)  # what was given back may be taken again
@@ -229,7 +229,7 @@ def test_many_mapped_files(watch: Any, caller: Any, start: Any, common: Path, em
 def test_a_probe_that_could_not_be_put_on(
     watch: Any, caller: Any, emulated: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library whose probes were refused once is looked at again, since the reason may have gone."""
+    """A library that was refused probes once is tried again, since the reason may have gone."""
     attach, refusals = attachments_module.attach, [28]
 
     def refuse(*place: Any) -> int:
@@ -250,7 +250,7 @@ SLOW_NAMES, SLOW_SYMBOLS = 20_000, 40_000
 
 
 def slow_library(path: Path) -> None:
-    """A file whose symbols take long to search: every name is the wanted one, and no symbol is."""
+    """A file with symbols that take long to search: every name is the wanted one, and no symbol is."""
     names = b"\0" + b"ncclCommInitRank\0" * SLOW_NAMES
     symbol = (0xFFFFFFF0).to_bytes(4, "little") + bytes([2, 0, 1, 0]) + bytes([1, *[0] * 7]) * 2
     _write_elf(path, names, symbol * SLOW_SYMBOLS)
@@ -276,7 +276,7 @@ def test_slow_files_wait_behind_others(emulated: Built, tmp_path: Path) -> None:
     """Files that take long to read keep those of another user waiting for one batch at most."""
     slow = tmp_path / "slow.so"
     slow_library(slow)
-    finder, answered = Libraries(["ncclCommInitRank", "ncclAllReduce"], layout_for=""), []
+    finder, answered = SymbolLookup(["ncclCommInitRank", "ncclAllReduce"], layout_for=""), []
     for number in range(31):
         finder.ask(("slow", number), (str(slow),), (HOG, 4321))
     finder.poll()
@@ -292,7 +292,7 @@ def test_slow_files_wait_behind_others(emulated: Built, tmp_path: Path) -> None:
 
 def test_room_for_files_that_wait() -> None:
     """One process, and one user, has room for so many files; others still have theirs."""
-    finder = Libraries([])
+    finder = SymbolLookup([])
     for pid in (71, 73, 79):
         while finder.has_room((HOG, pid)):
             finder.ask(object(), ("/no",), (HOG, pid))
@@ -317,12 +317,12 @@ def test_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_known_files_of_one_user() -> None:
-    """A user who maps very many files is forgotten first, and nobody else."""
+    """The files of a user who maps very many are evicted first, and no other user's."""
     known = KnownFiles()
     known.put(("8:1", 5, "libnccl.so.2"), "task", 1000)
     for inode in range(2 * KNOWN_OF_USER + 7):
         known.put(("8:1", inode, "x"), "", HOG)
     assert known.get(("8:1", 5, "libnccl.so.2")) == "task"
     assert sum(known.get(("8:1", inode, "x")) == "" for inode in range(2 * KNOWN_OF_USER + 7)) == 7
-    known.forget("task")
+    known.evict("task")
     assert known.get(("8:1", 5, "libnccl.so.2")) is None

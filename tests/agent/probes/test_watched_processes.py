@@ -1,4 +1,4 @@
-"""Whom the kernel is told to watch."""
+"""Which processes the kernel watches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.probes.training_processes import TrainingProcess
-from agent.probes.watched_processes import WatchedProcesses, children, parse_children, sieve_of
+from agent.probes.watched_processes import WatchedProcesses, children, parse_children, pid_filter_of
 from agent.process.procfs import Process
 
 NOW = 10**18
@@ -35,7 +35,7 @@ class Entries:
         return self.held.pop(int.from_bytes(key, "little"), None) is not None
 
 
-def trainees(**gpus: str) -> dict[int, TrainingProcess]:
+def trainers(**gpus: str) -> dict[int, TrainingProcess]:
     """Training processes `p<number>` by GPU."""
     return {int(name[1:]): TrainingProcess(Process(int(name[1:]), 1), gpu) for name, gpu in gpus.items()}
 
@@ -50,30 +50,30 @@ def listed(proc: Path, pid: int, text: str) -> None:
 def test_only_those_that_train_and_their_children(tmp_path: Path) -> None:
     """Processes come with their children, a child that trains itself is on its own GPU, and all are let go."""
     watched, pid_filter = Entries(16), Entries(64)
-    crew: Any = WatchedProcesses(watched, pid_filter, 8, tmp_path)  # type: ignore[arg-type]
+    processes: Any = WatchedProcesses(watched, pid_filter, 8, tmp_path)  # type: ignore[arg-type]
     listed(tmp_path, 4170, "301 302 ")
-    crew.update(NOW, trainees(p4170="5", p302="6"))
-    assert watched.held == crew_places(crew) == {4170: 5, 301: 5, 302: 6}
+    processes.update(NOW, trainers(p4170="5", p302="6"))
+    assert watched.held == gpu_numbers(processes) == {4170: 5, 301: 5, 302: 6}
     assert pid_filter.held == {4170 % 4096 // 64: 1 << 4170 % 64, 301 // 64: 1 << 301 % 64 | 1 << 302 % 64}
     listed(tmp_path, 4170, "")
-    crew.update(NOW + 10**10, trainees(p4170="7"))
+    processes.update(NOW + 10**10, trainers(p4170="7"))
     assert watched.held == {4170: 7}
     assert [word for word, bits in pid_filter.held.items() if bits] == [4170 % 4096 // 64]
-    crew.update(NOW + 2 * 10**10, {})
+    processes.update(NOW + 2 * 10**10, {})
     assert not watched.held
     assert not any(pid_filter.held.values())
 
 
-def crew_places(crew: Any) -> dict[int, int]:
+def gpu_numbers(processes: Any) -> dict[int, int]:
     """The GPUs of the processes that are watched, as numbers."""
-    return {pid: int(gpu) for pid, gpu in crew.gpu_of.items()}
+    return {pid: int(gpu) for pid, gpu in processes.gpu_of.items()}
 
 
 def test_no_more_than_there_is_room_for(tmp_path: Path) -> None:
     """GPUs beyond the last place and processes beyond the table's size are left out."""
     watched = Entries(3)
-    crew: Any = WatchedProcesses(watched, Entries(64), 8, tmp_path)  # type: ignore[arg-type]
-    crew.update(NOW, trainees(p21="8", p22="7", p23="1", p24="2", p25="3"))
+    processes: Any = WatchedProcesses(watched, Entries(64), 8, tmp_path)  # type: ignore[arg-type]
+    processes.update(NOW, trainers(p21="8", p22="7", p23="1", p24="2", p25="3"))
     assert len(watched.held) == 3
     assert 21 not in watched.held
 
@@ -94,8 +94,8 @@ def test_hostile_lists(text: bytes) -> None:
 
 
 @given(st.lists(st.integers(1, 2**22), max_size=300))
-def test_the_sieve_lets_everybody_through_who_is_watched(pids: list[int]) -> None:
+def test_the_filter_passes_every_watched_process(pids: list[int]) -> None:
     """The bit that the kernel looks at is set for each of them, and for no more remainders than there are."""
-    pid_filter = sieve_of(pids, 64)
+    pid_filter = pid_filter_of(pids, 64)
     assert all(int(pid_filter[pid % 4096 // 64]) >> pid % 64 & 1 for pid in pids)
     assert int(np.unpackbits(pid_filter.view(np.uint8)).sum()) == len({pid % 4096 for pid in pids})

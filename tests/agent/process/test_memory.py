@@ -55,9 +55,9 @@ def communicator(rank: int = 3, ranks: int = 8, magic: int = 0x77, device: int =
 def test_identity(memory: Memory) -> None:
     """A whole communicator says who it is."""
     data = communicator()
-    told = memory.identity(ctypes.addressof(data), LAYOUT)
-    assert told is not None
-    assert (told.comm_hash, told.rank, told.ranks, told.device) == (0xFEED, 3, 8, 5)
+    identity = memory.identity(ctypes.addressof(data), LAYOUT)
+    assert identity is not None
+    assert (identity.comm_hash, identity.rank, identity.ranks, identity.device) == (0xFEED, 3, 8, 5)
 
 
 @pytest.mark.parametrize("odd", [{"rank": 8}, {"ranks": 1 << 30}, {"magic": 0x78}, {"device": 64}])
@@ -111,7 +111,7 @@ def test_transfers(memory: Memory, subs: list[Sub], seen: Transfers) -> None:
     """Handed to the network and not through is sending; posted and not received is receiving; else the GPU's turn."""
     node = arguments(subs)
     head = block(next=(0, 8, ctypes.addressof(node)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == seen
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == seen
 
 
 def test_counters_of_the_operation_before_do_not_count(memory: Memory) -> None:
@@ -119,11 +119,11 @@ def test_counters_of_the_operation_before_do_not_count(memory: Memory) -> None:
     node = arguments([(4, 0, 3, 1)])
     node[228:232] = (1).to_bytes(4, "little")
     head = block(next=(0, 8, ctypes.addressof(node)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == Transfers(active=True)
 
 
 def test_steps_add_up_over_operations(memory: Memory) -> None:
-    """Steps of a connection are counted on when its next operation begins, also those nobody saw; torn ones are not.
+    """Steps of a connection are counted on when its next operation begins, also unseen ones; torn ones are not.
 
     Its place is counted from where it began, long before the first look.
     """
@@ -134,7 +134,7 @@ def test_steps_add_up_over_operations(memory: Memory) -> None:
     def after(*counters: tuple[int, int]) -> tuple[int, int, int, int, int]:
         for offset, value in counters:
             node[offset : offset + 8] = value.to_bytes(8, "little")
-        proxy.look()
+        proxy.sample()
         steps = proxy.steps
         return steps.posted, steps.transmitted, steps.done, steps.received, steps.place
 
@@ -153,7 +153,7 @@ def test_steps_add_up_over_operations(memory: Memory) -> None:
 def test_nothing_at_work(memory: Memory) -> None:
     """An empty list is no activity."""
     empty = block()
-    assert Proxy(memory, ctypes.addressof(empty), LAYOUT).look() == Transfers()
+    assert Proxy(memory, ctypes.addressof(empty), LAYOUT).sample() == Transfers()
 
 
 def test_transfers_follow_the_list(memory: Memory) -> None:
@@ -161,7 +161,7 @@ def test_transfers_follow_the_list(memory: Memory) -> None:
     last = arguments([(4, 0, 3, 1)])
     first = arguments([(4, 0, 3, 3)], ctypes.addressof(last))
     head = block(next=(0, 8, ctypes.addressof(first)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, sending=True, send_to=31)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == Transfers(active=True, sending=True, send_to=31)
 
 
 def test_the_next_look_sees_what_has_changed(memory: Memory) -> None:
@@ -170,57 +170,57 @@ def test_the_next_look_sees_what_has_changed(memory: Memory) -> None:
     head = block(next=(0, 8, ctypes.addressof(first)))
     proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
 
-    def look() -> tuple[bool, bool, bool]:
-        seen = proxy.look()
+    def sample() -> tuple[bool, bool, bool]:
+        seen = proxy.sample()
         assert seen is not None
         return seen.active, seen.sending, seen.receiving
 
-    assert look() == (True, False, False)
+    assert sample() == (True, False, False)
     first[40:48] = (5).to_bytes(8, "little")
-    assert look() == (True, True, False)
+    assert sample() == (True, True, False)
     first[40:48] = (2).to_bytes(8, "little")
     first[232:240] = ctypes.addressof(last).to_bytes(8, "little")
-    assert look() == (True, False, False)
+    assert sample() == (True, False, False)
     last[:56] = arguments([(7, 6, 1, 1)])[:56]
-    assert look() == (True, False, True)
+    assert sample() == (True, False, True)
     first[224:228] = (2).to_bytes(4, "little")
     first[56:112] = arguments([(9, 0, 8, 3)])[:56]
-    assert look() == (True, True, True)
+    assert sample() == (True, True, True)
     head[:8] = ctypes.addressof(last).to_bytes(8, "little")
-    assert look() == (True, False, True)
+    assert sample() == (True, False, True)
     head[:8] = bytes(8)
-    assert look() == (False, False, False)
+    assert sample() == (False, False, False)
 
 
 def test_torn_lists(memory: Memory) -> None:
     """A list that leads nowhere or names absurd numbers is not reported; one that bites its tail comes to an end."""
     nowhere = block(next=(0, 8, 0x10000))
-    assert Proxy(memory, ctypes.addressof(nowhere), LAYOUT).look() is None
+    assert Proxy(memory, ctypes.addressof(nowhere), LAYOUT).sample() is None
     absurd = arguments([], count=1 << 20)
     head = block(next=(0, 8, ctypes.addressof(absurd)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() is None
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() is None
     tail = arguments([(4, 0, 3, 3)])
     tail[232:240] = ctypes.addressof(tail).to_bytes(8, "little")
     head = block(next=(0, 8, ctypes.addressof(tail)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).look() == Transfers(active=True, awaiting_gpu=True)
+    assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == Transfers(active=True, awaiting_gpu=True)
 
 
 def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout whose parts are megabytes, or ever new connections, do not fill the agent's memory."""
+    """A layout with parts of megabytes, or ever new connections, do not fill the agent's memory."""
     node = arguments([(4, 0, 3, 1), (6, 0, 4, 2)])
     head = block(next=(0, 8, ctypes.addressof(node)))
     asked: list[int] = []
     read = memory.read
     monkeypatch.setattr(memory, "read", lambda address, size: asked.append(size) or read(address, size))
     vast = LAYOUT | {"ncclProxySubArgs": LAYOUT["ncclProxySubArgs"] | {"sizeof": 8 << 20}}
-    assert Proxy(memory, ctypes.addressof(head), vast).look() is None
+    assert Proxy(memory, ctypes.addressof(head), vast).sample() is None
     assert max(asked) < 4096
     monkeypatch.setattr("agent.nccl.proxy_state._CONNECTIONS", 7)
     proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
     connections = [block(send=(4, 4, 1)) for _ in range(31)]
     for connection in connections:
         node[8:16] = ctypes.addressof(connection).to_bytes(8, "little")
-        assert proxy.look() == Transfers(active=True, sending=True, send_to=31)
+        assert proxy.sample() == Transfers(active=True, sending=True, send_to=31)
     assert len(proxy._sides) <= 7
     assert len(proxy._last) <= 7
 

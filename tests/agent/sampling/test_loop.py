@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.config import AgentConfig
@@ -147,7 +148,7 @@ def test_a_thread_that_read_a_source_lives_on() -> None:
 
 
 class Slow(Steady):
-    """A source whose own call times out."""
+    """A source with a call that times out."""
 
     def read(self, now: int) -> list[Sample]:
         """Fail as a socket or a driver does."""
@@ -169,13 +170,13 @@ class Shut:
 
     def __init__(self) -> None:
         self.shut = False
-        self.kept: list[Batch] = []
+        self.batches: list[Batch] = []
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep, or refuse all."""
         if self.shut:
             raise OSError("no space left on device")
-        self.kept += batches
+        self.batches += batches
 
 
 def test_a_shut_store_loses_nothing_within_bounds() -> None:
@@ -189,25 +190,25 @@ def test_a_shut_store_loses_nothing_within_bounds() -> None:
     assert outbox.dropped == 5
     store.shut = False
     outbox.send(Batch("m3", 9999, ()))
-    assert [batch.time for batch in store.kept] == [0, *range(7, loop.BACKLOG + 6), 9999]
+    assert [batch.time for batch in store.batches] == [0, *range(7, loop.BACKLOG + 6), 9999]
     assert outbox.dropped == 6
 
 
-def test_run_ends_when_told() -> None:
+def test_run_ends_at_its_event() -> None:
     """The loop reads once a period, and stops within one."""
     store, stop = Shut(), threading.Event()
     config = AgentConfig(machine="m3", sources=("host",), period_seconds=0.05)
     thread = threading.Thread(target=loop.run, args=(config, store, stop))
     thread.start()
     limit = time.monotonic() + 10
-    while len(store.kept) < 4 and time.monotonic() < limit:
+    while len(store.batches) < 4 and time.monotonic() < limit:
         time.sleep(0.01)
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
-    times = [batch.time for batch in store.kept]
+    times = [batch.time for batch in store.batches]
     assert times == sorted(set(times))
-    assert {batch.machine for batch in store.kept} == {"m3"}
+    assert {batch.machine for batch in store.batches} == {"m3"}
 
 
 def test_a_signal_at_any_moment_ends_it() -> None:
@@ -248,7 +249,7 @@ def test_many_files_can_be_open() -> None:
 def test_settings_that_cannot_be_meant(settings: dict[str, Any], named: str) -> None:
     """A wrong value is refused with the name of its key and what is allowed."""
     with pytest.raises(ValueError, match=named):
-        AgentConfig(**settings)
+        msgspec.convert(settings, AgentConfig)
 
 
 class Rows(Steady):
@@ -269,8 +270,8 @@ def test_two_sources_tell_of_one_device_in_one_row() -> None:
     pauses = Rows(Sample("cuda", {"gpu": "1", "gc_pauses_total": 5}))
     running = opened(calls=calls, pauses=pauses)
     samples = loop.read_once(running, 19, "m3", 5.0).samples
-    told = [dict(row.values) for row in samples if row.table == "cuda"]
-    assert told == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]
+    values = [dict(row.values) for row in samples if row.table == "cuda"]
+    assert values == [{"gpu": "0", "pid": 31}, {"gpu": "1", "pid": 47, "gc_pauses_total": 5}]
     assert [row for row in samples if row.table == "event"] == events
     loop.close(running, Context(AgentConfig()))
 

@@ -1,4 +1,4 @@
-"""A closer look: what is obeyed, what it costs at most, and that nothing but its own tables hears of it."""
+"""Zoom: which requests are served, the most that they cost, and that other tables do not change."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def health(rows: list[Sample]) -> list[dict[str, Any]]:
 
 
 def test_an_order_is_obeyed() -> None:
-    """The source is opened anew, its rows come in order of time, and the time is counted."""
+    """The source is opened again, its rows come in order of time, and the time is counted."""
     source = Counter()
     given = Given([order(time.time_ns() + SECOND, time=time.time_ns() + SECOND // 2)])
     rows, opened = looked(given, source, lambda rows: sum(row.table == "host_zoom" for row in rows) >= 5)
@@ -156,13 +156,13 @@ def test_a_spent_budget_is_said() -> None:
     """Then an order is refused and counted, and nothing is read."""
     config = AgentConfig(zoom_seconds_per_hour=0.0)
     source, given = Counter(), Given([order(time.time_ns(), time=time.time_ns() + SECOND)])
-    rows, opened = looked(given, source, health_told, config)
-    (told,) = health(rows)
-    assert (opened, source.times, told["refused_total"], told["success"]) == ([], [], 1, 0.0)
-    assert "the budget of 0 s an hour is spent" in told["error"]
+    rows, opened = looked(given, source, health_values, config)
+    (values,) = health(rows)
+    assert (opened, source.times, values["refused_total"], values["success"]) == ([], [], 1, 0.0)
+    assert "the budget of 0 s an hour is spent" in values["error"]
 
 
-def health_told(rows: list[Sample]) -> bool:
+def health_values(rows: list[Sample]) -> bool:
     """Whether anything was said of the zoom."""
     return bool(health(rows))
 
@@ -173,10 +173,10 @@ def test_what_fails_harms_nothing(broken: str, caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.WARNING)
     source = Counter(OSError("gone") if broken == "source" else None)
     given = Given([order(time.time_ns(), time=time.time_ns() + SECOND)], "no answer" if broken == "store" else "")
-    rows, _ = looked(given, source, health_told)
-    told = health(rows)[0]
-    assert told["failures_total"] >= 1
-    assert {"store": "no answer", "source": "host: OSError: gone"}[broken] in told["error"]
+    rows, _ = looked(given, source, health_values)
+    values = health(rows)[0]
+    assert values["failures_total"] >= 1
+    assert {"store": "no answer", "source": "host: OSError: gone"}[broken] in values["error"]
     assert source.closed.is_set() == (broken == "source")
     assert sum("zoom: " in line and " times a second for " not in line for line in caplog.messages) == 1
 

@@ -25,13 +25,13 @@ def test_waits_of_two_threads_never_fall() -> None:
     )
     table: Any = SimpleNamespace(rows=lambda: entries)
     source, clock, second = Cuda(context, table), time.clock_gettime_ns(time.CLOCK_MONOTONIC), 10**9
-    told = []
+    values = []
     for calls, waited, since in ((4, 0, clock - 30 * second), (5, 0, clock), (6, second, 0), (7, 33 * second, 0)):
         entries[1] = (71, calls, waited, since)
         (sample,) = source.read(calls)
-        told.append(float(sample.values["synchronize_seconds_total"] or 0.0))
-    assert told == sorted(told)
-    assert told[-1] == 33.0
+        values.append(float(sample.values["synchronize_seconds_total"] or 0.0))
+    assert values == sorted(values)
+    assert values[-1] == 33.0
     entries[1], living[71] = (71, 1, second, 0), TrainingProcess(Process(71, 900), "2")
     (sample,) = source.read(99)
     assert sample.values["synchronize_seconds_total"] == 1.0

@@ -72,7 +72,7 @@ class Reader:
         self.patient = True
 
     def read(self, seconds: float = 1.0) -> Rows:
-        """The rows of one reading, by GPU; what happened and how NVML fares are kept beside.
+        """The rows of one reading, by GPU; events and NVML's health are stored beside.
 
         The patient let a child that owes an answer give it, however slow this computer is.
         """
@@ -96,7 +96,7 @@ class Reader:
             time.sleep(0.02)
         raise AssertionError(f"not seen: {self.rows} {self.events} {self.health}")
 
-    def told(self, code: str) -> list[dict[str, Any]]:
+    def events_of(self, code: str) -> list[dict[str, Any]]:
         """The events of that code so far."""
         return [event for event in self.events if event["code"] == code]
 
@@ -163,13 +163,13 @@ def test_throttling_between_readings_is_seen(reader: Reader) -> None:
     assert after["throttle_reasons"] == 1
 
 
-def test_nvml_hang_blocks_nobody(reader: Reader) -> None:
+def test_nvml_hang_blocks_no_source(reader: Reader) -> None:
     """A call that does not return costs readings, never waiting: within ten seconds it is said where it hangs."""
     reader.gpus.set(2, hang=1)
     reader.patient, since = False, reader.now
-    reader.until(lambda: reader.told("nvml_stalled"))
+    reader.until(lambda: reader.events_of("nvml_stalled"))
     assert reader.now - since <= 10 * SECOND
-    (event,) = reader.told("nvml_stalled")
+    (event,) = reader.events_of("nvml_stalled")
     assert (event["device"], event["severity"]) == ("gpu:2", "crit")
     assert "hangs is on gpu:2" in event["message"]
     assert not reader.rows
@@ -178,10 +178,10 @@ def test_nvml_hang_blocks_nobody(reader: Reader) -> None:
     reader.gpus.set(2, hang=0)
     reader.patient = True
     reader.until(lambda: len(reader.rows) == 3)
-    (event,) = reader.told("nvml_resumed")
+    (event,) = reader.events_of("nvml_resumed")
     assert (event["device"], event["severity"]) == ("gpu:2", "info")
     reader.read()
-    assert len(reader.told("nvml_stalled")) == len(reader.told("nvml_resumed")) == 1
+    assert len(reader.events_of("nvml_stalled")) == len(reader.events_of("nvml_resumed")) == 1
 
 
 def test_hang_costs_other_sources_nothing(gpus: Gpus) -> None:
@@ -199,41 +199,41 @@ def test_hang_costs_other_sources_nothing(gpus: Gpus) -> None:
         now += SECOND
         samples = loop.read_once(everything, now, "m31", 20.0).samples
         assert [sample.table for sample in samples].count("host") == 1
-        told = {str(sample.values["source"]): sample.values for sample in samples if sample.table == "source"}
-        assert told["gpu"]["success"] == 1.0
-    assert told["nvml"]["success"] == 0.0
+        events_of = {str(sample.values["source"]): sample.values for sample in samples if sample.table == "source"}
+        assert events_of["gpu"]["success"] == 1.0
+    assert events_of["nvml"]["success"] == 0.0
     gpus.hang(False)
     everything.close()
 
 
 def test_a_clock_set_forward_is_no_hang(reader: Reader) -> None:
-    """An hour between two readings convicts nobody."""
+    """An hour between two readings reports no fault."""
     for seconds in (3600, 1, -7200, 1, 1):
         reader.read(seconds)
     reader.until(lambda: len(reader.rows) == 3)
-    assert not reader.told("nvml_stalled")
+    assert not reader.events_of("nvml_stalled")
 
 
 def test_a_clock_set_back_hides_no_hang(reader: Reader) -> None:
-    """What hangs while the clock is set back by an hour is told as soon as at any other time."""
+    """What hangs while the clock is set back by an hour is reported as soon as at any other time."""
     reader.gpus.set(2, hang=1)
     reader.patient = False
     reader.read()
     reader.read(-3600.0)
     for _ in range(10):
         reader.read()
-    assert [event["device"] for event in reader.told("nvml_stalled")] == ["gpu:2"]
+    assert [event["device"] for event in reader.events_of("nvml_stalled")] == ["gpu:2"]
     reader.gpus.set(2, hang=0)
 
 
-def test_a_child_that_dies_is_started_anew(reader: Reader) -> None:
+def test_a_child_that_dies_is_started_again(reader: Reader) -> None:
     """It is counted, said once, and readings come back."""
     os.kill(reader.child, 9)
-    reader.until(lambda: reader.told("nvml_gone"))
-    reader.until(lambda: reader.told("nvml_back"))
+    reader.until(lambda: reader.events_of("nvml_gone"))
+    reader.until(lambda: reader.events_of("nvml_back"))
     assert len(reader.until(lambda: reader.rows)) == 3
     assert reader.health["failures_total"] == 1
-    assert "has ended" in reader.told("nvml_gone")[0]["message"]
+    assert "has ended" in reader.events_of("nvml_gone")[0]["message"]
 
 
 class Stuck:
@@ -282,14 +282,14 @@ def test_a_gpu_off_the_bus_without_any_xid(reader: Reader) -> None:
     """It is an event of its own, its rows stop, the others go on; when it is back, that is said too."""
     reader.gpus.set(1, error=GPU_IS_LOST)
     assert set(reader.read()) == {"0", "2"}
-    (event,) = reader.told("gpu_lost")
+    (event,) = reader.events_of("gpu_lost")
     assert (event["device"], event["severity"]) == ("gpu:1", "crit")
     for _ in range(3):
         assert set(reader.read()) == {"0", "2"}
-    assert len(reader.told("gpu_lost")) == 1
+    assert len(reader.events_of("gpu_lost")) == 1
     reader.gpus.set(1, error=0)
     assert set(reader.read(10)) == {"0", "1", "2"}
-    assert [event["device"] for event in reader.told("gpu_back")] == ["gpu:1"]
+    assert [event["device"] for event in reader.events_of("gpu_back")] == ["gpu:1"]
 
 
 def test_activity_is_missing_after_a_fault_and_not_zero(reader: Reader) -> None:
@@ -343,7 +343,7 @@ def test_any_error_of_one_call_leaves_the_rest(reader: Reader, error: int) -> No
     assert row["sm_clock_hertz"] == 1.755e9
     reader.gpus.fail(1, "nvmlDeviceGetFieldValues", 0)
     assert reader.read()["1"]["power_watts"] == 611.5
-    assert not reader.told("gpu_lost")
+    assert not reader.events_of("gpu_lost")
 
 
 def test_a_gpu_without_a_serial_number_is_read(gpus: Gpus) -> None:
@@ -352,22 +352,22 @@ def test_a_gpu_without_a_serial_number_is_read(gpus: Gpus) -> None:
     reader = Reader(gpus)
     row = reader.until(lambda: reader.rows if "uuid" in reader.rows.get("1", {}) else None, seconds=4)["1"]
     assert (row["serial"], row["pci_address"]) == (None, "0000:2c:00.0")
-    assert not reader.told("gpu_unread")
+    assert not reader.events_of("gpu_unread")
     reader.source.close()
 
 
 @pytest.mark.parametrize("error", [2, 10, 17, 23, 999])
 def test_a_gpu_that_cannot_be_opened_is_not_called_lost(gpus: Gpus, error: int) -> None:
-    """It is a warning, and it is tried again; no error but the driver's own word convicts a GPU."""
+    """It is a warning, and it is tried again; only the driver's own word reports a GPU as lost."""
     gpus.fail(1, "nvmlDeviceGetUUID", error)
     reader = Reader(gpus)
     assert set(reader.until(lambda: reader.rows)) == {"0", "2"}
-    (event,) = reader.told("gpu_unread")
+    (event,) = reader.events_of("gpu_unread")
     assert (event["device"], event["severity"]) == ("gpu:1", "warn")
     gpus.fail(1, "nvmlDeviceGetUUID", 0)
     assert set(reader.until(lambda: reader.rows if len(reader.rows) == 3 else None, seconds=4)) == {"0", "1", "2"}
-    assert len(reader.told("gpu_read")) == 1
-    assert not reader.told("gpu_lost") + reader.told("gpu_back")
+    assert len(reader.events_of("gpu_read")) == 1
+    assert not reader.events_of("gpu_lost") + reader.events_of("gpu_back")
     reader.source.close()
 
 
@@ -407,7 +407,7 @@ def test_mig_is_said(gpus: Gpus) -> None:
     row = reader.until(lambda: reader.rows)["1"]
     assert "duty_cycle_ratio" not in row
     assert row["power_watts"] == 611.5
-    assert [event["device"] for event in reader.told("mig")] == ["gpu:1"]
+    assert [event["device"] for event in reader.events_of("mig")] == ["gpu:1"]
     reader.source.close()
 
 
@@ -422,24 +422,24 @@ def test_mig_is_switched_under_way(gpus: Gpus) -> None:
     gpus.fail(1, "nvmlDeviceGetUtilizationRates", 0)
     reader.until(lambda: reader.rows.get("1", {}).get("sm_active_ratio"), 4.0)
     assert reader.rows["1"]["duty_cycle_ratio"] == 0.97
-    assert [event["device"] for event in reader.told("mig")] == ["gpu:1", "gpu:2"]
-    assert reader.told("gpu_lost") == []
+    assert [event["device"] for event in reader.events_of("mig")] == ["gpu:1", "gpu:2"]
+    assert reader.events_of("gpu_lost") == []
     reader.source.close()
 
 
-def test_the_driver_is_loaded_anew(reader: Reader) -> None:
+def test_the_driver_is_loaded_again(reader: Reader) -> None:
     """That it went and came is said, and readings go on."""
     reader.gpus.unload_driver()
-    reader.until(lambda: reader.told("nvml_gone"))
-    assert reader.told("nvml_gone")[0]["severity"] == "warn"
+    reader.until(lambda: reader.events_of("nvml_gone"))
+    assert reader.events_of("nvml_gone")[0]["severity"] == "warn"
     for _ in range(3):
         assert not reader.read(30)
     assert reader.health["error"] == "NVML says: Driver Not Loaded"
     reader.gpus.load_driver()
     reader.until(lambda: reader.rows, seconds=5)
-    assert len(reader.told("nvml_gone")) == len(reader.told("nvml_back")) == 1
-    assert not reader.told("gpu_lost")
-    assert not reader.told("nvml_stalled")
+    assert len(reader.events_of("nvml_gone")) == len(reader.events_of("nvml_back")) == 1
+    assert not reader.events_of("gpu_lost")
+    assert not reader.events_of("nvml_stalled")
 
 
 def test_numbers_do_not_move_when_a_gpu_is_gone(reader: Reader) -> None:
@@ -449,12 +449,12 @@ def test_numbers_do_not_move_when_a_gpu_is_gone(reader: Reader) -> None:
     reader.gpus.load_driver()
     reader.until(lambda: set(reader.rows) == {"0", "2"}, seconds=5)
     assert reader.rows["2"]["power_watts"] == 513.5
-    assert [event["device"] for event in reader.told("gpu_lost")] == ["gpu:1"]
+    assert [event["device"] for event in reader.events_of("gpu_lost")] == ["gpu:1"]
     reader.gpus.set(1, absent=0)
     reader.gpus.load_driver()
     reader.until(lambda: set(reader.rows) == {"0", "1", "2"}, seconds=5)
     assert reader.rows["1"]["power_watts"] == 611.5
-    assert [event["device"] for event in reader.told("gpu_back")] == ["gpu:1"]
+    assert [event["device"] for event in reader.events_of("gpu_back")] == ["gpu:1"]
 
 
 def test_a_library_that_comes_late(
@@ -471,7 +471,7 @@ def test_a_library_that_comes_late(
         assert reader.health == {}
     (folder / NAME).symlink_to(emulated.nvml)
     assert len(reader.until(lambda: reader.rows, seconds=10)) == 3
-    assert reader.told("driver")[0]["message"] == "driver 580.95.05 with 3 GPUs"
+    assert reader.events_of("driver")[0]["message"] == "driver 580.95.05 with 3 GPUs"
     reader.source.close()
 
 
@@ -490,7 +490,7 @@ def test_a_library_in_a_driver_container_is_found(tmp_path: Path) -> None:
 def test_a_library_that_cannot_be_loaded_is_passed_over(
     gpus: Gpus, emulated: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of another architecture stands in nobody's way."""
+    """One of another architecture is passed over."""
     (tmp_path / NAME).write_bytes(b"\x7fELF\x01 not for this machine")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{emulated.folder}")
     reader = Reader(gpus)
@@ -512,41 +512,41 @@ def test_a_library_that_is_broken_is_named(gpus: Gpus, tmp_path: Path, monkeypat
 
 
 def test_xid_is_an_event_and_no_gauge_that_sticks(reader: Reader) -> None:
-    """It is told once, with the driver's severity, and the next readings say nothing of it."""
+    """It is reported once, with the driver's severity, and the next readings say nothing of it."""
     reader.gpus.xid(2, 79)
-    (event,) = reader.until(lambda: reader.told("xid:79"))
+    (event,) = reader.until(lambda: reader.events_of("xid:79"))
     assert (event["source"], event["device"], event["severity"]) == ("gpu", "gpu:2", "crit")
     for _ in range(3):
         reader.read()
-    assert len(reader.told("xid:79")) == 1
+    assert len(reader.events_of("xid:79")) == 1
 
 
-def test_xid_noise_accuses_nobody(reader: Reader) -> None:
-    """What a program causes is information, and the clean-up after another Xid is not told at all."""
+def test_xid_noise_is_no_fault(reader: Reader) -> None:
+    """What a program causes is information, and the clean-up after another Xid is not reported at all."""
     reader.gpus.xid(0, 31)
     reader.gpus.xid(0, 45)
     reader.gpus.xid(1, 13)
-    reader.until(lambda: reader.told("xid:31") and reader.told("xid:13"))
-    assert {event["severity"] for event in reader.told("xid:31") + reader.told("xid:13")} == {"info"}
-    assert not reader.told("xid:45")
+    reader.until(lambda: reader.events_of("xid:31") and reader.events_of("xid:13"))
+    assert {event["severity"] for event in reader.events_of("xid:31") + reader.events_of("xid:13")} == {"info"}
+    assert not reader.events_of("xid:45")
 
 
 def test_a_bare_code_does_not_contradict_the_kernel_log(reader: Reader) -> None:
     """Errors of NVLink may be harmless by the driver's text, which NVML does not give; the old code 74 never is."""
     reader.gpus.xid(0, 145)
     reader.gpus.xid(1, 74)
-    reader.until(lambda: reader.told("xid:145") and reader.told("xid:74"))
-    assert [event["severity"] for event in reader.told("xid:145") + reader.told("xid:74")] == ["warn", "crit"]
+    reader.until(lambda: reader.events_of("xid:145") and reader.events_of("xid:74"))
+    assert [event["severity"] for event in reader.events_of("xid:145") + reader.events_of("xid:74")] == ["warn", "crit"]
 
 
 def test_a_storm_of_one_xid_is_two_rows(reader: Reader) -> None:
-    """The first is told at once, the others as a number."""
+    """The first is reported at once, the others as a number."""
     for _ in range(40):
         reader.gpus.xid(1, 95)
-    reader.until(lambda: any(told.again == 39 for told in reader.source._repeats._told.values()), seconds=0.01)
-    assert len(reader.told("xid:95")) == 1
+    reader.until(lambda: any(entry.again == 39 for entry in reader.source._repeats._entries.values()), seconds=0.01)
+    assert len(reader.events_of("xid:95")) == 1
     reader.read(61)
-    (_, again) = reader.told("xid:95")
+    (_, again) = reader.events_of("xid:95")
     assert "39 more times" in again["message"]
 
 
@@ -554,23 +554,23 @@ def test_other_events_of_the_driver(reader: Reader) -> None:
     """Double-bit errors and failed remapping are hard facts under codes of their own."""
     reader.gpus.event(0, 0x2, 0)
     reader.gpus.event(2, 0x800, 0)
-    reader.until(lambda: reader.told("ecc:uncorrected") and reader.told("remap:failed"))
-    assert reader.told("ecc:uncorrected")[0]["device"] == "gpu:0"
-    assert reader.told("remap:failed")[0]["device"] == "gpu:2"
+    reader.until(lambda: reader.events_of("ecc:uncorrected") and reader.events_of("remap:failed"))
+    assert reader.events_of("ecc:uncorrected")[0]["device"] == "gpu:0"
+    assert reader.events_of("remap:failed")[0]["device"] == "gpu:2"
 
 
 def test_events_of_a_gpu_that_came_back(reader: Reader) -> None:
-    """Who is opened anew is listened to again."""
+    """A GPU that is opened again has its events read again."""
     reader.gpus.set(1, error=GPU_IS_LOST)
     reader.read()
     reader.gpus.set(1, error=0)
     reader.read(10)
     limit = time.monotonic() + 60
-    while not reader.told("xid:48") and time.monotonic() < limit:
+    while not reader.events_of("xid:48") and time.monotonic() < limit:
         reader.gpus.xid(1, 48)
         reader.read(0.2)
         time.sleep(0.1)
-    assert reader.told("xid:48")[0]["device"] == "gpu:1"
+    assert reader.events_of("xid:48")[0]["device"] == "gpu:1"
 
 
 def test_a_process_is_placed_where_it_computes(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,7 +587,7 @@ def test_a_process_is_placed_where_it_computes(gpus: Gpus, monkeypatch: pytest.M
 
 
 def test_numbers_of_another_namespace_are_not_believed(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one of the driver's process numbers is nobody's here, the others may be somebody else's."""
+    """Where one of the driver's process numbers names no process here, the others may name another process."""
     reader = Reader(gpus)
     placed = dict[int, str]()
     monkeypatch.setattr(reader.context.training, "place", placed.update)
@@ -602,12 +602,12 @@ def test_the_driver_knows_better_than_a_launcher() -> None:
     training = Context(AgentConfig()).training
     training._known = {11: TrainingProcess(Process(11, 101), "0"), 13: TrainingProcess(Process(13, 103), "1")}
     training.place({11: "5", 17: "7"})
-    assert {pid: trainee.gpu for pid, trainee in training._known.items()} == {11: "5", 13: "1"}
+    assert {pid: trainer.gpu for pid, trainer in training._known.items()} == {11: "5", 13: "1"}
 
 
 @pytest.mark.bpf
 def test_rows_move_with_a_process_that_is_placed_later(watch: Any, caller: Any, emulated: Libraries) -> None:
-    """What was counted goes on under the GPU that the driver told."""
+    """What was counted goes on under the GPU that the driver reports."""
     seen = watch(sources=("probe", "nccl", "cuda"))
     process = caller(emulated.cudart, emulated.nccl, calls=7, mix="ncclAllReduce=6,cudaStreamSynchronize=1")
     seen.wait_attached(emulated.nccl)
@@ -663,7 +663,7 @@ def test_the_child_ends_with_an_agent_that_is_killed(gpus: Gpus) -> None:
         agent.kill()
     limit = time.monotonic() + 60
     while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < limit:
-        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # a zombie that nobody has waited for yet
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # a zombie that its parent has not waited for yet
             break
         time.sleep(0.02)
     else:
@@ -714,9 +714,9 @@ def test_without_the_binding_it_is_said(gpus: Gpus, monkeypatch: pytest.MonkeyPa
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", "e"]), st.booleans()), max_size=8))
-def test_names_are_unique_and_kept(loads: list[tuple[str, bool]]) -> None:
+def test_names_are_unique_and_stable(loads: list[tuple[str, bool]]) -> None:
     """Whatever comes and goes from load to load, no two GPUs share a name and none changes its own."""
-    names, kept, here = GpuNames(), dict[str, str](), list[str]()
+    names, stable, here = GpuNames(), dict[str, str](), list[str]()
     for uuid, there in loads:
         here = sorted({*here, uuid} if there else set(here) - {uuid})
         missing = names.learn(dict(enumerate(here)))
@@ -724,9 +724,9 @@ def test_names_are_unique_and_kept(loads: list[tuple[str, bool]]) -> None:
         assert len(set(now.values())) == len(here)
         assert not set(missing) & set(now.values())
         for at, name in now.items():
-            if at in kept and kept[at] not in {n for u, n in kept.items() if u != at}:
-                assert name == kept[at]
-        kept |= {at: name for at, name in now.items() if name is not None}
+            if at in stable and stable[at] not in {n for u, n in stable.items() if u != at}:
+                assert name == stable[at]
+        stable |= {at: name for at, name in now.items() if name is not None}
 
 
 def test_a_fact_is_said_when_it_begins_and_ends() -> None:
@@ -754,7 +754,7 @@ def test_rules_of_fields() -> None:
 
 
 def test_every_column_of_the_rules_is_in_the_catalogue() -> None:
-    """No rule fills a column that nobody knows."""
+    """No rule fills a column that the catalogue does not know."""
     for rule in (*FAST, *SLOW):
         assert f"gpu.{rule.column}" in METRICS
 

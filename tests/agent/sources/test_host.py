@@ -133,11 +133,11 @@ def test_totals_do_not_move_with_devices_that_come_and_go(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(psutil, "net_io_counters", count)
     source = Host(Path("/proc"))
-    told = []
+    values = []
     for changed in ({}, {"eth0": (1100, 310)}, {"vf3": (10**12, 10**11)}, {"vf3": (10**12 + 7, 10**11 + 3)}):
         links |= changed
         (row,) = source.read(1)
-        told.append((row.values["network_receive_bytes_total"], row.values["network_transmit_bytes_total"]))
+        values.append((row.values["network_receive_bytes_total"], row.values["network_transmit_bytes_total"]))
         links.pop("veth7", None)
     source.close()
-    assert told == [(1040, 320), (1140, 330), (1140, 330), (1147, 333)]
+    assert values == [(1040, 320), (1140, 330), (1140, 330), (1147, 333)]

@@ -25,6 +25,7 @@ from agent.config import AgentConfig
 from agent.probes.uretprobe_policy import UretprobePolicy, is_filtered, kernel_is_safe
 from agent.process.memory import Memory
 from agent.python_gc.cpython import STRIPPED, WANTED, plan
+from agent.python_gc.gc_probe import State
 from agent.python_gc.gc_probes import GcProbes
 from agent.python_gc.gc_stats import count_collections, find_statistics
 from bpf.uprobe import Point
@@ -33,7 +34,7 @@ from emulator.libraries.build import Libraries
 SOURCES = ("probe", "nccl", "cuda", "python")
 MAIN = {8: "collect.constprop.1", 9: "collect", 14: "_PyGC_Collect"}
 CALLBACK = {8: "invoke_gc_callback.constprop.0"}
-"""What GCC left of the functions at the usual options, by minor version; the others are told below."""
+"""What GCC left of the functions at the usual options, by minor version; the others are listed below."""
 
 
 def names(minor: int) -> dict[str, int]:
@@ -102,8 +103,8 @@ PLACES = st.tuples(*[st.integers(0, (1 << 64) - 1)] * 3)
 def test_notes(entries: list[tuple[str, str, tuple[int, int, int], int, bytes]]) -> None:
     """All trace points come out in order, and what is of another kind or owner does not."""
     data = b"".join(note(one.encode(), two.encode(), *rest) for one, two, *rest in entries)
-    told = [(point.name, point.location, point.base, point.semaphore) for point in parse_notes(data)]
-    assert told == [(f"{e[0]}:{e[1]}", *e[2]) for e in entries if e[3:] == (3, b"stapsdt\0")]
+    rows = [(point.name, point.location, point.base, point.semaphore) for point in parse_notes(data)]
+    assert rows == [(f"{e[0]}:{e[1]}", *e[2]) for e in entries if e[3:] == (3, b"stapsdt\0")]
 
 
 def test_a_file_that_wants_endless_probes() -> None:
@@ -171,7 +172,7 @@ def test_return_probes_under_seccomp(tmp_path: Path, release: str, symbols: byte
 
 
 def test_return_policies(tmp_path: Path) -> None:
-    """`never` is never; `auto` asks the kernel alone; `always` still spares a process whose calls are filtered."""
+    """`never` is never; `auto` asks the kernel alone; `always` still spares a process with filtered calls."""
     (tmp_path / "kallsyms").write_bytes(b"ffff T __x64_sys_uretprobe\n")
     for pid, status in (
         (31, b"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"),
@@ -242,7 +243,7 @@ def test_memory_that_is_no_interpreter(garbage: bytes, size: int) -> None:
 
 
 def test_counts_that_cannot_be() -> None:
-    """A state whose thresholds or counts are absurd is none."""
+    """A state with absurd thresholds or counts is none."""
     for piece in (state(ROOT, (5, 7, -11)), state(ROOT, (5, 7, 11), threshold=-3), state(ROOT + 8, (5, 7, 11))):
         memory: Any = Held({ROOT: piece})
         assert find_statistics(memory, ROOT, len(piece)) is None
@@ -304,7 +305,7 @@ gc.disable()
 heap = [[] for _ in range(30000)]
 for one in heap: one.append(heap)
 spent, began = 0.0, 0.0
-def timed(phase, told):
+def timed(phase, info):
     global spent, began
     if phase == "start": began = time.monotonic()
     else: spent += time.monotonic() - began
@@ -337,7 +338,7 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """A Python process with libraries in it that does what it is told."""
+    """A Python process with libraries in it that runs statements on command."""
 
     def __init__(self, python: str, libraries: list[Path], gpu: str) -> None:
         self.gpu = gpu
@@ -368,11 +369,11 @@ class Trainer:
 
 @pytest.fixture(scope="module")
 def seen(lasting_watch: Any) -> Any:
-    """One agent for all: processes are told apart by their GPUs."""
+    """One agent for all: each process has a GPU of its own."""
     return lasting_watch(sources=SOURCES)
 
 
-GPUS = itertools.count(731)  # GPUs that no other process of this machine has: rows are told apart by them
+GPUS = itertools.count(731)  # GPUs that no other process of this machine has: they identify rows
 
 
 @pytest.fixture
@@ -402,8 +403,8 @@ def begin(seen: Any, emulated: Libraries, process: Trainer) -> Any:
     process.do("train()")
 
     def known(_: Any) -> Any:
-        found = [one for one in watched(seen).collectors.values() if one.process.pid == process.pid]
-        return found and found[0].state != "asked" and found[0]
+        found = [one for one in watched(seen).probes.values() if one.process.pid == process.pid]
+        return found and found[0].state is not State.LOOKUP and found[0]
 
     return seen.until(known)
 
@@ -426,10 +427,10 @@ def test_a_real_interpreter(seen: Any, trainer: Any, emulated: Libraries) -> Non
     (row,) = pauses(seen, process)
     assert row["gc_pauses_total"] == 17
     assert spent / 2 < row["gc_seconds_total"] <= spent
-    assert watched(seen).strangers == 0
+    assert watched(seen).foreign_hits == 0
     assert not pauses(seen, stranger)
     process.close()
-    seen.until(lambda _: process.pid not in {one.pid for one in watched(seen).collectors})
+    seen.until(lambda _: process.pid not in {one.pid for one in watched(seen).probes})
     assert not pauses(seen, process)
 
 
@@ -457,7 +458,7 @@ def test_interpreters_of_this_machine(seen: Any, trainer: Any, emulated: Librari
         found = begin(seen, emulated, process)
         spent = process.do(f"collect({times})")
         entry = watched(seen).entry(found)
-        assert (found.state, int(entry["pauses"]), int(entry["lost"])) == ("on", times, 0), found
+        assert (found.state, int(entry["pauses"]), int(entry["lost"])) == (State.ATTACHED, times, 0), found
         place, size = found.answer.variables["_PyRuntime"]
         memory = Memory(process.pid)
         statistics = find_statistics(memory, int(found.file.addresses.split("-")[0], 16) + place, size)
@@ -480,7 +481,9 @@ def test_symbols_of_every_version_are_enough(seen: Any, trainer: Any, emulated: 
         found = begin(seen, emulated, process)
         process.do(f"libraries[2].run({minor + 3})")
         entry = watched(seen).entry(found)
-        assert (found.state, int(entry["pauses"]), int(entry["hits"])) == ("on", minor + 3, 2 * minor + 6), found
+        assert (found.state, int(entry["pauses"]), int(entry["hits"])) == (State.ATTACHED, minor + 3, 2 * minor + 6), (
+            found
+        )
         assert int(entry["ns"]) > 0
 
 
@@ -500,7 +503,7 @@ def test_words_that_are_not_in_memory(seen: Any, trainer: Any, emulated: Librari
 
 
 @pytest.mark.bpf
-def test_a_return_probe_kills_nobody(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_a_return_probe_kills_no_process(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A process that dies of the kernel's own call for probed returns lives on: where it would not, there is none."""
     process = trainer(stand_in(tmp_path, 12, bracket=False))
     process.do("forbid(335)")  # uretprobe, x86-64
@@ -515,16 +518,16 @@ def test_a_return_probe_kills_nobody(seen: Any, trainer: Any, emulated: Librarie
 
 @pytest.mark.bpf
 def test_without_return_probes(watch: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
-    """Switched off, collections are counted, their length is unknown and not zero, and the reason is told."""
+    """Switched off, collections are counted, their length is unknown and not zero, and the reason is reported."""
     seen = watch(sources=SOURCES, return_probes="never")
-    process, told = trainer(stand_in(tmp_path, 9, bracket=False)), []
+    process, rows = trainer(stand_in(tmp_path, 9, bracket=False)), []
     begin(seen, emulated, process)
-    told += seen.rows.get("probe", [])
+    rows += seen.rows.get("probe", [])
     process.do("libraries[2].run(13)")
     (row,) = pauses(seen, process)
     assert row["gc_pauses_total"] == 13
     assert "gc_seconds_total" not in row
-    (state,) = [row for row in told + seen.rows.get("probe", []) if row["library"] == "libpython3.9.so.1.0"]
+    (state,) = [row for row in rows + seen.rows.get("probe", []) if row["library"] == "libpython3.9.so.1.0"]
     assert (state["state"], state["symbols"]) == ("on", 1)
     assert "return_probes is never" in state["reason"]
 
@@ -539,7 +542,7 @@ def test_a_stripped_interpreter_says_so(seen: Any, trainer: Any, emulated: Libra
     if any("libpython" in file.path for file in seen.context.processes.files(seen.context.processes.find(process.pid))):
         pytest.skip(f"{real} is a shell around a libpython")
     found = begin(seen, emulated, process)
-    assert (found.state, found.reason.split(":")[0], found.probes) == ("read", STRIPPED, [])
+    assert (found.state, found.reason.split(":")[0], found.probes) == (State.FROM_MEMORY, STRIPPED, [])
     (before,) = pauses(seen, process)
     process.do("collect(3)")
     (after,) = pauses(seen, process)
@@ -549,7 +552,7 @@ def test_a_stripped_interpreter_says_so(seen: Any, trainer: Any, emulated: Libra
 
 @pytest.mark.bpf
 def test_an_interpreter_that_was_touched(seen: Any, trainer: Any, emulated: Libraries, tmp_path: Path) -> None:
-    """A file that has changed since it was read for an earlier process, be it only its time, is read anew."""
+    """A file that has changed since it was read for an earlier process, be it only its time, is read again."""
     copy = Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "python3.78"))
     first = begin(seen, emulated, trainer(python=str(copy)))
     os.utime(copy, (1_000_000_007, 1_000_000_009))
@@ -578,8 +581,8 @@ def test_too_many_collections(seen: Any, trainer: Any, emulated: Libraries, tmp_
     assert "too many" in state["reason"]
     process.do("libraries[2].run(50)")
     assert not [row for row in rows(begun + 30_000_000_000) if "gpu" in row]
-    assert found.state == "resting"
+    assert found.state is State.RATE_LIMITED
     rows(begun + 70_000_000_000)
     process.do("libraries[2].run(5)")
     (row,) = rows(begun + 71_000_000_000)
-    assert (found.state, row["gc_pauses_total"]) == ("on", 6005)
+    assert (found.state, row["gc_pauses_total"]) == (State.ATTACHED, 6005)

@@ -54,7 +54,7 @@ def absent(number: int, **status: Any) -> dict[str, Any]:
     return {"rank": number, "host": "unknown", "pid": -1, "cuda_dev": 0, "nvml_dev": number, "status": said}
 
 
-def status(*told: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> dict[str, Any]:
+def status(*groups: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> dict[str, Any]:
     """The whole status: a communicator for each pair of those that answered and those that did not."""
     found = [
         {
@@ -66,7 +66,7 @@ def status(*told: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> dict[str
             "ranks": ranks,
             "missing_ranks": missing,
         }
-        for at, (ranks, missing) in enumerate(told)
+        for at, (ranks, missing) in enumerate(groups)
     ]
     head = {"nccl_version": "2.29.3", "cuda_runtime_version": 12090, "cuda_driver_version": 13000, "timestamp": "now"}
     footer = {"collection_time_sec": 0.125, "timeouts_count": 0}
@@ -160,7 +160,7 @@ def member(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         child.communicate()
 
 
-def test_what_is_told() -> None:
+def test_what_is_reported() -> None:
     """Who is behind and who does not answer is named; communicators with something to say come first."""
     bent, fine = communicators(json.dumps(HANG).encode())
     assert (bent["comm"], bent["ranks"], bent["answered"]) == ("00000000c0ffee01", 4.0, 3.0)
@@ -171,7 +171,7 @@ def test_what_is_told() -> None:
 
 
 def test_errors_and_deaths() -> None:
-    """Errors, aborts and the dead are told; an operation that is in progress is no error."""
+    """Errors, aborts and the dead are reported; an operation that is in progress is no error."""
     ranks = [rank(0, 9, async_error=7), rank(1, 9, async_error=6), rank(2, 9, abort_flag=True, init_state=3)]
     [row] = communicators(json.dumps(status((ranks, [absent(3, considered_dead=True)]))).encode())
     assert row["failed"] == (
@@ -209,7 +209,7 @@ def test_any_text(text: bytes) -> None:
 @example("collective_counts", 1.0)
 @given(st.sampled_from(["rank", "status", "collective_counts", "nvml_dev", "pid"]), json_values)
 def test_any_rank(field: str, value: Any) -> None:
-    """A rank that is told of in another form makes rows or that error, nothing else."""
+    """A rank in another form makes rows or that error, nothing else."""
     said = status(([rank(0, 1) | {field: value}], []))
     try:
         assert len(list(communicators(json.dumps(said).encode()))) == 1
@@ -253,7 +253,7 @@ def test_servers_that_are_none(
     [("2.28.9+cuda13.0", "an answer of NCCL 2.28.9 can crash"), ("unheard of", "version of its NCCL is not known")],
 )
 def test_versions(version: str, why: str, server: Callable[..., Server], member: Callable[..., Process]) -> None:
-    """A version whose status can crash the task, or that is not known, is not even connected to."""
+    """A version with a status that can crash the task, or that is not known, is not even connected to."""
     one = server()
     with pytest.raises(StatusError, match=why):
         ask(member(version, NCCL_RAS_ADDR=f"localhost:{one.port}"))
@@ -313,19 +313,19 @@ def test_in_a_network_namespace(member: Callable[..., Process], tmp_path: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        process, errand = Processes().find(child.pid), ChildTask("agent.nccl.ras_worker")
+        process, child_task = Processes().find(child.pid), ChildTask("agent.nccl.ras_worker")
         assert process is not None
-        errand.ask({"process": astuple(process)})
+        child_task.ask({"process": astuple(process)})
         rows: list[dict[str, Any]] = []
-        while errand.under_way:
-            rows += errand.poll()
+        while child_task.under_way:
+            rows += child_task.poll()
             time.sleep(0.02)
         child.kill()
     assert [row.get("answered") for row in rows] == [3.0, 2.0], rows
 
 
 def test_first_rank() -> None:
-    """The launcher's first word on the rank counts; without one nobody is the first."""
+    """The launcher's first word on the rank counts; without one no process is the first."""
     assert is_first({"RANK": "0"})
     assert is_first({"SLURM_PROCID": "0"})
     assert not is_first({"RANK": "3", "SLURM_PROCID": "0"})
@@ -333,7 +333,7 @@ def test_first_rank() -> None:
 
 
 def test_rank_0_is_asked_once(server: Callable[..., Server], member: Callable[..., Process]) -> None:
-    """Of the ranks of a machine the first of the task is asked, once for a standstill, and no other is."""
+    """Of the ranks of a machine the first of the task is asked, once a stall, and no other is."""
     one = server()
     where = {"NCCL_RAS_ADDR": f"127.0.0.1:{one.port}"}
     source = Ras(Still(31.0, member(RANK="2", **where), member(RANK="0", **where)), Processes(), 20.0)

@@ -43,8 +43,8 @@ GPUS = itertools.count(os.getpid() % 400 + 100)
 """Unlike those of other processes that train here."""
 
 
-class Trainee:
-    """A process that has called NCCL and does what it is told, in Python; what it puts into `said` it says."""
+class Trainer:
+    """A process that has called NCCL and runs Python statements; it prints what they assign to `said`."""
 
     def __init__(self, libraries: Libraries, gpu: int, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, "/usr/bin/python3", "-I", "-c", SCRIPT, str(libraries.cudart), str(libraries.nccl)]
@@ -92,7 +92,7 @@ class Trainee:
 @pytest.fixture(scope="module")
 def seen(probes_allowed: None, emulated: Libraries) -> Iterator[Watch]:
     """One agent for all of these tests; a process keeps its probes on the libraries."""
-    opened, keeper = Watch(sources=SOURCES), Trainee(emulated, 99)
+    opened, keeper = Watch(sources=SOURCES), Trainer(emulated, 99)
     opened.wait_attached(emulated.nccl)
     yield opened
     keeper.close()
@@ -100,12 +100,12 @@ def seen(probes_allowed: None, emulated: Libraries) -> Iterator[Watch]:
 
 
 @pytest.fixture
-def trainee(seen: Watch, emulated: Libraries) -> Iterator[Callable[..., Trainee]]:
+def trainer(seen: Watch, emulated: Libraries) -> Iterator[Callable[..., Trainer]]:
     """Starts training processes that are watched already, each on a GPU of its own; kills them in the end."""
-    started: list[Trainee] = []
+    started: list[Trainer] = []
 
-    def start(*prefix: str) -> Trainee:
-        one = Trainee(emulated, next(GPUS), prefix)
+    def start(*prefix: str) -> Trainer:
+        one = Trainer(emulated, next(GPUS), prefix)
         started.append(one)
         assert one.end() == "trains"
         seen.until(one.row)
@@ -140,9 +140,9 @@ def on_first_cpu(code: str) -> str:
 
 
 @pytest.mark.bpf
-def test_waiting_for_a_cpu(seen: Watch, trainee: Callable[..., Trainee], rival: Callable[[], None]) -> None:
+def test_waiting_for_a_cpu(seen: Watch, trainer: Callable[..., Trainer], rival: Callable[[], None]) -> None:
     """What a thread waits while another one has its CPU is counted exactly as the kernel counts it."""
-    one = trainee()
+    one = trainer()
     one.do(on_first_cpu(""))
     own, before = one.rest(), one.row(seen.read())["cpu_wait_seconds_total"]
     rival()
@@ -153,9 +153,9 @@ def test_waiting_for_a_cpu(seen: Watch, trainee: Callable[..., Trainee], rival: 
 
 
 @pytest.mark.bpf
-def test_waits_of_data_loaders_count(seen: Watch, trainee: Callable[..., Trainee], rival: Callable[[], None]) -> None:
+def test_waits_of_data_loaders_count(seen: Watch, trainer: Callable[..., Trainer], rival: Callable[[], None]) -> None:
     """What a process waits that the training process has started is its GPU's wait, too."""
-    one = trainee()
+    one = trainer()
     if not Path(f"/proc/{one.pid}/task/{one.pid}/children").exists():
         pytest.skip("this kernel does not list children (CONFIG_PROC_CHILDREN)")
     (scheduler,) = [worker.source for worker in seen.reader.workers if worker.name == "scheduler"]
@@ -175,14 +175,14 @@ def test_waits_of_data_loaders_count(seen: Watch, trainee: Callable[..., Trainee
 
 
 @pytest.mark.bpf
-def test_waiting_for_a_disk(seen: Watch, trainee: Callable[..., Trainee], tmp_path: Path) -> None:
+def test_waiting_for_a_disk(seen: Watch, trainer: Callable[..., Trainer], tmp_path: Path) -> None:
     """Writes that go to the disk itself are waited for, and not longer than they took; sleep is no such wait."""
     path = tmp_path / "checkpoint"
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT))
     except OSError as error:
         pytest.skip(f"no direct writes where temporary files are: {error}")
-    one = trainee()
+    one = trainer()
     one.do(f"import mmap; page, file = mmap.mmap(-1, 1 << 20), os.open({str(path)!r}, os.O_RDWR | {os.O_DIRECT})")
     before, begin = one.row(seen.read())["disk_wait_seconds_total"], time.monotonic()
 
@@ -209,22 +209,22 @@ LOSE = (
 
 
 @pytest.mark.bpf
-def test_segments_sent_again(seen: Watch, trainee: Callable[..., Trainee]) -> None:
+def test_segments_sent_again(seen: Watch, trainer: Callable[..., Trainer]) -> None:
     """A connection that gets no answer is asked for again, and counted as the socket itself counts it."""
     apart = ("unshare", "--net", "sh", "-c", f'{LOSE} && exec "$@"', "sh")
     made = subprocess.run([*apart, "true"], stderr=subprocess.PIPE, text=True, check=False)
     if made.returncode:
         pytest.skip(f"no network that loses everything can be made here: {made.stderr.strip()}")
-    one = trainee(*apart)
+    one = trainer(*apart)
     one.do("import socket; lost = socket.socket(); lost.setblocking(False)")
     assert one.do("said = lost.connect_ex(('198.51.100.2', 4791))") == str(errno.EINPROGRESS)
     again = seen.until(lambda rows: one.row(rows)["tcp_retransmit_segments_total"])
-    told = one.do(f"said = lost.getsockopt({socket.IPPROTO_TCP}, {socket.TCP_INFO}, 256).hex()")
-    assert 1 <= again <= total_retransmits(told)
+    values = one.do(f"said = lost.getsockopt({socket.IPPROTO_TCP}, {socket.TCP_INFO}, 256).hex()")
+    assert 1 <= again <= total_retransmits(values)
 
 
 def memory_group() -> tuple[Path, str] | None:
-    """A fresh group whose memory can be limited, and the file that limits it; None where none can be made."""
+    """A fresh group with memory that can be limited, and the file that limits it; None where none can be made."""
     for root, limit in (
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         (Path("/sys/fs/cgroup"), "memory.max"),
@@ -239,13 +239,13 @@ def memory_group() -> tuple[Path, str] | None:
 
 
 @pytest.mark.bpf
-def test_out_of_memory(seen: Watch, trainee: Callable[..., Trainee]) -> None:
+def test_out_of_memory(seen: Watch, trainer: Callable[..., Trainer]) -> None:
     """A training process that is killed for want of memory is an event of its GPU."""
     made = memory_group()
     if made is None:
         pytest.skip("no control group that limits memory can be made here")
     group, limit = made
-    one = trainee()
+    one = trainer()
     try:
         (group / "cgroup.procs").write_text(str(one.pid))
         for swap in ("memory.swap.max", "memory.swappiness"):
@@ -267,15 +267,15 @@ def test_out_of_memory(seen: Watch, trainee: Callable[..., Trainee]) -> None:
 
 
 @pytest.mark.bpf
-def test_one_tracepoint_less(seen: Watch, trainee: Callable[..., Trainee]) -> None:
-    """A tracepoint that cannot be had is told with its reason, and the others count."""
+def test_one_tracepoint_less(seen: Watch, trainer: Callable[..., Trainer]) -> None:
+    """A tracepoint that cannot be had is reported with its reason, and the others count."""
     kernel = seen.context.kernel
     assert kernel is not None
     lost = PREFIX + "tcp_retransmit_skb"
     programs = {name: program for name, program in kernel.programs.items() if name != lost}
     rings = {name: ring for name, ring in kernel.rings.items() if name != "retransmits"}
     poorer = dataclasses.replace(kernel, programs=programs, rings=rings, refused={lost: "not today"})
-    one = trainee()
+    one = trainer()
     source = Scheduler(poorer, seen.context.training, Path("/proc"))
     rows: dict[str, list[dict[str, Any]]] = {}
     for sample in source.read(time.time_ns()):
@@ -306,12 +306,12 @@ import json, os, sys, time
 from pathlib import Path
 from emulator.libraries.build import Libraries
 from tests.agent.conftest import Watch
-from tests.agent.sources.test_scheduler import SOURCES, Trainee
+from tests.agent.sources.test_scheduler import SOURCES, Trainer
 libraries = Libraries(*map(Path, json.loads(sys.argv[1])))
 seen = Watch(sources=SOURCES)
-keeper = Trainee(libraries, 43)
+keeper = Trainer(libraries, 43)
 seen.wait_attached(libraries.nccl)
-one = Trainee(libraries, 44)
+one = Trainer(libraries, 44)
 seen.until(one.row)
 one.do("")  # what a thread waited before its first switch under watch is not known
 own, before = one.rest(), one.row(seen.read())["cpu_wait_seconds_total"]
@@ -327,9 +327,9 @@ seen.close()
 
 
 @pytest.mark.bpf
-def test_a_namespace_of_processes(seen: Watch, trainee: Callable[..., Trainee], emulated: Libraries) -> None:
+def test_a_namespace_of_processes(seen: Watch, trainer: Callable[..., Trainer], emulated: Libraries) -> None:
     """An agent in a PID namespace counts the processes there, by their numbers there, and none outside."""
-    trainee()
+    trainer()
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     made = subprocess.run([*apart, "true"], stderr=subprocess.PIPE, text=True, check=False)
     if made.returncode:

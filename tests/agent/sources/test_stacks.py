@@ -19,7 +19,7 @@ from agent.process.procfs import Process, Processes
 from agent.sources.stacks import Stacks
 from agent.stacks import worker
 from agent.stacks.kernel_threads import describe, together
-from agent.stacks.py_spy import SpyError, frames, spy_path, told
+from agent.stacks.py_spy import SpyError, frames, parse_output, spy_path
 from agent.stacks.worker import take
 from emulator.libraries.build import Libraries
 from store.schema.sample import Sample
@@ -69,7 +69,7 @@ def spy_that(folder: Path, does: str) -> str:
 
 
 def test_python_process(start: Callable[..., Process], tmp_path: Path) -> None:
-    """Of a Python process the frames of its first thread are told, innermost first, and its other threads by name."""
+    """Of a Python process the row has its first thread as frames, innermost first, and other threads by name."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     process = start(sys.executable, str(program))
@@ -83,7 +83,7 @@ def test_python_process(start: Callable[..., Process], tmp_path: Path) -> None:
 
 
 def test_helpers(start: Callable[..., Process], tmp_path: Path) -> None:
-    """Processes that a rank started, such as its data loaders, are told with it: those alike together."""
+    """Processes that a rank started, such as its data loaders, are reported with it: those alike together."""
     loader = tmp_path / "loader.py"
     loader.write_text("import sys\nprint('ready', flush=True)\nsys.stdin.read()\n")
     program = tmp_path / "program.py"
@@ -150,7 +150,7 @@ def test_py_spy_that_fails(
     assert why in found["error"]
 
 
-def test_nobody_is_stopped(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_no_process_is_stopped(start: Callable[..., Process], tmp_path: Path) -> None:
     """py-spy is asked to read a process that runs on, and is asked again where that caught it in a change."""
     process = start("sh", "-c", "echo ready; read line")
     once = f"echo \"$@\" >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) -lt 2 ] && exit 1; echo '[]'"
@@ -167,7 +167,7 @@ def test_without_py_spy(start: Callable[..., Process], tmp_path: Path) -> None:
 
 
 def test_deep_stack() -> None:
-    """Of a deep stack both ends are kept, of names so much and no sign that moves a terminal's cursor."""
+    """Of a deep stack both ends are reported, of names so much and no sign that moves a terminal's cursor."""
     deep = [{"name": f"f{at}", "short_filename": "x/\x07y.py", "filename": "", "line": at} for at in range(317)]
     lines = frames(deep).splitlines()
     assert len(lines) == 61
@@ -183,7 +183,7 @@ def test_deep_stack() -> None:
 def test_any_answer_of_py_spy(output: bytes) -> None:
     """Whatever comes in place of stacks is refused by one kind of error."""
     with pytest.raises(SpyError):
-        told(output)
+        parse_output(output)
 
 
 @pytest.mark.parametrize(
@@ -197,32 +197,32 @@ def test_any_answer_of_py_spy(output: bytes) -> None:
     ],
 )
 def test_wait_in_words(state: str, call: str, place: str, words: str) -> None:
-    """State, system call and place in the kernel make one phrase; what is not told is left out."""
+    """State, system call and place in the kernel make one phrase; what is not known is left out."""
     assert describe(state, call, place) == words
 
 
 def test_threads_alike() -> None:
-    """Threads that are at the same are told once, under the first of their names."""
+    """Threads in the same place are reported once, under the first of their names."""
     assert together([("b", "x\ny"), ("c", "z"), ("a", "x\ny")], 100) == "a and 1 more\nx\ny\n\nc\nz"
     assert len(together([("a", "x" * 500)], 64)) == 64
 
 
 def test_pace() -> None:
-    """A process stands still once it asked for nothing for longer than its pauses, and anew after it moved."""
-    pace = StallDetector(0, 100.0)
-    assert not pace.stands(1000.0, 8.0)  # nothing was ever asked for
+    """A process is stalled once it asked for nothing for longer than its pauses, and again after it moved."""
+    stall = StallDetector(0, 100.0)
+    assert not stall.is_stalled(1000.0, 8.0)  # nothing was ever asked for
     for at in range(1, 6):
-        pace.see(at, 1000.0 + at)
-    assert not pace.stands(1012.9, 8.0)
-    assert pace.stands(1013.0, 8.0)
-    pace.see(7, 1021.0)  # a pause of 16 s is usual from here on
-    assert not pace.stands(1021.0 + 47.9, 8.0)
-    assert pace.stands(1021.0 + 48.1, 8.0)
-    pace.taken = True
-    pace.see(7, 1070.0)
-    assert pace.taken
-    pace.see(8, 1071.0)
-    assert not pace.taken
+        stall.observe(at, 1000.0 + at)
+    assert not stall.is_stalled(1012.9, 8.0)
+    assert stall.is_stalled(1013.0, 8.0)
+    stall.observe(7, 1021.0)  # a pause of 16 s is usual from here on
+    assert not stall.is_stalled(1021.0 + 47.9, 8.0)
+    assert stall.is_stalled(1021.0 + 48.1, 8.0)
+    stall.handled = True
+    stall.observe(7, 1070.0)
+    assert stall.handled
+    stall.observe(8, 1071.0)
+    assert not stall.handled
 
 
 def rows_of(source: Stacks, count: int) -> list[Sample]:
@@ -252,8 +252,8 @@ def test_child_that_dies(start: Callable[..., Process], tmp_path: Path, monkeypa
     monkeypatch.setattr("agent.sources.stacks.spy_path", lambda: spy_that(tmp_path, "kill -9 $PPID"))
     process = start("sh", "-c", "echo ready; read line")
     [row] = rows_of(Stacks(Still(11.0, process), 8.0), 1)
-    told = {name: row.values[name] for name in ("pid", "form", "error")}
-    assert told == {"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}
+    parse_output = {name: row.values[name] for name in ("pid", "form", "error")}
+    assert parse_output == {"pid": process.pid, "form": "none", "error": "taking stacks was cut off"}
 
 
 def test_whole_way(watch: Callable[..., Watch], caller: Callable[..., Caller], emulated: Libraries) -> None:

@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """A process that does one step of its start when told to."""
+    """A process that does one step of its start on command."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -116,7 +116,7 @@ def test_every_phase(watch: Any, caller: Any, trainer: Any, emulated: Libraries,
 
 @pytest.mark.bpf
 def test_what_was_not_seen_is_null(watch: Any, caller: Any, trainer: Any, emulated: Libraries) -> None:
-    """Nothing is guessed of a process older than the agent, nor of a communicator that nobody saw being made."""
+    """Nothing is guessed of a process older than the agent, nor of a communicator that was made unseen."""
     old = trainer()
     old.does(f"load {emulated.cudart}")
     old.does(f"load {emulated.nccl}")

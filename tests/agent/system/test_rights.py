@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.binaries.symbol_lookup import Libraries
+from agent.binaries.symbol_lookup import SymbolLookup
 from agent.nvml.client import Child
 from agent.process.procfs import Processes
 from agent.system.child_process import ChildTask
@@ -36,18 +36,18 @@ def test_reader_of_libraries(tmp_path: Path) -> None:
     """While it reads a file it has no rights; to open it, it had them."""
     big = tmp_path / "libnccl.so.2"
     subprocess.run(["cc", "-g", "-shared", "-o", str(big), "-x", "c", "/dev/null"], check=True)
-    finder = Libraries(["ncclAllReduce"], layout_for="")
+    finder = SymbolLookup(["ncclAllReduce"], layout_for="")
     for number in range(200):
         finder.ask(number, (str(big),))
     finder.poll()
-    assert finder._child is not None
-    pid, seen, answered = finder._child.pid, 0, 0
+    assert finder._task._child is not None
+    pid, seen, answered = finder._task._child.pid, 0, 0
     limit = time.monotonic() + 30
     while answered < 200 and time.monotonic() < limit:
         answers = finder.poll()
         answered += len(answers)
         assert not any(answer.gone for answer in answers)
-        if 0 < answered < 200 and finder._child is not None and finder._child.pid == pid:
+        if 0 < answered < 200 and finder._task._child is not None and finder._task._child.pid == pid:
             seen += 1
             assert rights(pid) == NONE
         time.sleep(0.005)
@@ -70,18 +70,18 @@ def test_reader_of_gpus(emulated: Built, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_py_spy(tmp_path: Path) -> None:
     """What takes stacks may read other processes, and nothing else."""
-    spy, told = tmp_path / "spy", tmp_path / "told"
-    spy.write_text(f"#!/bin/sh\ncat /proc/self/status > {told}.new\nmv {told}.new {told}\nexit 1\n")
+    spy, status = tmp_path / "spy", tmp_path / "status"
+    spy.write_text(f"#!/bin/sh\ncat /proc/self/status > {status}.new\nmv {status}.new {status}\nexit 1\n")
     spy.chmod(0o755)
     me = Processes().find(os.getpid())
     assert me is not None
-    errand = ChildTask("agent.stacks.worker")
-    errand.ask({"spy": str(spy), "processes": [(me.pid, me.start, me.stack)]})
+    child_task = ChildTask("agent.stacks.worker")
+    child_task.ask({"spy": str(spy), "processes": [(me.pid, me.start, me.stack)]})
     limit = time.monotonic() + 30
-    while not told.exists() and time.monotonic() < limit:
+    while not status.exists() and time.monotonic() < limit:
         time.sleep(0.01)
-    errand.close()
-    pairs = dict(line.split(":\t") for line in told.read_text().splitlines() if ":\t" in line)
+    child_task.close()
+    pairs = dict(line.split(":\t") for line in status.read_text().splitlines() if ":\t" in line)
     reading = 1 << SYS_PTRACE | 1 << DAC_READ_SEARCH
     assert {name: int(pairs[name], 16) for name in ALL} == dict.fromkeys(ALL, reading)
     assert pairs["NoNewPrivs"] == "1"

@@ -1,0 +1,144 @@
+"""What the agent remembers of each communicator that the probes count, by its index in the kernel's array."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.nccl.inspector import Inspector
+from agent.nccl.operation_count import MEMORY, CountOrigin, CountTracker, continued
+from agent.nccl.probe_throttle import Calls
+from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Process
+from bpf.maps import Map
+from store.schema.sample import Value
+
+_TRIES = 5
+"""How often both counts are read until no operation comes between the two."""
+
+
+@dataclass(slots=True)
+class TrackedCommunicator:
+    """The state of one entry of the kernel's array."""
+
+    process: Process
+    gpu: str
+    slot: int
+    """The lowest number that no other communicator of its GPU has: the number of series stays bounded."""
+    origin: CountOrigin = field(default_factory=CountOrigin)
+    count: CountTracker = field(default_factory=CountTracker)
+    from_memory: bool = False
+    """Its calls went uncounted at some time: the count goes on from memory."""
+    queries: int = 0
+    blocked_ns: int = 0
+    """For how long it has blocked the host; never decreases."""
+
+    def new_queries(self, queries: int) -> int:
+        """How many queries came since the last call."""
+        new, self.queries = queries - self.queries, queries
+        return new
+
+    def host_blocked_ns(self, entry: Any, clock: int) -> int:
+        """For how long it has blocked the host, a wait under way included.
+
+        Where two threads wait on one communicator, the kernel takes a part of its sum back.
+        """
+        since = int(entry["blocked_since"])
+        blocked = int(entry["blocked_ns"]) + (max(clock - since, 0) if since else 0)
+        self.blocked_ns = max(self.blocked_ns, blocked)
+        return self.blocked_ns
+
+
+class CommunicatorTable:
+    """Tracks the communicators of living processes."""
+
+    def __init__(self, slots: Map, inspector: Inspector) -> None:
+        self._slots, self._inspector = slots, inspector
+        self._tracked: dict[int, TrackedCommunicator] = {}
+
+    def get(self, index: int) -> TrackedCommunicator | None:
+        """What is remembered of that entry."""
+        return self._tracked.get(index)
+
+    def track(self, index: int, trainer: TrainingProcess) -> TrackedCommunicator:
+        """The state of that entry, begun where it is new; the driver may name the GPU only after the first call."""
+        tracked = self._tracked.get(index)
+        if tracked is None or tracked.gpu != trainer.gpu:
+            taken = {other.slot for other in self._tracked.values() if other.gpu == trainer.gpu}
+            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+            tracked = tracked or TrackedCommunicator(trainer.process, trainer.gpu, slot)
+            tracked.gpu, tracked.slot = trainer.gpu, slot
+            self._tracked[index] = tracked
+        return tracked
+
+    def drop(self, index: int) -> None:
+        """Forget the entry."""
+        self._tracked.pop(index, None)
+
+    def compare_counts(self, index: int, entry: Any, born: bool) -> None:
+        """Learn where our count begins, and whether the library's own moves in step with it."""
+        tracked = self._tracked[index]
+        origin, count = tracked.origin, tracked.count
+        if tracked.from_memory or (origin.origin and count.in_step):
+            return
+        operations, own = self._read_both(index, entry)
+        origin.settle(born, operations, own)
+        if origin.origin and own is not None:
+            count.compare(operations + origin.base, own)
+            if count.in_step and origin.origin == MEMORY:
+                # An operation was under way when the base was learned.
+                origin.base, count.apart = origin.base + count.apart, 0
+
+    def _read_both(self, index: int, entry: Any) -> tuple[int, int | None]:
+        """Our count and the library's own, read with no call in between; None: it cannot be read."""
+        slots, operations = self._slots.rows(), 0
+        for _ in range(_TRIES):
+            operations = int(slots[index]["operations"])
+            own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
+            if own is None or operations == int(slots[index]["operations"]):
+                return operations, own
+        return operations, None
+
+    def continue_row(
+        self, index: int, entry: Any, values: dict[str, Value], suspended: bool, clock: int
+    ) -> dict[str, Value]:
+        """The row as far as it is known without probes; a count that once went on from memory stays so."""
+        tracked = self._tracked[index]
+        if suspended and not tracked.from_memory:
+            tracked.from_memory = True
+            if not tracked.count.in_step:  # calls went uncounted from its birth on, but the library counted them
+                tracked.count = CountTracker(in_step=True)
+        if not tracked.from_memory:
+            return values
+        own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))
+        row = continued(values, own, tracked.count, clock)
+        return row if suspended else values | {name: row[name] for name in ("operations_total", "counted_from")}
+
+    def calls(self, processes: Mapping[int, Any], announced: Callable[[int], set[int]]) -> dict[int, Calls]:
+        """The calls of each process, by number, for the throttle of probes.
+
+        `processes` are entries of the kernel's array of processes, `announced` gives the communicators of a process.
+        """
+        tracked_of: dict[int, list[tuple[int, TrackedCommunicator]]] = {pid: [] for pid in processes}
+        counts = {pid: int(row["group_starts"]) + int(row["group_ends"]) for pid, row in processes.items()}
+        slots = self._slots.rows()
+        for index, tracked in self._tracked.items():
+            if (pid := tracked.process.pid) in tracked_of:
+                tracked_of[pid].append((int(slots[index]["comm"]), tracked))
+                counts[pid] += int(slots[index]["operations"]) + int(slots[index]["queries"])
+        calls = {}
+        for pid, members in tracked_of.items():
+            readable = all(one.count.in_step and self._inspector.knows(pid, comm) for comm, one in members)
+            unseen = announced(pid) - {comm for comm, _ in members}
+            calls[pid] = Calls(counts[pid], bool(members) and readable, len(unseen))
+        return calls
+
+    def uncounted(self, suspended: Callable[[Process], bool]) -> dict[int, int]:
+        """By number of each process without probes on its calls, the operations that its memory shows."""
+        operations = Counter[int]()
+        for tracked in self._tracked.values():
+            if suspended(tracked.process):
+                operations[tracked.process.pid] += max(tracked.count.total, 0)
+        return dict(operations)
