@@ -20,7 +20,7 @@ from store.nats.config import NatsConfig, is_stream
 from store.open import open_sink
 from store.schema.contract import StoreError
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import open_orders
+from store.zoom_requests import open_zoom_requests
 
 log = logging.getLogger("agent")
 
@@ -38,7 +38,11 @@ def run(settings: AgentSettings) -> None:
     """Read this machine and its training processes until SIGTERM or Ctrl-C."""
     sink = open_sink(settings.store, settings.influxdb, settings.nats)
     # What is on a stream cannot be asked for.
-    orders = None if is_stream(settings.store) else open_orders(settings.store, settings.influxdb, settings.agent.name)
+    orders = (
+        None
+        if is_stream(settings.store)
+        else open_zoom_requests(settings.store, settings.influxdb, settings.agent.name)
+    )
     stop = threading.Event()
     end_by_signals(stop)
 

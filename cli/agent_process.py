@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def agent_command(place: str | Path, config: Path | None = None, root: Path | None = None) -> list[str]:
-    """The command line of an agent that writes to this store, and sees the machine's /sys and /dev below `root`."""
+    """The command line of an agent that writes to this store and reads /sys and /dev below `root`."""
     command = [sys.executable, "-I", "-m", "cli.main", "agent", "--store", str(place)]
     command += ["--config", str(config)] if config else []
     return command + (["--root", str(root)] if root else [])

@@ -1,4 +1,4 @@
-"""The configuration file: where the readings are, and what agent and detector are told."""
+"""The configuration file, and the store and key that it names."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ UNIT = Path("/etc/systemd/system/peerwatch-agent.service")
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; one line with file and key."""
+    """The configuration is invalid; the message is one line with file and key."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a configuration file can say; every key has a default."""
+    """Every table and key of the configuration file; each has a default."""
 
     store: str = STORE
-    """Where readings are kept: the path of a .db file, or an InfluxDB address; for agents also a NATS stream."""
+    """The store of the readings: path of a .db file, or address of an InfluxDB; for agents also a NATS stream."""
     signing_key_file: str = ""
-    """The key by which verdicts and orders are signed; empty: beside the store's file, or KEY where it is a server."""
+    """The key that signs verdicts and operator actions; empty: beside the store's file, for a server KEY."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
     writer: WriterConfig = msgspec.field(default_factory=WriterConfig)
@@ -43,9 +43,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_settings(file: Path | None = None) -> Settings:
-    """The settings of this file; of the usual place if none is named, and the defaults if nothing is there.
+    """The settings of this file; without one those of PLACE, or the defaults where PLACE does not exist.
 
-    Raises ConfigError for a file that cannot be read, a key that is unknown, or a value that cannot be meant.
+    Raises ConfigError for a file that cannot be read, an unknown key, or an invalid value.
     """
     if file is None and not os.path.isfile(PLACE):
         return Settings()
@@ -55,38 +55,38 @@ def read_settings(file: Path | None = None) -> Settings:
         _check_keys(found.get("detector", {}))
         return msgspec.convert(found, Settings)
     except OSError as error:
-        raise ConfigError(f"{place}: {error.strerror}; name the configuration with --config") from error
+        raise ConfigError(f"{place}: {error.strerror}; use --config FILE") from error
     except (msgspec.MsgspecError, ValueError) as error:
-        text = str(error).splitlines()[0].replace("Object contains unknown field", "there is no such key:")
+        text = str(error).splitlines()[0].replace("Object contains unknown field", "unknown key:")
         raise ConfigError(f"{place}: {text.replace('`', '')}") from error
 
 
-def judging(settings: Settings) -> DetectorConfig:
-    """What the detector is told, its calibration included. Raises CalibrationError: that file cannot be used."""
-    from detector.calibration import calibrated  # numpy, which the agent's process must not load for it
+def detector_config(settings: Settings) -> DetectorConfig:
+    """The detector's configuration with its calibration. Raises CalibrationError for an unusable calibration file."""
+    from detector.calibration import calibrated  # loads numpy, which the agent's process must not
 
     return calibrated(settings.detector)
 
 
-def own_place() -> str:
-    """Where a user without the right to write to the usual place keeps readings."""
+def user_store() -> str:
+    """The store of a user who may not write to STORE."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return str(Path(state) / "peerwatch" / "peerwatch.db")
 
 
 def default_place(writing: bool = False) -> str:
-    """The store where nothing names one: the service's; of a user without rights on it, or without it, his own."""
+    """The store if none is named: STORE, or the user's own where STORE is absent or not accessible."""
     folder = os.path.dirname(STORE)
     if os.geteuid() == 0 or (os.access(STORE, os.W_OK) if writing else os.path.isfile(STORE)):
         return STORE
     hidden = os.path.isdir(folder) and not os.access(folder, os.X_OK)
-    return STORE if hidden and not writing else own_place()
+    return STORE if hidden and not writing else user_store()
 
 
-def located(named: str | None, config: Path | None = None, writing: bool = False) -> tuple[str, Settings]:
-    """The store to open, and how: what was named, else the environment's PEERWATCH_STORE, else the configuration's.
+def locate_store(named: str | None, config: Path | None = None, writing: bool = False) -> tuple[str, Settings]:
+    """The store to open and the settings: `named`, else PEERWATCH_STORE of the environment, else the configuration's.
 
-    A file that was named needs no configuration, so a wrong one does not keep it from being read. Raises ConfigError.
+    A named file is read without the configuration, so an invalid configuration does not matter. Raises ConfigError.
     """
     place = named or os.environ.get("PEERWATCH_STORE")
     if place and config is None and not is_address(place):
@@ -96,21 +96,21 @@ def located(named: str | None, config: Path | None = None, writing: bool = False
 
 
 def open_place(place: str, create: bool = False, settings: Settings | None = None) -> Store:
-    """The store at this place; an address is spoken to as the configuration says. Raises StoreError.
+    """Open the store at this path or address, a server with the configuration's settings. Raises StoreError.
 
-    `create` begins a file that is not there, and of the usual places the folder too.
+    `create` creates a missing file, and the folder of a default place.
     """
     if settings is None and is_address(place):
         settings = read_settings()
-    if place in (STORE, own_place()):
+    if place in (STORE, user_store()):
         _prepare(Path(place), create)
     return open_store(place, create, settings.influxdb if settings else None)
 
 
 def open_signed(place: str, create: bool, settings: Settings) -> Signed:
-    """The same, in which only verdicts and orders count that bear our signature. The key is begun where there is none.
+    """Open the store with signatures: rows of verdicts and operator actions without ours are ignored.
 
-    An order to a detector on another machine is signed with that one's key. Raises StoreError where there is none.
+    A missing key is created beside a file; for a server the detector's key is needed. Raises StoreError.
     """
     return Signed(open_place(place, create, settings), signing_key(place, settings, create or not is_address(place)))
 
@@ -122,25 +122,25 @@ def signing_key(place: str, settings: Settings, create: bool) -> bytes:
 
 
 def _prepare(place: Path, create: bool) -> None:
-    """Make the folder of a usual place, or say what is missing where there is nothing to read."""
+    """Create the folder of a default place, or raise StoreError that says what is missing there."""
     if create:
         try:
             place.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{place.parent} cannot be made: {error.strerror}; name another --store") from error
+            raise StoreError(f"{place.parent} cannot be created: {error.strerror}; use another --store") from error
     elif not place.exists() and (not place.parent.is_dir() or os.access(place.parent, os.X_OK)):
         here = UNIT.exists()
         what = "is installed but has written no readings" if here else "is not installed or not running"
         start = "sudo systemctl start peerwatch-agent" if here else "peerwatch up, or make install"
         raise StoreError(
-            f"no readings here: Peerwatch {what} on this machine ({place} is not there); "
-            f"start it: {start}; or name a --store"
+            f"no readings here: Peerwatch {what} on this machine ({place} does not exist); "
+            f"start it: {start}; or use --store"
         )
 
 
 def _check_keys(detector: object) -> None:
-    # The detector's configuration is a dataclass, of which msgspec lets unknown keys pass.
+    # msgspec accepts unknown keys of a dataclass, such as the detector's configuration.
     known = {field.name for field in fields(DetectorConfig)}
     unknown = sorted(set(detector) - known) if isinstance(detector, dict) else []
     if unknown:
-        raise ConfigError(f"there is no such key: {unknown[0]} - at $.detector")
+        raise ConfigError(f"unknown key: {unknown[0]} - at $.detector")

@@ -1,4 +1,4 @@
-"""The `peerwatch` command: a list of commands, and the one place where an error becomes a line and an exit code."""
+"""The `peerwatch` command: the list of commands, and the place where an error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cli.options import ORDER
 from cli.terminal import guard, hang_up, say
 
 FAILED, UNKNOWN, INTERRUPTED, HUNG_UP = 1, 3, 130, 141
-"""The last two as a shell counts a program that SIGINT or SIGPIPE has ended."""
+"""INTERRUPTED and HUNG_UP are 128 + SIGINT and 128 + SIGPIPE, as shells report them."""
 
 
 class Commands(TyperGroup):
-    """Runs a command; what its user can mend is said in one line on standard error."""
+    """Runs a command; an error that the user can correct is one line on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it, and turn what it raises into an exit code."""
+        """Run the command and turn an exception into an exit code."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -40,14 +40,14 @@ class Commands(TyperGroup):
             say(f"peerwatch: {_line(error)}", err=True)
             raise typer.Exit(_failure(ctx)) from error
         except Exception as error:
-            # A wrong option is 2 everywhere but to `status`, whose 2 says that a machine is faulty.
+            # A wrong option exits with 2, except in `status`, where 2 means that a machine is faulty.
             if getattr(error, "exit_code", None) == 2 and not isinstance(error, typer.Exit):
                 error.exit_code = _failure(ctx, 2)  # type: ignore[attr-defined]
             raise
 
 
 def _line(error: OSError | ValueError) -> str:
-    """What the error says; of the operating system's own errors the file and the reason, without their number."""
+    """The first line of the error; for errors of the operating system file and reason, without the number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return next(iter(str(error).splitlines()), type(error).__name__)
@@ -59,7 +59,7 @@ def _failure(ctx: Any, code: int = FAILED) -> int:
 
 app = typer.Typer(
     cls=Commands,
-    help="Watches GPU training fleets from outside and names the machine that differs from its peers.",
+    help="Monitor GPU training fleets from outside, and name the machine that differs from its peers.",
     epilog=f"Configuration: {PLACE}. The store: {ORDER}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -67,8 +67,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         say(f"peerwatch {version('peerwatch')}")
         raise typer.Exit
 
@@ -76,11 +76,11 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option(help="Show where an error came from.")] = False,
+    debug: Annotated[bool, typer.Option(help="Print the traceback of an error.")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options before the command."""
 
 
 app.command()(demo.demo)
@@ -97,7 +97,8 @@ app.command()(simulate.simulate)
 app.command()(evaluate.evaluate)
 app.command()(calibrate.calibrate)
 app.command("import")(import_dataset.dataset)
-app.command()(train.train)
+app.command("train-operator-model")(train.train_operator_model)
+app.command("train", hidden=True, deprecated=True)(train.train)
 app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")
@@ -116,7 +117,7 @@ def main() -> None:
     finally:
         try:
             sys.stdout.flush()
-        except BrokenPipeError:  # what it said was little, and nobody waited for it
+        except BrokenPipeError:  # the reader closed before the last line
             hang_up()
             sys.exit(HUNG_UP)
 

@@ -1,4 +1,4 @@
-"""Manual pages (roff, man(7)) out of the commands' own help: `python -m cli.manual FOLDER` writes one for each."""
+"""Manual pages (roff, man(7)) from the commands' help: `python -m cli.manual FOLDER` writes one for each command."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from cli.options import ORDER
 from cli.reference import PLACE, Key, keys
 
 _STATUS = {
-    "status": "0 ok, 1 warn, 2 crit, 3 unknown: no fresh reading, or a store that cannot be read.",
-    "demo": "0 the verdict is right, 1 it is wrong or missing.",
+    "status": "0 ok, 1 warn, 2 crit, 3 unknown: no fresh reading, or the store cannot be read.",
+    "demo": "0 the verdict is correct, 1 it is wrong or missing.",
     "doctor": "0 nothing is blocked, 1 something is.",
 }
-_USUAL = "0; 1 where something cannot be done, as a line on standard error says; 2 for a wrong option; 130 interrupted."
+_USUAL = "0; 1 after an error, which is one line on standard error; 2 for a wrong option; 130 after an interrupt."
 
 
 def pages() -> dict[str, str]:
-    """All pages by file name: the program, each command, and the configuration."""
+    """File name -> page: the program, each command, and the configuration."""
     root = typer.main.get_command(app)
     found = {"peerwatch.1": _page("peerwatch", root), "peerwatch.toml.5": _configuration()}
     return found | {f"{name.replace(' ', '-')}.1": _page(name, command) for name, command in _below("peerwatch", root)}
 
 
 def _below(name: str, command: Any) -> list[tuple[str, Any]]:
-    """The commands below this one, by their full names."""
+    """The subcommands, recursively: full name and command."""
     found = []
     for word, one in getattr(command, "commands", {}).items():
+        if getattr(one, "hidden", False):
+            continue
         found += [(f"{name} {word}", one), *_below(f"{name} {word}", one)]
     return found
 
@@ -51,6 +53,8 @@ def _page(name: str, command: Any) -> str:
     if below := getattr(command, "commands", {}):
         lines.append(".SH COMMANDS")
         for word, one in below.items():
+            if getattr(one, "hidden", False):
+                continue
             page = f"{name} {word}".replace(" ", "-")
             lines += [".TP", f".BR {_text(page)} (1)", _text(_plain(one.help or "").partition("\n\n")[0])]
     word = name.rpartition(" ")[2]
@@ -72,15 +76,15 @@ def _configuration() -> str:
         "says; every key has a default.",
         ".BR peerwatch\\-config (1)",
     ]
-    lines += ["checks, shows and begins it."]
+    lines += ["checks, shows and creates it."]
     for table, found in keys().items():
         lines.append(f".SH {_text(f'[{table}]' if table else 'KEYS OUTSIDE ANY TABLE')}")
         for key in found:
-            lines += [".TP", f".B {_text(key.name)}", _text(_told(key))]
+            lines += [".TP", f".B {_text(key.name)}", _text(_key_text(key))]
     return "\n".join([*lines, ""])
 
 
-def _told(key: Key) -> str:
+def _key_text(key: Key) -> str:
     return f"{key.words} Default: {key.default}."
 
 
@@ -112,19 +116,19 @@ def _default(one: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Help as one line a paragraph."""
+    """Help text with one line per paragraph."""
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
 
 
 def _text(text: str) -> str:
-    """Words as roff takes them: no backslash, dot or quote at a line's beginning is obeyed."""
+    """Text escaped for roff: a backslash, dot or quote at the start of a line is literal."""
     ours = text.replace("\\", "\\e").replace("-", "\\-")
     plain = "".join(sign if sign.isascii() else f"\\[u{ord(sign):04X}]" for sign in ours)
     return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in plain.splitlines())
 
 
 def write(folder: Path) -> list[Path]:
-    """Write all pages into man1 and man5 of a folder; returns the files. Raises OSError."""
+    """Write all pages into man1 and man5 of a folder; returns the paths. Raises OSError."""
     written = []
     for name, text in pages().items():
         place = folder / f"man{name[-1]}" / name

@@ -1,22 +1,30 @@
-"""Options that many commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli.config import PLACE, STORE
+from cli.terminal import say
 
-ORDER = f"--store, else the environment's PEERWATCH_STORE, else the configuration's, else {STORE}"
+ORDER = f"--store, else PEERWATCH_STORE of the environment, else that of the configuration, else {STORE}"
 
 StoreOption = Annotated[
     str | None,
     typer.Option(
-        help="Where the readings are: a .db file, the folder of a recording, or http://SERVER:8086/DATABASE; "
-        f"else the environment's PEERWATCH_STORE, else the configuration's, else {STORE}."
+        help="The store: a .db file, the folder of a recording, or http://SERVER:8086/DATABASE; "
+        f"else PEERWATCH_STORE of the environment, else that of the configuration, else {STORE}."
     ),
 ]
-ConfigOption = Annotated[Path | None, typer.Option(help=f"Configuration file; else {PLACE}, if it is there.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")]
+ConfigOption = Annotated[Path | None, typer.Option(help=f"Configuration file; else {PLACE}, if it exists.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def renamed(value: Any, old: str, new: str) -> Any:
+    """The value of a deprecated option; one line on standard error where it is used."""
+    if value:
+        say(f"peerwatch: {old} is deprecated: use {new}", err=True)
+    return value

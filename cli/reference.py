@@ -1,4 +1,4 @@
-"""Every key of the configuration with its words and its default, out of the classes that hold them."""
+"""Every key of the configuration with its description and default, read from the configuration classes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cli.config import PLACE, Settings
 __all__ = ["PLACE", "Key", "keys", "template", "toml"]
 
 _SECRET = ("url",)
-_HIDDEN = "(not shown: who knows it can write there)"
+_HIDDEN = "(not shown: it may be a secret)"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its name within the table, what it means, and its value as TOML writes it."""
+    """One key: name within its table, description, and default or value in TOML."""
 
     name: str
     words: str
@@ -31,7 +31,7 @@ class Key:
 
 
 def keys(settings: Settings | None = None) -> dict[str, list[Key]]:
-    """By table ("" outside any) all keys, with their defaults, or with the values that `settings` has."""
+    """Table ("" outside any) -> keys, with the values of `settings`, else with the defaults."""
     return dict(_tables("", settings or Settings()))
 
 
@@ -53,7 +53,7 @@ def _fields(value: Any) -> list[str]:
 
 
 def _words(kind: type) -> dict[str, str]:
-    """The strings that stand below the fields of a class; Python itself keeps none of them."""
+    """Field -> the string literal below it in the source of a class; Python does not store these."""
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
@@ -65,7 +65,7 @@ def _words(kind: type) -> dict[str, str]:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML."""
     if isinstance(value, dict):
         return (
             f"{{ {', '.join(f'{json.dumps(key)} = {toml(item)}' for key, item in value.items())} }}" if value else "{}"
@@ -76,8 +76,8 @@ def toml(value: Any) -> str:
 
 
 def template() -> str:
-    """A configuration that changes nothing: all keys as comments, each with its words and its default."""
-    lines = ["# Configuration of Peerwatch. Every key is here as a comment with its default."]
+    """A configuration with every key as a comment, with its description and default."""
+    lines = ["# Configuration of Peerwatch. Every key is a comment with its default."]
     for table, found in keys().items():
         lines += ["", f"[{table}]"] if table else []
         for key in found:

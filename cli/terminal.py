@@ -1,4 +1,4 @@
-"""The one door to a terminal: text that others chose is made safe here, in tables, lines, JSON and logs alike."""
+"""Output to a terminal: escapes control characters in names from outside, in tables, lines, JSON and logs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _UNBROKEN = 1000
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-"""What a terminal obeys instead of showing it: control characters, and marks that turn the direction of writing."""
+"""Characters that control a terminal: control codes, and marks that change the direction of text."""
 _PLAIN = str.maketrans("▁▂▃▄▅▆▇█░▒▪═·×–—…µ°’“”→✓", '_.,-=+*#:%o=.x--.uo\'"">v')
-"""What stands for our own signs where a terminal has no such letters."""
+"""Replacements of our symbols for terminals without Unicode."""
 _ERRORS = "peerwatch.plain"
 
 
 def safe(text: str, mark: str = "?") -> str:
-    """The text with a mark for each character that a terminal would obey; lines and tabs stay."""
+    """The text with `mark` for each control character; line feeds and tabs stay."""
     return _OBEYED.sub(mark, text)
 
 
@@ -36,25 +36,25 @@ def say(text: object = "", err: bool = False) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print an object in one line of JSON; what a terminal would obey is written as an escape, so nothing is lost."""
+    """Print an object as one line of JSON; control characters become \\u escapes, so no information is lost."""
     line = json.dumps(value, ensure_ascii="utf" not in (sys.stdout.encoding or "").lower())
     say(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", line))
 
 
 def console(err: bool = False) -> Console:
-    """Standard output (or error); into a file or a pipe a row is one line, however long. Markup is plain text."""
+    """A console on standard output (or error) without markup; in a file or pipe each row is one line."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Safe(Console):
         def render(self, renderable: Any, options: Any = None) -> Any:
             for part in super().render(renderable, options):
-                # Rich's own commands, such as to move the cursor, are marked as such; text never is. What it
-                # has measured as no columns wide is left out, or tables would cut what stands behind it.
+                # Control segments are Rich's own. Characters that Rich measures as zero columns wide are removed,
+                # or tables would cut the text after them.
                 yield part if part.control else Segment(safe(part.text, ""), part.style)
 
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # Rich itself would end with 1, which of `status` means a warning
+            raise BrokenPipeError  # Rich would exit with 1, which means a warning in `status`
 
     plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "stderr": err}
     screen = Safe(**plain)
@@ -63,7 +63,7 @@ def console(err: bool = False) -> Console:
 
 @contextmanager
 def progress(what: str, span: tuple[int, int]) -> Iterator[Callable[[int], None]]:
-    """Gives a function to be told up to which time (Unix ns) the work is done; silent where nobody looks."""
+    """Show a progress bar on a terminal; yields a function that takes the time (Unix ns) reached."""
     from rich.progress import Progress
 
     first, last = span
@@ -79,7 +79,7 @@ class _Record(logging.LogRecord):
 
 
 def guard() -> None:
-    """Make logs safe, and let a terminal without our signs show others instead of ending the command."""
+    """Escape log records, and replace symbols that the terminal's encoding lacks."""
     logging.setLogRecordFactory(_Record)
     codecs.register_error(_ERRORS, _replaced)
     for stream in (sys.stdout, sys.stderr):
@@ -95,7 +95,7 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 
 def hang_up() -> None:
-    """The reader of our output has seen enough: what is still to be written goes nowhere."""
+    """The reader of the output has gone: discard what is still to be written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Times and durations as people write them."""
+"""Times and durations in text: parsing of user input, formatting for output."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def duration(text: str) -> int:
     """Nanoseconds of a duration such as 90s, 5m, 1.5h or 2d, a hundred years at most. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if not found:
-        raise ValueError(f"{text!r} is no duration: write for instance 90s, 5m, 1.5h or 2d")
+        raise ValueError(f"{text!r} is not a duration: write for example 90s, 5m, 1.5h or 2d")
     seconds = float(found[1]) * _UNITS[found[2]]
-    if seconds > _LONGEST_S:  # from today on a later time would have no place in the 64 bits of a store
-        raise ValueError(f"{text!r} is too long: write 100 years (36500d) at most")
+    if seconds > _LONGEST_S:  # a later time would not fit the 64 bits of a store
+        raise ValueError(f"{text!r} is too long: at most 100 years (36500d)")
     return round(seconds * 1e9)
 
 
@@ -28,15 +28,15 @@ def moment(text: str) -> int:
         found = int(text) if re.fullmatch(r"[0-9]{1,25}", text) else _read(text)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no time: write for instance 2026-05-01T12:00 (UTC) or Unix nanoseconds"
+            f"{text!r} is not a time: write for example 2026-05-01T12:00 (UTC) or Unix nanoseconds"
         ) from error
     if not 0 <= found <= LATEST:
-        raise ValueError(f"{text!r} is no time of a reading: those are from 1970 to 2262")
+        raise ValueError(f"{text!r} is not a time between 1970 and 2262")
     return found
 
 
 def point(text: str, now: int) -> int:
-    """Unix nanoseconds of a time, or of so long before `now` as a duration says. Raises ValueError."""
+    """Unix nanoseconds of a time, or of a duration before `now`. Raises ValueError."""
     if re.fullmatch(r"\s*\d+(\.\d+)?\s*[a-z]\s*", text):
         return max(0, now - duration(text))
     return moment(text)
@@ -51,12 +51,12 @@ def _read(text: str) -> int:
 
 
 def shown(time: int) -> str:
-    """A time (Unix ns) for people: UTC, to the second."""
+    """A time (Unix ns) in UTC, to the second."""
     return datetime.fromtimestamp(time // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def ago(seconds: float) -> str:
-    """A duration for people, in its largest fitting unit."""
+    """A duration in its largest unit of at least two."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -4,82 +4,84 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from store.schema.catalogue import TABLES
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """Durations are seconds of data time unless the name says steps."""
 
     fewest_peers: int = 4
-    """Below four entities a median cannot tell which of them is the odd one."""
+    """Fewest entities of a peer group: with fewer a median cannot identify the outlier."""
     smooth_s: float = 8.0
-    """Readings are averaged over this long: about one iteration, so that its phases cancel."""
+    """Length of the trimmed mean: about one iteration, so that its phases cancel."""
     smooth_steps_least: int = 3
-    """Also with coarse steps: with three values the highest and lowest can be left out."""
+    """Fewest readings in the trimmed mean: of three the highest and the lowest are left out."""
     hold_steps: float = 2.5
-    """A reading stands for this long: bridges jitter, half a second of clock error and one lost row."""
+    """Largest age of a reading: bridges jitter, half a second of clock error and one lost row."""
     memory_steps: int = 300
-    """Length of the norm's memory; long against a fault's onset, short against a task."""
+    """Length of the baseline's EWMA: long compared with an onset, short compared with a task."""
     warm_steps: int = 20
-    """A norm younger than this judges nobody."""
+    """Length of a baseline before it is used."""
     settle_steps: int = 120
-    """So long a task may still be starting: a level never seen before begins the norm anew."""
+    """Time in which a task may still be starting: a new level resets the baseline."""
     sigmas: float = 4.0
-    """Deviations from the norm below this many standard deviations of healthy readings are noise."""
+    """Threshold of a deviation in standard deviations of healthy readings."""
     peer_steps: int = 100
-    """It takes this many steps to see whether a metric that no catalogue knows has peers at all ..."""
+    """Steps after which a metric outside the catalogue is checked for comparability with its peers."""
     explained_least: float = 0.25
-    """... which it has not when they explain less than this share of its movement ..."""
+    """Least share of its variance that its peers explain; otherwise it is not comparable."""
     persists_least: float = 0.3
-    """... and what is left is correlated with itself this much beyond the smoothing."""
+    """Autocorrelation of the residual, beyond the smoothing, from which it is not comparable."""
     trust_steps: int = 1000
-    """What cleared by itself is forgotten over this many steps."""
+    """Steps over which earlier retractions of a verdict decay."""
     unknown_share: float = 0.05
-    """For a metric no catalogue knows: least difference as a share of the peers' value ..."""
+    """Floor of a metric outside the catalogue, as a share of the peers' value."""
     unknown_spread: float = 0.5
-    """... and as a share of how much the metric moves over time anyway."""
+    """Floor of a metric outside the catalogue, as a share of its variation over time."""
     nats: float = 6.0
-    """Evidence for a deviation of twice the bound over one that sits at it, per independent reading."""
+    """CUSUM gain in nats per independent sample for a deviation of 2× the threshold."""
     independent_s: float = 20.0
-    """Healthy disturbances last about this long, so readings closer than this are not independent."""
+    """Correlation time of healthy disturbances: readings closer than this are not independent."""
     shortest_s: float = 60.0
-    """No soft verdict comes sooner, however strong: bursts of other work on a machine are that long."""
-    prompt_tables: tuple[str, ...] = ("nccl",)
-    """Tables that speak of the task's own progress: not disturbed by other work on the machine ..."""
+    """Earliest alarm of a deviation: bursts of other work on a machine last this long."""
+    prompt_tables: tuple[str, ...] = tuple(table.name for table in TABLES.values() if table.fast)
+    """Tables of the task's own progress, which other work on the machine does not disturb."""
     prompt_factor: float = 0.3
-    """... so they need this share of the two durations above."""
+    """Factor on independent_s and shortest_s for prompt_tables."""
     strength_most: float = 6.0
-    """Deviations beyond this many bounds say no more than this."""
+    """Clip of a deviation, in multiples of its threshold."""
     false_alarm_days: float = 7.0
-    """Healthy days per false verdict in one task: sets how much evidence convicts."""
+    """Healthy days per false alarm in one task: sets the alarm threshold."""
     calibration: str = ""
-    """A file of `peerwatch calibrate`: what healthy recordings of this fleet say of the evidence that convicts."""
+    """A file of `peerwatch calibrate` with thresholds from healthy recordings of this fleet."""
     caution: dict[str, float] = field(default_factory=dict)
-    """By table, or by method: how many times the evidence convicts that would otherwise."""
+    """Multiplier on the alarm threshold, by table or method (default 1.0; `*` for the rest)."""
     spread_share: float = 0.2
-    """When more of the machines than this deviate at once, it is the task and not a machine."""
+    """Share of the machines above which a simultaneous deviation has a common cause and names no machine."""
     still_s: float = 8.0
-    """A communicator that moves nothing for this long may be stuck ..."""
+    """Least time without progress of a communicator that hangs."""
     still_gaps: float = 4.0
-    """... if that is also this many times its longest usual gap."""
+    """The same as a multiple of its longest usual gap."""
     sure_s: float = 30.0
-    """A rank that never entered is a warning until then: it may be writing a checkpoint for all."""
+    """Time for which a rank that never entered is a warning: it may be writing a checkpoint."""
     silent_s: float = 30.0
     """A machine without a row for this long, and ten of its periods, is silent; twice that is critical."""
     grace_s: float = 3.0
-    """How long to see whether the other ranks leave too before an exit is held against one."""
+    """Time after the exit of a rank in which the other ranks may exit too, without a verdict."""
     forget_s: float = 600.0
-    """An incident that rests on one event closes after this long."""
+    """Time after which an incident of a single event ends."""
     lag_s: float = 2.0
-    """Live, the newest readings are judged this late: by then all machines' rows are in."""
+    """Live: delay of judging, so that the rows of all machines have arrived."""
     overlap_s: float = 5.0
-    """Live, so much is read again each time, for rows that came later still."""
+    """Live: time that each step reads again, for rows that arrive later."""
     zoom_s: float = 20.0
-    """Live, for so long an agent is asked to read what is suspect many times a second ..."""
+    """Live: length of a zoom."""
     zoom_hertz: float = 20.0
-    """... and how many times: enough to see which device moves first."""
+    """Live: samples per second of a zoom, enough to see which device moves first."""
     history_s: float = 300.0
-    """Live, the detector begins this far back, so that it knows the norm when it starts."""
+    """Live: time before the start that is read to learn the baseline."""
 
     def caution_of(self, what: str) -> float:
-        """How many times the usual evidence convicts by this table or method; `*` speaks for those not named."""
+        """Multiplier on the alarm threshold of this table or method; `*` for those not named."""
         return self.caution.get(what, self.caution.get("*", 1.0))

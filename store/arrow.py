@@ -26,7 +26,7 @@ def schema(types: Mapping[str, Type]) -> pa.Schema:
 
 
 def from_rows(chunks: Iterable[Sequence[tuple[Any, ...]]], types: Mapping[str, Type]) -> pa.Table:
-    """A table from chunks of rows whose values already have these types."""
+    """A table from chunks of rows that have values of these types."""
     form = schema(types)
     kinds = form.types
     batches = [

@@ -1,4 +1,4 @@
-"""Some machines of a store, as if there were no others: what one part of a divided fleet is judged by."""
+"""A store limited to some machines: the input of one worker where the detector is divided."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Portion:
-    """Reads the rows of these machines, which may be changed at any time. What is written is the owner's to keep."""
+class MachineFilter:
+    """Reads the rows of these machines; `machines` may be changed at any time. Writes go to the owner's store alone."""
 
     def __init__(self, store: Store, machines: frozenset[str]) -> None:
         self.store, self.machines = store, machines
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Nothing: a part that is judged twice, since its worker died, must not be told twice."""
+        """Nothing: a part that is computed twice, after its worker died, must not be written twice."""
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows of these machines; the contract has the details."""
@@ -35,9 +35,9 @@ class Portion:
         return self.store.span(after)
 
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables that are there."""
+        """Names of the existing tables."""
         return self.store.tables()
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         self.store.close()

@@ -1,4 +1,4 @@
-"""Where readings are kept, by what a person writes: a .db file, an address, or the folder of a recording."""
+"""Opens a store by its name: a .db file, a server's address, or the folder of a recording."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from store.spool.sender import Spooled
 
 
-def open_store(place: str, create: bool = False, told: InfluxConfig | None = None) -> Store:
+def open_store(place: str, create: bool = False, config: InfluxConfig | None = None) -> Store:
     """The store at this place: a folder is a recording, a .db (or .sqlite) file an embedded store.
 
-    `http://server:8086/database` is InfluxDB, spoken to as it is `told`. `create` begins what is not there.
+    `http://server:8086/database` is InfluxDB, reached as `config` says. `create` makes a store that does not exist.
     Raises StoreError with one line that names cause and mend.
     """
     if is_address(place):
         from store.influx.flux import InfluxByFlux
         from store.influx.influxql import Influx
 
-        influx = (InfluxByFlux if told and told.reading == "flux" else Influx)(_server(place, told))
+        influx = (InfluxByFlux if config and config.reading == "flux" else Influx)(_server(place, config))
         if create:
             influx.begin()
         return influx
@@ -44,31 +44,31 @@ def open_store(place: str, create: bool = False, told: InfluxConfig | None = Non
     )
 
 
-def open_sink(place: str, told: InfluxConfig | None = None, stream: NatsConfig | None = None) -> Embedded | Spooled:
+def open_sink(place: str, config: InfluxConfig | None = None, stream: NatsConfig | None = None) -> Embedded | Spooled:
     """What an agent writes to: an embedded store, or the spool on the way to InfluxDB or NATS. Raises StoreError."""
     if not is_address(place) and not is_stream(place):
         return Embedded(Path(place).expanduser())
     from store.spool.queue import Spool
     from store.spool.sender import Spooled
 
-    told = told or InfluxConfig()
-    bounds = told.spool_folder, told.spool_bytes, told.spool_seconds
+    config = config or InfluxConfig()
+    bounds = config.spool_folder, config.spool_bytes, config.spool_seconds
     if is_stream(place):
         return Spooled(open_stream(place, stream), Spool(*bounds))
-    return Spooled(_server(place, told), Spool(*bounds, told.resend_seconds))
+    return Spooled(_server(place, config), Spool(*bounds, config.resend_seconds))
 
 
-def open_stream(place: str, told: NatsConfig | None = None) -> Stream:
+def open_stream(place: str, config: NatsConfig | None = None) -> Stream:
     """The stream at `nats://server:4222/stream`. Raises StoreError where it cannot be named or nats-py is missing."""
     address = stream_of(place)
     try:
         from store.nats.stream import Stream
     except ImportError as error:
         raise StoreError(f"{place} needs nats-py, which is not here: make install EXTRAS=nats") from error
-    return Stream(address, told or NatsConfig())
+    return Stream(address, config or NatsConfig())
 
 
-def _server(place: str, told: InfluxConfig | None) -> Server:
+def _server(place: str, config: InfluxConfig | None) -> Server:
     from store.influx.server import Server  # loads urllib3, which an embedded store does not need
 
-    return Server(address_of(place), told or InfluxConfig())
+    return Server(address_of(place), config or InfluxConfig())

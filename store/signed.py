@@ -1,8 +1,8 @@
-"""A store in which what makes or orders something counts only with the right signature: verdicts and orders.
+"""A store that accepts verdicts and orders only with the right signature.
 
-Whoever may write readings may write any row. Verdicts are taken up by the next detector and reach the command that
-drains a machine; orders clear incidents and put machines into maintenance. So the detector and the commands of people
-sign such rows with a key that agents do not have, and the detector passes over all others.
+Every program that may write samples may write any row. The next detector restores its state from verdicts, and they
+start the command that drains a machine; orders close incidents and put machines into maintenance. So the detector and
+the operator's commands sign such rows with a key that agents do not have, and the detector ignores all others.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 SIGNATURE = "signature"
 SOURCES = frozenset({"operator", "detector"})
-"""Whose events are signed."""
+"""Sources of the events that are signed."""
 _LEAST = 32
-_UNKEPT = (None, "", float("inf"), float("-inf"))
+_NOT_STORED = (None, "", float("inf"), float("-inf"))
 _SIGNED = {
     table: tuple(
         sorted({*key_columns(table)[2:], *(m.name for m in METRICS.values() if m.table == table)} - {SIGNATURE})
@@ -44,21 +44,21 @@ _SIGNED = {
 
 
 class Signed:
-    """A store behind which rows are signed as they are written, and passed over when they are read unsigned."""
+    """A store that signs verdicts and orders when it writes them, and ignores unsigned ones when it reads."""
 
     def __init__(self, store: Store, key: bytes) -> None:
         self.store, self._key = store, key
         self.refused = 0
-        """Rows passed over."""
+        """Rows ignored."""
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Keep these batches, verdicts and orders among them with a signature."""
+        """Store these batches; verdicts and orders get a signature."""
         self.store.write(
             [replace(batch, samples=tuple(self._sign(batch, one) for one in batch.samples)) for batch in batches]
         )
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
-        """Rows with after < time <= until but those whose signature is wrong; the contract has the details."""
+        """Rows with after < time <= until, without those that have a wrong signature; the contract has the details."""
         if table not in _SIGNED:
             return self.store.read(table, after, until, columns)
         wanted = None if columns is None else {*key_columns(table), *columns}
@@ -97,7 +97,7 @@ class Signed:
             return found
         if not self.refused:
             log.warning(
-                "%d rows of table %s are passed over, as others will be: they do not bear this detector's signature",
+                "%d rows of table %s are ignored, as later ones will be: they lack this detector's signature",
                 len(bad),
                 table,
             )
@@ -122,11 +122,11 @@ class Signed:
         return hmac.compare_digest(expected.encode(), str(row.get(SIGNATURE) or "").encode())
 
     def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
-        """HMAC-SHA256 of all that the row says, as any store gives it back: some keep no infinity and no empty text."""
+        """HMAC-SHA256 of the row as any store returns it: some store no infinity and no empty text."""
         said = {}
         for name in _SIGNED[table]:
             value = fitted(table, name, type_of(table, name) or "string", values.get(name))
-            if value not in _UNKEPT:
+            if value not in _NOT_STORED:
                 said[name] = value
         return hmac.new(self._key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
 
@@ -141,7 +141,7 @@ def _begin(file: Path) -> None:
         handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "w") as out:
             out.write(secrets.token_hex(_LEAST) + "\n")
-            if os.geteuid() == 0:  # the detector, whose folder this is, must read it too
+            if os.geteuid() == 0:  # the detector, which owns this folder, must read it too
                 owner = file.parent.stat()
                 os.fchown(handle, owner.st_uid, owner.st_gid)
 

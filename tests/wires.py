@@ -80,7 +80,7 @@ class Scripted:
 
     def __init__(self, reply: Callable[[list[bytes]], Reply] = lambda lines: (204, "", {})) -> None:
         self.reply = reply
-        self.kept: list[bytes] = []
+        self.received: list[bytes] = []
         self.asked: list[tuple[str, dict[str, str]]] = []
         outer = self
 
@@ -97,7 +97,7 @@ class Scripted:
                 lines = gzip.decompress(body).splitlines() if self.headers["Content-Encoding"] == "gzip" else [body]
                 status, text, headers = outer.reply(lines)
                 if status == 204:
-                    outer.kept += lines
+                    outer.received += lines
                 self._answer(status, text, headers)
 
             def do_GET(self) -> None:

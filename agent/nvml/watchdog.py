@@ -15,10 +15,10 @@ from typing import Any
 
 from agent.nvml.client import Child, ChildError
 from agent.nvml.library_path import find_library
+from store.schema.time import SECOND
 
 log = logging.getLogger(__name__)
 
-SECOND = 1_000_000_000
 STALL_NS = 8 * SECOND
 """Silence that is none of the driver's usual pauses."""
 START_NS = 60 * SECOND

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from agent.rdma.counter_names import FULL, KNOWN, Term, column_of, plan
 from agent.rdma.discovery import Place, bytes_of, interfaces, listed, parse_count, parse_rate, parse_state, text_of
+from store.schema.time import SECOND
 
 MOST_FILES = 200
 """More counters of one port are not passed on: each is a column of the store."""
-SECOND = 10**9
 PATIENCE_NS = 10 * SECOND
 """A file that failed is asked again after ten seconds, then after twice as long each time, up to LONGEST_NS.
 Some drivers write to the kernel log each time that a function is asked for what it may not see."""

@@ -23,7 +23,7 @@ from agent.system.left_out import LeftOut
 from bpf.loader import BpfError, Kernel, load
 from store.schema.catalogue import TABLES
 from store.schema.sample import Batch, Sample, Value
-from store.zoom_requests import Orders
+from store.zoom_requests import ZoomRequestSource
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
     yield from (Sample(str(key[0]), values) for key, values in rows.items())
 
 
-def open_zoom(config: AgentConfig, orders: Orders | None) -> Zoom | None:
+def open_zoom(config: AgentConfig, orders: ZoomRequestSource | None) -> Zoom | None:
     """The zoom of this agent; None where no detector can ask for it, or the configuration forbids it."""
     if orders is None or not config.zoom_hertz:
         return None
@@ -171,7 +171,7 @@ def run(
     sink: Sink,
     stop: threading.Event,
     prune: Callable[[int], None] | None = None,
-    orders: Orders | None = None,
+    orders: ZoomRequestSource | None = None,
 ) -> None:
     """Read and write until `stop` is set. `prune` is called once a minute with the time (Unix ns)."""
     allow_many()

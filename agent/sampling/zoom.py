@@ -19,11 +19,11 @@ from agent.config import AgentConfig
 from agent.context import Source
 from store.schema.catalogue import METRICS, TABLES, ZOOM, ZOOMED
 from store.schema.sample import Sample, Value
-from store.zoom_requests import Order, Orders
+from store.schema.time import SECOND
+from store.zoom_requests import ZoomRequest, ZoomRequestSource
 
 log = logging.getLogger(__name__)
 
-SECOND = 1_000_000_000
 MOST_S = 60.0
 """No single order lasts longer."""
 APART_NS = 120 * SECOND
@@ -32,7 +32,7 @@ more than this say nothing of each other."""
 _MOST_ROWS = 4096
 _FAREWELL_S = 2.0
 _COLUMNS = {
-    table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.bad != "none")})
+    table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.compared)})
     for table in ZOOMED
 }
 """The columns that are zoomed: those that are compared."""
@@ -55,7 +55,7 @@ class Budget:
         return granted
 
 
-def refusal(order: Order, config: AgentConfig, now: int) -> str:
+def refusal(order: ZoomRequest, config: AgentConfig, now: int) -> str:
     """Why an order is not obeyed at `now` (Unix ns); empty where it is."""
     if order.source not in ZOOMED or order.source not in config.sources:
         return f"no source {order.source[:40]!r} is read here that can be read faster"
@@ -79,8 +79,8 @@ def quick(samples: list[Sample], table: str, now: int) -> Iterator[Sample]:
 class Zoom:
     """A thread that asks for orders, and obeys one at a time."""
 
-    def __init__(self, config: AgentConfig, orders: Orders, open_source: Callable[[str], Source]) -> None:
-        self._config, self._orders, self._open = config, orders, open_source
+    def __init__(self, config: AgentConfig, orders: ZoomRequestSource, open_source: Callable[[str], Source]) -> None:
+        self._config, self._zoom_requests, self._open = config, orders, open_source
         self._budget = Budget(config.zoom_seconds_per_hour, config.zoom_seconds_per_hour, time.monotonic())
         self._rows: deque[Sample] = deque(maxlen=_MOST_ROWS)
         self.spent = 0.0
@@ -117,9 +117,9 @@ class Zoom:
     def _run(self) -> None:
         heard = time.time_ns()  # what was ordered before is for an agent that is no more
         # Not all agents of a fleet at once.
-        while not self._stop.wait(self._orders.every_s * self._chance.uniform(0.75, 1.25)):
+        while not self._stop.wait(self._zoom_requests.every_s * self._chance.uniform(0.75, 1.25)):
             try:
-                given = self._orders.read(max(heard, time.time_ns() - APART_NS))
+                given = self._zoom_requests.read(max(heard, time.time_ns() - APART_NS))
             except OSError as error:
                 self._fail(str(error))
                 continue
@@ -127,9 +127,9 @@ class Zoom:
             heard = max([heard, *(min(order.time, time.time_ns()) for order in given)])
             for order in given:
                 self._heed(order)
-        self._orders.close()
+        self._zoom_requests.close()
 
-    def _heed(self, order: Order) -> None:
+    def _heed(self, order: ZoomRequest) -> None:
         """Obey an order, or say why not."""
         now = time.time_ns()
         reason = refusal(order, self._config, now)
@@ -153,7 +153,7 @@ class Zoom:
         finally:
             source.close()
 
-    def _look(self, order: Order, source: Source, end: float) -> None:
+    def _look(self, order: ZoomRequest, source: Source, end: float) -> None:
         """Read the source until the time is over, as often as asked and as the share of a core allows."""
         self.error = ""
         start, hertz = time.monotonic(), min(order.hertz, self._config.zoom_hertz)

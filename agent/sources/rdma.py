@@ -13,8 +13,9 @@ from agent.rdma.discovery import Place, find, interfaces, text_of
 from agent.rdma.ethtool import Ethtool
 from agent.rdma.ethtool_counters import Statistics
 from agent.rdma.link_state import Link
-from agent.rdma.sysfs_counters import SECOND, PortFiles, PortGoneError
+from agent.rdma.sysfs_counters import PortFiles, PortGoneError
 from store.schema.sample import Sample
+from store.schema.time import SECOND
 
 log = logging.getLogger(__name__)
 

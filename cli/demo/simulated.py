@@ -1,4 +1,4 @@
-"""The demo where there is no root or no BPF: a simulated fleet, and the same detector over it."""
+"""The demo without root or BPF: the same detector on a simulated fleet."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from store.recording import Recording
 from store.transfer.export import write_recording
 
 if TYPE_CHECKING:
-    from cli.views.live_table import Picture
+    from cli.views.live_table import LiveDisplay
 
 MINUTES = 15.0
 
 
-def pretend(plan: Plan, machines: int, screen: Picture) -> Outcome:
-    """Simulate a quarter of an hour with the fault, write the recording, replay it; times are the simulation's."""
+def simulated_demo(plan: Plan, machines: int, screen: LiveDisplay) -> Outcome:
+    """Simulate 15 minutes with the fault, write the recording, replay it; times are the simulation's."""
     from detector.engine.pipeline import replay
     from emulator.simulation.faults import FAULTS, WEAK
     from emulator.simulation.simulate import simulate
 
     if plan.fault not in ("none", *FAULTS, *WEAK):
         known = ", ".join((*FAULTS, *WEAK))
-        raise ValueError(f"{plan.fault} needs an emulated fleet, and so root and BPF; simulated are {known}")
+        raise ValueError(
+            f"{plan.fault} needs an emulated fleet, which needs root and BPF; a simulated fleet has {known}"
+        )
     tables, labels = simulate(max(machines, 8), MINUTES, 1.0, plan.fault, plan.seed, 1)
     folder = plan.place / "recording"
     write_recording(folder, tables, labels)

@@ -1,4 +1,4 @@
-"""What the agent that runs on this machine reports of itself: its rows in the tables `source` and `probe`."""
+"""The state of this machine's agent, from its rows in the tables `source` and `probe`."""
 
 from __future__ import annotations
 
@@ -13,37 +13,35 @@ from cli.queries.delivery_health import START, Finding
 from cli.time_format import ago
 from store.nats.config import is_stream
 from store.schema.contract import Store, StoreError
+from store.schema.time import SECOND
 
-FRESH_S, TOLD_S = 30.0, 150.0
-"""An agent whose last reading is older does not run; what does not change it tells once a minute."""
-_NS = 1_000_000_000
+FRESH_S, STATE_S = 30.0, 150.0
+"""Largest age in seconds of the last reading of a running agent, and of a state that it repeats each minute."""
 
 
 def report(place: str, settings: Settings) -> tuple[Finding, list[Finding]]:
-    """Whether an agent runs here, and what it says of its sources and probes; nothing where none runs or can be asked.
+    """Whether an agent runs here, and the state of its sources and probes, empty where no agent reports.
 
-    Age counts in periods too: an agent that reads seldom is not taken for one that has stopped.
+    The largest age grows with the agent's period, so a slow agent does not count as stopped.
     """
     try:
         if is_stream(place):
-            raise StoreError("its readings go to a stream; ask where they are kept, with --store")
+            raise StoreError("its readings go to a stream; name the store that the writer fills with --store")
         with closing(open_place(place, settings=settings)) as store:
             last, sources, probes = _read(store, settings)
     except StoreError as error:
-        return Finding(
-            "agent", "off", f"no agent can be asked: {error}; what follows was looked at by this command"
-        ), []
+        return Finding("agent", "off", f"the store does not answer: {error}; this command checked the rest itself"), []
     fresh_s = max(FRESH_S, 3 * settings.agent.period_seconds)
-    if last is None or (age_s := (time.time_ns() - last) / _NS) > fresh_s:
+    if last is None or (age_s := (time.time_ns() - last) / SECOND) > fresh_s:
         why = f"no reading of {settings.agent.name} within {fresh_s:.0f} s: no agent runs here"
-        return Finding("agent", "off", f"{why}; what follows was looked at by this command", START), []
-    why = f"its last reading is {ago(age_s)} old; it reports what follows"
+        return Finding("agent", "off", f"{why}; this command checked the rest itself", START), []
+    why = f"its last reading is {ago(age_s)} old; the rest is its own report"
     return Finding("agent", "on", why), [*_sources(sources), *_probes(probes)]
 
 
 def _read(store: Store, settings: Settings) -> tuple[int | None, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Time of the machine's last row, and the last row of each source and of each thing that carries probes."""
-    first = time.time_ns() - round(max(TOLD_S, 3 * settings.agent.period_seconds) * _NS)
+    """Time of the machine's last row, and the last row of each source and of each probed library."""
+    first = time.time_ns() - round(max(STATE_S, 3 * settings.agent.period_seconds) * SECOND)
     tables = []
     for table, key in (("source", "source"), ("probe", "library")):
         rows = store.read(table, first).to_pylist()
@@ -62,7 +60,7 @@ def _sources(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
         else:
             yield Finding(f"source {name}", "blocked" if row.get("error") else "on", str(row.get("error") or ""))
     if lost := known.get("kernel", {}).get("lost_total"):
-        yield Finding("kernel", "on", f"{lost:.0f} hits of probes were not counted since the agent started")
+        yield Finding("kernel", "on", f"{lost:.0f} probe hits were lost since the agent started")
 
 
 def _probes(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:

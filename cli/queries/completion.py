@@ -1,4 +1,4 @@
-"""What the shell is offered: machines, tasks, verdicts and incidents of the store, sinks, kinds of data sets."""
+"""Shell completion: machines, tasks, verdicts and incidents of the store, sinks, kinds of data sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.config import located, open_place
+from cli.config import locate_store, open_place
 from cli.queries import verdict_history
 from cli.queries.fleet_status import LOOK_NS
 from cli.queries.names import machines
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 def machine_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of machines; none where the store cannot be asked."""
+    """Names of machines; none where the store cannot be read."""
     return _begun(_asked(ctx, lambda store: machines(store, LOOK_NS)), incomplete)
 
 
 def verdict_numbers(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Numbers of recent verdicts with their words, the latest first."""
+    """Numbers of recent verdicts with their messages, the latest first."""
     return verdict_history.complete(incomplete, *_place(ctx))
 
 
 def targets(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """What can be acknowledged: machines, and numbers of verdicts."""
+    """What can be acknowledged: machines and numbers of verdicts."""
     return [*machine_names(ctx, incomplete), *verdict_numbers(ctx, incomplete)]
 
 
 def task_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Tasks that the task table names, or of which something was said."""
+    """Tasks in the tables `task` and `verdict`."""
     return _begun(_asked(ctx, _tasks), incomplete)
 
 
@@ -68,7 +68,7 @@ def _begun(names: list[str], incomplete: str) -> list[str]:
 
 def _asked(ctx: typer.Context, ask: Callable[[Store], list[str]]) -> list[str]:
     try:
-        place, settings = located(*_place(ctx))
+        place, settings = locate_store(*_place(ctx))
         with closing(open_place(place, settings=settings)) as store:
             return ask(store)
     except (OSError, ValueError):
@@ -76,6 +76,6 @@ def _asked(ctx: typer.Context, ask: Callable[[Store], list[str]]) -> list[str]:
 
 
 def _place(ctx: typer.Context) -> tuple[str | None, Path | None]:
-    """The store and the configuration that the line names so far; `replay` names its store by itself."""
+    """The store and the configuration on the command line; `replay` has its store as an argument."""
     given = ctx.params
     return given.get("store") or given.get("folder"), given.get("config")

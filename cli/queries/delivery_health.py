@@ -1,4 +1,4 @@
-"""Whether readings and alerts are carried on: streams, the writers that empty them, and the sinks of alerts."""
+"""Whether readings and alerts arrive: NATS streams, their writers, and the sinks of alerts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITE = "systemctl start peerwatch-writer, or peerwatch writer"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: str
@@ -27,18 +27,18 @@ class Finding:
 
 
 def stream(place: str, settings: Settings) -> Finding:
-    """Whether agents publish to it."""
+    """Whether agents publish to the stream."""
     try:
         with closing(open_stream(place, settings.nats)) as opened:
-            count = opened.kept()
+            count = opened.message_count()
     except StoreError as error:
         return Finding(f"stream {place}", "off", str(error))
     state = "on" if count else "off"
-    return Finding(f"stream {place}", state, f"it keeps {count} posts of agents", "" if count else START)
+    return Finding(f"stream {place}", state, f"{count} messages of agents in the stream", "" if count else START)
 
 
 def writers(settings: Settings, place: str) -> Iterator[Finding]:
-    """Who empties the stream that the configuration names, and how far."""
+    """The writers of the stream that the configuration names, and their backlog."""
     source = settings.writer.ways(place)[0]
     if not is_stream(source):
         return
@@ -49,18 +49,18 @@ def writers(settings: Settings, place: str) -> Iterator[Finding]:
         yield Finding("writers", "off", str(error))
         return
     if not found:
-        yield Finding("writers", "off", f"nobody writes what is in {source}", WRITE)
+        yield Finding("writers", "off", f"no writer reads {source}", WRITE)
     for name, one in sorted(found.items()):
         left = one.waiting + one.unsettled
         works = one.asked or not left
-        why = f"{left} posts wait" + (f", {one.lost} were dropped before they were written" if one.lost else "")
+        why = f"{left} messages wait" + (f", {one.lost} expired before they were written" if one.lost else "")
         yield Finding(f"writer {name}", "on" if works else "off", why, "" if works else WRITE)
 
 
 def sinks(settings: Settings, place: str) -> Iterator[Finding]:
-    """Each sink of alerts that is switched on: whether it can be opened, and how the last alert fared.
+    """Each configured sink: whether it can be opened, and the result of the last alert.
 
-    Where no detector has run, it is nobody's fault that one cannot be opened: the fleet may share its configuration.
+    A sink that cannot be opened is "off", not "blocked", where no detector ran: a fleet may share one configuration.
     """
     from detector.alerts.delivery_log import read_delivery_log
     from detector.alerts.open import open_sink
@@ -72,11 +72,11 @@ def sinks(settings: Settings, place: str) -> Iterator[Finding]:
         mend = f"peerwatch alerts test {name}"
         try:
             open_sink(name, settings.alerts, place, settings.influxdb)
-            ledger = read_delivery_log(folder / f"{name}.json")
+            delivery_log = read_delivery_log(folder / f"{name}.json")
         except (OSError, ValueError) as error:
             yield Finding(f"sink {name}", wrong, str(error), mend)
             continue
-        if ledger and ledger.error:
-            yield Finding(f"sink {name}", wrong, f"the last alert failed: {ledger.error}", mend)
+        if delivery_log and delivery_log.error:
+            yield Finding(f"sink {name}", wrong, f"the last alert failed: {delivery_log.error}", mend)
         else:
-            yield Finding(f"sink {name}", "on", f"{ledger.delivered if ledger else 0} alerts delivered")
+            yield Finding(f"sink {name}", "on", f"{delivery_log.delivered if delivery_log else 0} alerts delivered")

@@ -1,4 +1,4 @@
-"""How the machines stand, from what the store holds: last readings, silence, open verdicts."""
+"""FleetStatus: last readings, silence and open verdicts of all machines, from the store."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import time_format
 from detector.topology.maintenance import in_maintenance
+from store.schema.catalogue import METRICS
 from store.schema.contract import Store
 from store.schema.time import LATEST
 
@@ -17,30 +18,19 @@ if TYPE_CHECKING:
     from detector.topology.maintenance import Acknowledgement, Maintenance, OperatorState
 
 LOOK_NS = 5 * 60 * 10**9
-"""Machines that were read within this time are shown, or longer ago where a longer silence is no silence."""
+"""Machines with a reading within this time are shown; a longer --stale-after extends it."""
 FRESH_NS = 30 * 10**9
-"""Readings are means over the last half minute: about an iteration or more of training."""
+"""Readings are means over the last 30 s: at least about one training iteration."""
 
-# name shown | table | column; a counter is shown as its rate. Where a machine has several devices, their mean.
-READINGS = (
-    ("cpu_ratio", "host", "cpu_utilization_ratio"),
-    ("memory_ratio", "host", "memory_utilization_ratio"),
-    ("gpu_busy_ratio", "gpu", "duty_cycle_ratio"),
-    ("gpu_watts", "gpu", "power_watts"),
-    ("gpu_clock_hertz", "gpu", "sm_clock_hertz"),
-    ("operations_per_second", "nccl", "operations_total"),
-    ("iteration_seconds", "nccl", "iteration_seconds"),
-    ("waiting_ratio", "nccl", "host_blocked_seconds_total"),
-    ("active_ratio", "nccl", "active_ratio"),
-    ("sending_ratio", "nccl", "send_pending_ratio"),
-)
+READINGS = tuple((metric.headline, metric.table, metric.name) for metric in METRICS.values() if metric.headline)
+"""Name shown, table and column; a counter is shown as its rate. Where a machine has several devices, their mean."""
 SEVERITY = ("ok", "unknown", "warn", "crit")
 _SILENT = "event.silent"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine: seconds since its last reading, its level (unknown: silent), readings by name."""
+    """One machine: seconds since its last reading, level (unknown: silent), readings by name."""
 
     age_s: float
     level: str
@@ -49,8 +39,8 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """All machines at a time (Unix ns); `newest` is the newest reading there is at all, if there is one."""
+class FleetStatus:
+    """All machines at a time (Unix ns); `newest` is the time of the newest reading, None without any."""
 
     time: int
     level: str
@@ -58,22 +48,22 @@ class Standing:
     verdicts: tuple[Mapping[str, Any], ...]
     newest: int | None
     maintenance: Mapping[str, Maintenance] = field(default_factory=dict)
-    alone: Mapping[str, str] = field(default_factory=dict)
-    """Machines that are compared with nobody, and by what."""
+    without_peers: Mapping[str, str] = field(default_factory=dict)
+    """Machine without peers -> reason."""
     acks: Mapping[int, Acknowledgement] = field(default_factory=dict)
-    """Acknowledgements of open verdicts, by their place among them."""
+    """Index in `verdicts` -> its acknowledgement."""
 
 
-def standing(store: Store, now: int, silent_ns: int) -> Standing:
+def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
     """Read the store as of `now` (Unix ns); a machine without a reading for `silent_ns` is unknown."""
     verdicts = open_verdicts(store, now)
     seen = last_seen(store, now, max(LOOK_NS, silent_ns)) or last_readings(store, now)
     newest = max(seen.values(), default=None)
     readings = latest(store, min(now, max(seen.values(), default=now)))
     held = {str(verdict["machine"]): str(verdict["level"]) for verdict in reversed(verdicts)}
-    orders, alone = said_of(store, now)
+    orders, alone = operator_state_of(store, now)
     idle = in_maintenance(orders)
-    # Of a machine that went silent long ago, while others go on, only the detector's word is left.
+    # A machine that has been silent for long is known from its open verdict only.
     seen = {str(one["machine"]): int(one["since"]) for one in verdicts if one.get("metric") == _SILENT} | seen
     machines = {}
     for name in sorted(seen):
@@ -82,11 +72,11 @@ def standing(store: Store, now: int, silent_ns: int) -> Standing:
         machines[name] = Machine(max(0, now - seen[name]) / 1e9, level, readings.get(name, {}), silent)
     fresh = newest is not None and now - newest <= silent_ns
     levels = [*(machine.level for machine in machines.values()), *held.values()]
-    # Without fresh readings nobody knows, but for what was found and is not over.
+    # Without fresh readings the level is unknown, unless a critical verdict is open.
     level = _worst(levels) if fresh or "crit" in levels else "unknown"
     shown = {name: why for name, why in alone.items() if name in machines and name not in idle}
     acks = {at: ack for at, one in enumerate(verdicts) if (ack := _acknowledged(orders, one))}
-    return Standing(now, level, machines, verdicts, newest, idle, shown, acks)
+    return FleetStatus(now, level, machines, verdicts, newest, idle, shown, acks)
 
 
 def _acknowledged(orders: OperatorState, row: Mapping[str, Any]) -> Acknowledgement | None:
@@ -94,13 +84,13 @@ def _acknowledged(orders: OperatorState, row: Mapping[str, Any]) -> Acknowledgem
 
 
 def _worst(levels: list[str]) -> str:
-    """The worst level; the silence of a machine whose peers are read is a warning."""
+    """The worst level; one silent machine among others that are read is a warning."""
     worst = max(levels, key=SEVERITY.index)
     return "warn" if worst == "unknown" else worst
 
 
 def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
-    """The last word on each machine of each task where that is no "ok": the worst first."""
+    """The last verdict of each machine and task, unless it is ok; the worst first."""
     last: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in store.read("verdict", 0, now).to_pylist():
         last[row["task"], row["machine"]] = row
@@ -108,11 +98,14 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
     return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
 
 
-def said_of(store: Store, now: int) -> tuple[OperatorState, dict[str, str]]:
-    """The operator's orders as of `now` (Unix ns), and the machines that the detector compares with nobody."""
+def operator_state_of(store: Store, now: int) -> tuple[OperatorState, dict[str, str]]:
+    """The operator's actions as of `now` (Unix ns), and the machines without peers with the reason."""
     from detector.methods.peers.coverage import told
     from detector.timeseries.rows import rows_of
-    from detector.topology.maintenance import OperatorState, orders_in  # numpy, which the agent's process must not load
+    from detector.topology.maintenance import (  # loads numpy, which the agent's process must not
+        OperatorState,
+        orders_in,
+    )
 
     events = store.read("event", 0, now, ("device", "message", "begin", "until", "every", "times"))
     rows = rows_of("event", events)
@@ -120,9 +113,9 @@ def said_of(store: Store, now: int) -> tuple[OperatorState, dict[str, str]]:
 
 
 def in_words(period: Maintenance) -> str:
-    """Since when and until when, how often, and why."""
+    """Begin, end, repetition and reason of a maintenance."""
     if period.until == LATEST:
-        span = f"since {time_format.shown(period.since)} UTC, until it is ended"
+        span = f"since {time_format.shown(period.since)} UTC, without end"
     else:
         span = f"from {time_format.shown(period.since)} to {time_format.shown(period.until)} UTC"
     often = f", every {time_format.ago(period.every / 1e9)}, {period.times} times" if period.every else ""
@@ -130,9 +123,9 @@ def in_words(period: Maintenance) -> str:
 
 
 def last_seen(store: Store, now: int, back: int) -> dict[str, int]:
-    """Time of each machine's last reading, `back` ns at most; what detector and operator wrote about it is none."""
+    """Time of each machine's last reading within `back` ns; verdicts and events do not count."""
     there = [table for table in store.tables() if table not in ("verdict", "event")]
-    # Our agent writes these at each reading; only where others wrote the store must all tables be asked.
+    # The agent writes these at each reading; a store from another source needs all tables.
     usual = [table for table in ("host", "source") if table in there]
     seen: dict[str, int] = {}
     for table in usual or there:
@@ -143,7 +136,7 @@ def last_seen(store: Store, now: int, back: int) -> dict[str, int]:
 
 
 def last_readings(store: Store, now: int) -> dict[str, int]:
-    """Of a fleet that is silent: each machine's last reading, as far back as it takes to find any."""
+    """Time of each machine's last reading in a silent fleet, as far back as needed to find any."""
     ends, back = store.span(), LOOK_NS
     if ends is None or ends[0] > now:
         return {}
@@ -154,7 +147,7 @@ def last_readings(store: Store, now: int) -> dict[str, int]:
 
 
 def latest(store: Store, now: int) -> dict[str, dict[str, float]]:
-    """The key readings of each machine over the last half minute; what was not read is left out."""
+    """The key readings of each machine over the last 30 s; missing ones are left out."""
     found: dict[str, dict[str, float]] = {}
     wanted = {table: [reading[2] for reading in READINGS if reading[1] == table] for _, table, _ in READINGS}
     tables = {table: store.read(table, now - FRESH_NS, now + FRESH_NS, names) for table, names in wanted.items()}
@@ -172,7 +165,7 @@ def _means(rows: pa.Table, column: str) -> dict[str, float]:
 
 
 def _rates(rows: pa.Table, column: str) -> dict[str, float]:
-    """Growth per second, the mean over a machine's devices; a device whose counter was reset is left out."""
+    """Growth per second, mean over a machine's devices; a device with a counter reset is left out."""
     keys = ["machine", *(key for key in ("gpu", "slot") if key in rows.column_names)]
     whole = rows.select([*keys, "time", column]).drop_null()
     wanted = [("time", "min"), ("time", "max"), (column, "min"), (column, "max"), (column, "first"), (column, "last")]

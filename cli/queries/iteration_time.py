@@ -1,4 +1,4 @@
-"""How the iterations of tasks go, in words and as JSON: since when a task is slower. Nobody is blamed by it."""
+"""Changes of the iteration time of tasks, as text and JSON; they name no machine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _AROUND_NS = 1800 * 10**9
 def read_tasks(source: Store, now: int) -> tuple[Task, ...]:
     """The tasks that were read in the minute before `now` (Unix ns)."""
     from detector.timeseries.rows import rows_of
-    from detector.topology.parallelism import find_tasks  # numpy, which the agent's process must not load
+    from detector.topology.parallelism import find_tasks  # loads numpy, which the agent's process must not
 
     return find_tasks(rows_of("nccl", source.read("nccl", now - LOOK_NS, now, COLUMNS)))
 
 
 def read_paces(source: Store, found: tuple[Task, ...], now: int) -> list[tuple[IterationAnomaly, ...]]:
-    """What was irregular in each of these tasks in the hour before `now` (Unix ns)."""
+    """The iteration-time anomalies of each task in the hour before `now` (Unix ns)."""
     from detector.explain.iteration_time import LOOK_NS, read_irregular
 
     return read_irregular(source, found, now - LOOK_NS, now)
 
 
 def pace_of(source: Store, machine: str, since: int) -> tuple[IterationAnomaly, ...]:
-    """What was irregular in the task of a machine within half an hour of `since` (Unix ns)."""
+    """The iteration-time anomalies in the task of a machine within half an hour of `since` (Unix ns)."""
     from detector.explain.iteration_time import read_irregular
 
     found = [task for task in read_tasks(source, since + LOOK_NS // 2) if machine in task.machines][:1]
@@ -40,18 +40,18 @@ def pace_of(source: Store, machine: str, since: int) -> tuple[IterationAnomaly, 
 
 
 def pace_json(one: IterationAnomaly) -> dict[str, Any]:
-    """As JSON has it: times in Unix ns, seconds of an iteration; `until` is null while it lasts."""
+    """The JSON object: times in Unix ns, iteration time in seconds; `until` is null while it lasts."""
     seconds = {"before_seconds": round(one.before, 4), "seconds": round(one.after, 4)}
     return {"kind": one.kind, "since": one.since, "until": one.until, **seconds, "times": one.times}
 
 
 def pace_words(one: IterationAnomaly) -> str:
-    """One line on it, times in UTC."""
+    """One line, times in UTC."""
     begun, over = time_format.shown(one.since)[-8:], time_format.shown(one.until)[-8:] if one.until else ""
     if one.kind == "spike":
-        return f"an iteration took {one.after:.3g} s at {begun}, usual are {one.before:.3g} s"
+        return f"one iteration of {one.after:.3g} s at {begun}, usually {one.before:.3g} s"
     if one.kind == "fluctuation":
         when = f"from {begun} to {over}" if over else f"since {begun}"
-        return f"{one.times} irregular iterations {when}, up to {one.after:.3g} s, usual are {one.before:.3g} s"
+        return f"{one.times} irregular iterations {when}, up to {one.after:.3g} s, usually {one.before:.3g} s"
     when = f"was slower from {begun} to {over}" if over else f"slower since {begun}"
     return f"{when}: {one.before:.3g} s -> {one.after:.3g} s"

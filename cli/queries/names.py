@@ -1,4 +1,4 @@
-"""What machines and devices a store knows, and what may be meant by a name that it does not know."""
+"""Names of machines and devices in a store, and suggestions for an unknown name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 6
 
 
 def machines(store: Store, back: int) -> list[str]:
-    """Names of the machines seen in the last `back` ns of the store, or of which something was said."""
+    """Machines with a reading in the last `back` ns of the store, or with a verdict."""
     ends = store.span()
     if ends is None:
         return []
@@ -29,16 +29,16 @@ def machines(store: Store, back: int) -> list[str]:
 
 
 def matching(store: Store, patterns: Sequence[str], place: str) -> list[str]:
-    """The machines that are named, be it by patterns such as `m00*`. Raises StoreError for one that nothing matches.
+    """The machines that match names or patterns such as `m00*`. Raises StoreError for one without a match.
 
-    Who was silent for an hour, and of whom nothing was said, is not known.
+    A machine that has been silent for an hour and has no verdict is unknown.
     """
     known = machines(store, LOOK_NS)
     if not all(_matches(known, pattern) for pattern in patterns):
         known = machines(store, _HOUR_NS)
     for pattern in patterns:
         if not _matches(known, pattern):
-            raise StoreError(f"{place} knows no machine {pattern}: {near(pattern, known)}")
+            raise StoreError(f"{place} has no machine {pattern}: {near(pattern, known)}")
     return sorted({name for pattern in patterns for name in _matches(known, pattern)})
 
 
@@ -47,26 +47,26 @@ def _matches(known: Sequence[str], pattern: str) -> list[str]:
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """What may be meant instead, in words: names that are nearly alike, else which there are."""
+    """A suggestion: similar names, else the known names."""
     if not known:
         return "it holds no reading; start the agent"
     if alike := get_close_matches(name, known, 3):
         return f"did you mean {' or '.join(alike)}?"
     some = ", ".join(known) if len(known) <= _SHOWN else f"{', '.join(known[:_SHOWN])} … ({len(known)} in all)"
-    return f"there is {some}"
+    return f"it has {some}"
 
 
 def check_device(store: Store, machine: str, device: str) -> None:
-    """Raises StoreError for a device that the machine has not, as far as the store tells."""
+    """Raises StoreError for a device that the store does not know of this machine."""
     known = devices(store, machine)
     if device not in known:
-        hint = near(device, known) if known else "of no device of it anything was read"
+        hint = near(device, known) if known else "the store has no reading of its devices"
         raise StoreError(f"{machine} has no device {device}: {hint}")
 
 
 def devices(store: Store, machine: str) -> list[str]:
-    """Devices of a machine as verdicts write them: those last read, and those of which something was said."""
-    from detector.timeseries.rows import device_of, rows_of  # numpy
+    """Devices of a machine as verdicts name them: those last read, and those with a verdict or event."""
+    from detector.timeseries.rows import device_of, rows_of  # loads numpy
 
     found = set()
     for table in ("verdict", "event"):

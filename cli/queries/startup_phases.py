@@ -1,4 +1,4 @@
-"""How the training processes of each machine came up, as the table `startup` has it: phases against their median."""
+"""Start-up phases of the training processes of each machine, from the table `startup`, against their median."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PHASES = {
-    "late": "started after the first",
+    "late": "started after the first machine",
     "load": "loaded its libraries",
     "read": "read its checkpoint",
-    "prepare": "prepared otherwise",
+    "prepare": "other preparation",
     "connect": "waited for its first communicator",
-    "work": "went on to its first operation",
+    "work": "ran until its first operation",
 }
 OWN = 4
-"""So many phases are a machine's own; the others it spends waiting for its peers."""
+"""The first OWN phases depend on the machine itself; in the others it waits for its peers."""
 RUN_S = 600.0
-"""Processes that start further apart than this belong to different runs."""
+"""Processes that start more than this apart (seconds) belong to different runs."""
 _MARKS = (
     "start_time_seconds",
     "cuda_loaded_seconds",
@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Starts:
-    """One run: its machines, the slowest first, each with the process that was ready last. Seconds; NaN: not known."""
+    """One run: machines, the slowest first, each with its slowest process. Seconds; NaN where unknown."""
 
     machines: NDArray[Any]
     gpus: NDArray[Any]
@@ -51,31 +51,31 @@ class Starts:
     """[machine, phase]"""
     read_bytes: Floats
     ready: Floats
-    """From the run's first start until the process asked for its first communicator."""
+    """From the first start in the run until the process creates its first communicator."""
     earlier: int = 0
     """Machines whose processes started in an earlier run."""
 
     def median(self) -> Floats:
-        """Of each phase, over the machines of which it is known; NaN where of none."""
+        """[phase] over the machines where it is known; NaN where none."""
         known = np.isfinite(self.phases).any(axis=0)
         found = np.full(len(PHASES), np.nan)
         found[known] = np.nanmedian(self.phases[:, known], axis=0)
         return found
 
     def worst(self) -> tuple[NDArray[np.intp], Floats]:
-        """Of each machine the own phase that is furthest above its median, and by how much (seconds)."""
+        """For each machine the own phase furthest above its median, and the excess in seconds."""
         above = np.nan_to_num(self.phases[:, :OWN] - self.median()[:OWN], nan=-np.inf)
         worst = above.argmax(axis=1)
         return worst, above[np.arange(len(worst)), worst]
 
 
 def read_starts(store: Store, first: int, end: int) -> Starts:
-    """The latest run among the rows of (first, end] (Unix ns). Raises StoreError where there is none."""
+    """The latest run in the rows of (first, end] (Unix ns). Raises StoreError without any."""
     rows = store.read("startup", first, end)
     machines, gpus, marks = _youngest(rows)
     if not len(machines):
         raise StoreError(
-            "nothing is known of any start in that time: the agent's source startup sees processes that start after it"
+            "no start of a job in that time: start-up phases are recorded only for jobs that start after the agent"
         )
     begins = np.sort(marks["start_time_seconds"])
     gaps = np.flatnonzero(np.diff(begins) > RUN_S)
@@ -83,14 +83,14 @@ def read_starts(store: Store, first: int, end: int) -> Starts:
     found = _compare(machines[run], gpus[run], {name: values[run] for name, values in marks.items()})
     if not np.isfinite(found.phases[:, 1:]).any():
         raise StoreError(
-            f"the training processes of {len(found.machines)} machines are older than the agents there, "
-            "which see phases of the next start"
+            f"the jobs on {len(found.machines)} machines started before the agent: start-up phases are recorded only "
+            "for jobs that start after it; restart the job to see them"
         )
     return replace(found, earlier=len(set(machines) - set(machines[run])))
 
 
 def _youngest(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any], dict[str, Floats]]:
-    """Of each GPU the process that started last: machine, GPU, and its marks."""
+    """For each GPU the process that started last: machines, GPUs, and times by name."""
     there = [name for name in _MARKS if name in rows.column_names]
     wanted = [(name, "last") for name in there]
     keys = [key for key in ("machine", "gpu", "pid") if key in rows.column_names]
@@ -106,7 +106,7 @@ def _youngest(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any], dict[str, Flo
 
 
 def _last_of_each(value: Floats, *keys: NDArray[Any]) -> NDArray[np.intp]:
-    """The places of the largest value for each combination of keys."""
+    """The indices of the largest value for each combination of keys."""
     numbers = [np.unique(key.astype(str), return_inverse=True)[1] for key in keys]
     order = np.lexsort((value, *reversed(numbers)))
     ends = np.zeros(len(order), bool)

@@ -1,11 +1,11 @@
-"""The table of machines that `status` and the live view draw."""
+"""The table of machines in `status` and in the live view."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from cli import time_format
-from cli.queries.fleet_status import Standing
+from cli.queries.fleet_status import FleetStatus
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +27,7 @@ HEADS = {
     "active_ratio": ("active %", 100.0),
     "sending_ratio": ("sending %", 100.0),
 }
-"""How a reading is headed, and what it is multiplied by."""
+"""Reading -> column head and factor of the shown value."""
 
 
 FIRST = (
@@ -39,16 +39,16 @@ FIRST = (
     "gpu_clock_hertz",
     "gpu_watts",
 )
-"""What a narrow terminal shows rather than the rest: by these a straggler is told."""
+"""The columns that a narrow terminal shows first: they identify a straggler."""
 
 
-def table(found: Standing, width: int) -> tuple[Table, list[str]]:
-    """One row a machine, with as many key readings as `width` columns hold; and the heads of those left out."""
+def table(found: FleetStatus, width: int) -> tuple[Table, list[str]]:
+    """One row per machine with the key readings that fit in `width` columns, and the heads of those left out."""
     from rich.table import Table
     from rich.text import Text
 
     names = list(dict.fromkeys(name for machine in found.machines.values() for name in machine.readings))
-    columns = [["machine", *found.machines], ["is", *(machine.level for machine in found.machines.values())]]
+    columns = [["machine", *found.machines], ["state", *(machine.level for machine in found.machines.values())]]
     columns.append(["read", *(f"{time_format.ago(machine.age_s)} ago" for machine in found.machines.values())])
     for name in names:
         head, scale = HEADS.get(name, (name.replace("_", " "), 1.0))
@@ -57,32 +57,32 @@ def table(found: Standing, width: int) -> tuple[Table, list[str]]:
     ranks = [-1, -1, -1, *(FIRST.index(name) if name in FIRST else len(FIRST) for name in names)]
     fit = fitting(columns, ranks, width)
     heads, *rows = zip(*fit, strict=True)
-    picture = Table(box=None, pad_edge=False)
+    live_display = Table(box=None, pad_edge=False)
     for at, head in enumerate(heads):
-        picture.add_column(Text(head), justify="right" if at > 1 else "left", no_wrap=True)
+        live_display.add_column(Text(head), justify="right" if at > 1 else "left", no_wrap=True)
     for name, level, *rest in rows:
-        picture.add_row(Text(name), Text(level, STYLE[level]), *rest)
+        live_display.add_row(Text(name), Text(level, STYLE[level]), *rest)
     there = {head.replace("\n", " ") for head in heads}
-    return picture, [column[0] for column in columns if column[0] not in there]
+    return live_display, [column[0] for column in columns if column[0] not in there]
 
 
 def fitting(columns: list[list[str]], ranks: list[int], width: int) -> list[list[str]]:
-    """All columns where they fit; else heads a word a line, and in their order those of the lowest ranks that fit.
+    """All columns if they fit; else one word per line in heads, and the columns of the lowest ranks that fit, in order.
 
-    Columns of rank -1 are there in any case; none is cut.
+    Columns of rank -1 always stay; no column is cut.
     """
     if sum(max(map(len, column)) + _GAP for column in columns) - _GAP <= width:
         return columns
     narrow = [[head.replace(" ", "\n"), *cells] for head, *cells in columns]
     sizes = [max(len(line) for cell in column for line in cell.split("\n")) + _GAP for column in narrow]
-    kept, left = [], width + _GAP
+    chosen, left = [], width + _GAP
     for at in sorted(range(len(narrow)), key=lambda at: ranks[at]):
         if ranks[at] < 0 or sizes[at] <= left:
-            kept.append(at)
+            chosen.append(at)
             left -= sizes[at]
-    return [narrow[at] for at in sorted(kept)]
+    return [narrow[at] for at in sorted(chosen)]
 
 
 def _figure(value: float) -> str:
-    """Three digits, or whole numbers."""
+    """Three significant digits, or an integer."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""A task that stands still, in words: how its ranks stood, and where they were, those alike together."""
+"""A hang as text: state of the ranks in each communicator, and their stacks, equal ones grouped."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _MACHINES = 4
 _STATES = {
-    SENDS: ("handed a chunk to the network that is not through", "for"),
-    RECEIVES: ("waiting for a chunk", "of"),
-    GPU: ("the GPU offers no chunk to send", ""),
+    SENDS: ("a chunk handed to the network is not sent yet", "to"),
+    RECEIVES: ("waits for a chunk", "from"),
+    GPU: ("its GPU offers no chunk to send", ""),
     WAITS: ("unfinished", ""),
-    RESTS: ("nothing unfinished", ""),
+    RESTS: ("idle", ""),
 }
 
 
 def rank_words(places: Sequence[Place]) -> str:
-    """Who is meant: `rank 3 (m01 gpu:0)`, or `ranks 0-2, 4 (m00, m04)`."""
+    """Names of ranks: `rank 3 (m01 gpu:0)`, or `ranks 0-2, 4 (m00, m04)`."""
     if len(places) == 1:
         one = places[0]
         rank = f"process {one.pid}" if one.rank is None else f"rank {one.rank}"
@@ -39,14 +39,14 @@ def rank_words(places: Sequence[Place]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> str:
-    """Numbers in order, neighbours together: `0-2, 4`."""
+    """Sorted numbers with ranges: `0-2, 4`."""
     runs = (list(run) for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
     ends = ((run[0][1], run[-1][1]) for run in runs)
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-def member_lines(still: Standstill) -> list[str]:
-    """The communicators of the accused at the time of the verdict, and the states of their chunks."""
+def rank_lines(still: Standstill) -> list[str]:
+    """The communicators of the faulty machine at the time of the verdict, and the states of their ranks."""
     lines = []
     for comm, members in groupby(still.members, lambda one: one.comm):
         together = list(members)
@@ -57,28 +57,28 @@ def member_lines(still: Standstill) -> list[str]:
 
 def _member(one: Members) -> str:
     state, word = _STATES[one.state]
-    whom = f" {word} rank {one.peer}" if one.peer is not None and word else ""
-    count = "" if one.operations is None else f", {one.operations} operations so far"
-    return f"{rank_words(one.places)}: {named(one.operation)}{count}; {state}{whom}"
+    peer = f" {word} rank {one.peer}" if one.peer is not None and word else ""
+    count = "" if one.operations is None else f", {one.operations} operations"
+    return f"{rank_words(one.places)}: {named(one.operation)}{count}; {state}{peer}"
 
 
 def stacks_title(still: Standstill) -> str:
-    """What the groups of stacks are, and what the odd ones have in common."""
+    """Heading of the stacks: number of ranks, and the communicator that the deviating ones share."""
     count = sum(len(group.places) for group in still.stacks)
-    shared = f"; the odd ones share communicator {still.odd_share[:8]}" if still.odd_share else ""
-    return f"where they were, {count} ranks, numbered as in the largest communicator{shared}"
+    shared = f"; the deviating ranks share communicator {still.odd_share[:8]}" if still.odd_share else ""
+    return f"stacks of {count} ranks, numbered as in the largest communicator{shared}"
 
 
 def stack_heads(still: Standstill) -> list[tuple[str, StackGroup]]:
-    """A line on each group of stacks, the odd ones first, and the group."""
+    """A line for each group of equal stacks, the deviating groups first, and the group."""
     return [(_head(group), group) for group in sorted(still.stacks, key=lambda group: not group.odd)]
 
 
 def _head(group: StackGroup) -> str:
     if group.form == "none":
         return f"{rank_words(group.places)}: no stack, {group.error}"
-    odd = "odd: " if group.odd else ""
-    lesser = "" if group.form == "python" else f"; no more than the kernel tells: {group.error}"
+    odd = "deviates: " if group.odd else ""
+    lesser = "" if group.form == "python" else f"; kernel stack only: {group.error}"
     since = f"after {group.still_seconds:.0f} s without an operation"
     state = f"; {group.waits_in}" if group.form == "python" and group.waits_in else ""
     return f"{odd}{rank_words(group.places)}, {since}{state}{lesser}"

@@ -1,4 +1,4 @@
-"""A verdict as one HTML page that needs nothing else: no script, no network; for phones, the dark and paper."""
+"""A verdict as one self-contained HTML page (mobile, dark mode, print): no script, no network."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from cli import time_format
-from cli.views.hang import member_lines, stack_heads, stacks_title
+from cli.views.hang import rank_lines, stack_heads, stacks_title
 from cli.views.svg import curve
-from cli.views.verdict_text import after, compared, figure, runner_lines, sign_words, timeline
-from cli.views.zoom import closer_lines, closer_title
+from cli.views.verdict_text import after, compared, figure, metric_name, runner_up_lines, sign_words, timeline
+from cli.views.zoom import zoom_lines, zoom_title
 
 if TYPE_CHECKING:
-    from cli.queries.verdict_history import Told
+    from cli.queries.verdict_history import VerdictRecord
     from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
 
@@ -53,34 +53,33 @@ body{max-width:none;padding:0;font-size:12px}figure,.card{border:1px solid #ccc}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(one: Told, explained: Explanation, place: str) -> str:
-    """The whole document. All words of the store are escaped: names come from outside."""
+def page(one: VerdictRecord, explained: Explanation, place: str) -> str:
+    """The document. All text from the store is escaped: names come from outside."""
     verdict = one.verdict
-    who = f"{verdict.machine} {verdict.device or ''}".strip()
+    name = f"{verdict.machine} {verdict.device or ''}".strip()
     parts = (_head(one, explained), _likely(explained), _curves(one, explained), _timeline(one, explained))
     body = (*parts, _closer(explained), _standstill(explained))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"/>'
-        f"<title>{escape(f'{verdict.level}: {who}')}</title><style>{_STYLE}</style></head>\n<body>"
+        f"<title>{escape(f'{verdict.level}: {name}')}</title><style>{_STYLE}</style></head>\n<body>"
         + "\n".join(body)
-        + f"<footer><p>Peerwatch looked at {time_format.shown(explained.begin)} to "
-        f"{time_format.shown(explained.end)} UTC of "
-        f"{escape(place)}. Effects are in multiples of the least difference that counts.</p></footer></body></html>\n"
+        + f"<footer><p>Readings from {time_format.shown(explained.begin)} to {time_format.shown(explained.end)} UTC in "
+        f"{escape(place)}. Effects are multiples of the smallest significant difference.</p></footer></body></html>\n"
     )
 
 
-def _head(one: Told, explained: Explanation) -> str:
+def _head(one: VerdictRecord, explained: Explanation) -> str:
     verdict = one.verdict
-    over = f"{time_format.shown(one.over)} UTC" if one.over else "not yet"
+    ended = f"{one.outcome} at {time_format.shown(one.closed)} UTC" if one.closed else "open"
     facts = {
-        "Who": f"{verdict.machine}, {verdict.device or 'the machine as a whole'}",
-        "Began": f"{time_format.shown(verdict.since)} UTC",
-        "Named after": time_format.ago((one.said[0].time - verdict.since) / 1e9),
-        "Cleared": over,
+        "Machine": f"{verdict.machine}, {verdict.device or 'the machine as a whole'}",
+        "Onset": f"{time_format.shown(verdict.since)} UTC",
+        "Detected after": time_format.ago((one.verdicts[0].time - verdict.since) / 1e9),
+        "State": ended,
         "Compared with": compared(explained),
-        "Convicted by": f"{verdict.metric} ({verdict.kind})",
+        "Detected by": f"{metric_name(verdict.metric)} (method {verdict.kind})",
     }
     terms = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     level = f'<span class="level {escape(verdict.level)}">{escape(verdict.level)}</span>'
@@ -89,79 +88,79 @@ def _head(one: Told, explained: Explanation) -> str:
 
 def _likely(explained: Explanation) -> str:
     found = explained.likely
-    because = f"<p>Because of {escape(', '.join(map(sign_words, found.signs)))}.</p>" if found.signs else ""
-    near = "".join(f'<p class="soft">{escape(line[0].upper() + line[1:])}.</p>' for line in runner_lines(explained))
+    because = f"<p>Indicators: {escape(', '.join(map(sign_words, found.signs)))}.</p>" if found.signs else ""
+    near = "".join(f'<p class="soft">{escape(line[0].upper() + line[1:])}.</p>' for line in runner_up_lines(explained))
     return (
         f'<section><h2>Likely kind of fault</h2><div class="card"><b>{escape(found.kind.words)}</b>{because}'
         f"<p>Next: {escape(found.kind.advice)}</p></div>{near}</section>"
     )
 
 
-def _curves(one: Told, explained: Explanation) -> str:
+def _curves(one: VerdictRecord, explained: Explanation) -> str:
     if not explained.moved:
-        return "<section><h2>What moved</h2><p>No reading moved unlike those of the peers.</p></section>"
+        return "<section><h2>What changed</h2><p>No reading changed differently from the peers'.</p></section>"
     legend = (
         '<p class="legend soft"><span><i class="key"></i>this machine</span>'
         '<span><i class="key u"></i>median of its peers</span>'
-        '<span><i class="key b"></i>eight in ten of its peers</span><span>time since the verdict\'s onset</span></p>'
+        '<span><i class="key b"></i>10th to 90th percentile of its peers</span>'
+        "<span>time relative to the onset</span></p>"
     )
     figures = "".join(_figure(moved, one, explained) for moved in explained.moved)
-    return f'<section><h2>What moved, in order of onset</h2>{legend}<div class="curves">{figures}</div></section>'
+    return f'<section><h2>What changed, in order of onset</h2>{legend}<div class="curves">{figures}</div></section>'
 
 
-def _figure(moved: MetricShift, one: Told, explained: Explanation) -> str:
+def _figure(moved: MetricShift, one: VerdictRecord, explained: Explanation) -> str:
     from store.schema.catalogue import METRICS
 
     metric, since = METRICS.get(moved.key), explained.verdict.since
     device = moved.device or "machine"
     if moved.alike[0] > 1:
-        device += f", as {moved.alike[0]} of {moved.alike[1]} devices"
-    convicts = " · convicts" if moved is explained.convicting else ""
-    words = (
-        f"{metric.help}{' (a second)' if metric.kind == 'counter' else ''}" if metric else "unknown to the catalogue"
-    )
+        device += f", like {moved.alike[0]} of {moved.alike[1]} devices"
+    decisive = " · metric of the verdict" if moved is explained.convicting else ""
+    rate = ", per second" if metric and metric.kind == "counter" else ""
+    title = metric_name(moved.key)
     numbers = {
         "before": figure(moved.before, moved.key),
         "since": figure(moved.value, moved.key),
-        f"{moved.peers} peers": figure(moved.usual, moved.key),
+        "peers": figure(moved.usual, moved.key),
         "effect": f"{moved.effect:+.1f}",
         "onset": after(moved.onset, since),
     }
     cells = "".join(f'<span><span class="soft">{escape(k)}</span> {escape(v)}</span>' for k, v in numbers.items())
-    picture = curve(moved, since, one.said[0].time, (explained.begin, explained.end))
+    chart = curve(moved, since, one.verdicts[0].time, (explained.begin, explained.end))
     return (
-        f"<figure><figcaption><b>{escape(moved.key)}</b><span>{escape(device)}{convicts} · {escape(words)}</span>"
-        f'<div class="numbers">{cells}</div></figcaption>{picture}</figure>'
+        f"<figure><figcaption><b>{escape(title)}</b><span>{escape(device)}{decisive} · {escape(moved.key)}{rate}</span>"
+        f'<div class="numbers">{cells}</div></figcaption>{chart}</figure>'
     )
 
 
 def _closer(explained: Explanation) -> str:
-    """What was read many times a second; nothing where nothing was."""
+    """The zooms; empty without any."""
     parts = []
     for one in explained.closeups:
-        title = closer_title(one, explained.verdict.since)
-        lines = escape("\n".join(closer_lines(one)))
+        title = zoom_title(one, explained.verdict.since)
+        lines = escape("\n".join(zoom_lines(one)))
         parts.append(f"<h2>{escape(title[0].upper() + title[1:])}</h2><pre>{lines}</pre>")
     return f"<section>{''.join(parts)}</section>" * bool(parts)
 
 
 def _standstill(explained: Explanation) -> str:
-    """How the ranks of a task that stands still stood, and where they were; nothing where none did."""
-    lines, title = "\n".join(member_lines(explained.standstill)), stacks_title(explained.standstill)
+    """State and stacks of the ranks of a task that hangs; empty for other verdicts."""
+    lines, title = "\n".join(rank_lines(explained.standstill)), stacks_title(explained.standstill)
     stood = f"<pre>{escape(lines)}</pre>" if lines else ""
     where = "".join(
         f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
         for head, group in stack_heads(explained.standstill)
     )
     where = where and f"<p>{escape(title[0].upper() + title[1:])}.</p>{where}"
-    head = "<h2>How the ranks stood, and where they were</h2>"
+    head = "<h2>State and stacks of the ranks</h2>"
     return f"<section>{head}{stood}{where}</section>" * bool(stood or where)
 
 
-def _timeline(one: Told, explained: Explanation) -> str:
+def _timeline(one: VerdictRecord, explained: Explanation) -> str:
     since = explained.verdict.since
     rows = "".join(
         f"<li><time>{escape(after(time, since))}</time><span>{escape(what)}</span></li>"
         for time, what in timeline(one, explained)
     )
-    return f"<section><h2>Time line</h2><ol>{rows}</ol></section>"
+    return f"<section><h2>Timeline</h2><ol>{rows}</ol></section>"

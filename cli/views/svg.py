@@ -1,4 +1,4 @@
-"""Curves as SVG: a machine's line over the band of its peers; no script, colours by the page's style sheet."""
+"""Charts as SVG: a machine's line over the band of its peers; no script, colours from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TICKS = (10, 30, 60, 120, 300, 600, 1800, 3600)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """From time (Unix ns) and value to the picture's units."""
+    """Maps time (Unix ns) and value to SVG units."""
 
     begin: int
     end: int
@@ -33,18 +33,18 @@ class Frame:
     high: float
 
     def x(self, time: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """Left to right; [time]."""
+        """Horizontal position; [time]."""
         share = (np.asarray(time, np.float64) - self.begin) / max(1, self.end - self.begin)
         return LEFT + (RIGHT - LEFT) * share
 
     def y(self, value: NDArray[np.float32] | float) -> NDArray[np.float64]:
-        """Bottom to top; [value]."""
+        """Vertical position; [value]."""
         span = self.high - self.low or 1.0
         return BOTTOM - (BOTTOM - TOP) * (np.asarray(value, np.float64) - self.low) / span
 
 
 def curve(moved: MetricShift, since: int, said: int, span: tuple[int, int]) -> str:
-    """One picture: band, median, machine, and the times of onset and verdict (Unix ns)."""
+    """One chart: band, median, machine, and the times of onset and verdict (Unix ns)."""
     frame = _frame(moved, span)
     low, mid, high = moved.band
     words = (
@@ -58,7 +58,7 @@ def curve(moved: MetricShift, since: int, said: int, span: tuple[int, int]) -> s
         f'<path class="band" d="{_band(frame, moved.time, low, high)}"/>',
         f'<path class="usual" d="{_line(frame, moved.time, mid)}"/>',
         _mark(frame, moved.onset, "onset", "onset"),
-        _mark(frame, said, "verdict", "said"),
+        _mark(frame, said, "verdict", "verdict"),
         f'<path class="mine" d="{_line(frame, moved.time, moved.machine)}"/>',
         "</svg>",
     ]
@@ -68,7 +68,7 @@ def curve(moved: MetricShift, since: int, said: int, span: tuple[int, int]) -> s
 def _frame(moved: MetricShift, span: tuple[int, int]) -> Frame:
     shown = np.concatenate([moved.machine, moved.band[0], moved.band[2]])
     low, high = (float(end(shown)) for end in (np.nanmin, np.nanmax))
-    # What never moves is drawn in the middle; what is near zero stands on it.
+    # A constant is drawn in the middle; a range near zero starts at zero.
     room = _ROOM * (high - low) or 0.1 * abs(high) or 1.0
     least = 0.0 if 0 <= low < 0.5 * high else low - room
     return Frame(*span, least, high + room)
@@ -84,14 +84,14 @@ def _grid(frame: Frame, key: str) -> str:
 
 
 def _tick(value: float, key: str) -> str:
-    """As short as a number can be said; where the unit is a long word, without."""
+    """A short label; without the unit where that is long."""
     said = re.sub(r"\.0+(?= )|(?<=\.\d)0+(?= )", "", figure(value, key))
     scale, letter = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if abs(value) >= pair[0]), (1.0, ""))
     return said if len(said) <= _LONGEST else f"{value / scale:.3g}{letter}"
 
 
 def _round(low: float, high: float) -> list[float]:
-    """Two to five round numbers between both."""
+    """Two to five round numbers from low to high."""
     power = 10 ** math.floor(math.log10(high - low))
     step = next(power * part for part in (0.2, 0.25, 0.5, 1, 2) if (high - low) / (power * part) <= 5)
     return [float(f"{n * step:.6g}") for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -120,7 +120,7 @@ def _mark(frame: Frame, time: int, name: str, word: str) -> str:
 
 
 def _line(frame: Frame, time: NDArray[np.int64], value: NDArray[np.float32]) -> str:
-    """Points joined where they are known; a gap of more than a few bins stays one."""
+    """The known points joined; a gap of more than three usual bins stays open."""
     known = np.flatnonzero(~np.isnan(value))
     if not len(known):
         return ""

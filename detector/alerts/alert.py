@@ -1,4 +1,4 @@
-"""Alert: a verdict on its way to people, as part of an incident that has a key, a beginning and an end."""
+"""Alert: the state of an incident (key, onset, level, end) as it is sent to people; IncidentTracker makes them."""
 
 from __future__ import annotations
 
@@ -12,50 +12,49 @@ from detector.alerts.brief import Brief
 from detector.model.verdict import RANK, Level, Verdict
 
 REOPEN_NS = 600 * 10**9
-"""A machine that is named again within this time after an incident continues it: a fault that comes and goes is one."""
+"""A machine that is named again within this time after an incident continues it: an intermittent fault is one."""
 BLIND = "blind"
-"""The kind of a verdict on Peerwatch itself: it sees no readings."""
+"""The kind of a verdict about Peerwatch itself: it receives no readings."""
 Event = Literal["begun", "changed", "repeat", "over", "test"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """How one incident stands; times in Unix ns."""
+    """The state of one incident; times in Unix ns."""
 
     incident: str
-    """The key: the same for all alerts of an incident, and after the detector has started anew."""
+    """The key: the same for all alerts of an incident, also after a restart of the detector."""
     event: Event
     verdict: Verdict
-    """The newest word; once the incident is over, that it is."""
+    """The newest verdict; level ok once the incident has ended."""
     finding: Verdict
-    """The newest word that held something against the machine."""
+    """The newest verdict of level warn or crit."""
     start: int
-    """When the pattern began, as it was first said."""
+    """Onset, as the first verdict gives it."""
     opened: int
-    """When it was first said."""
+    """Time of the first verdict."""
     worst: Level = "ok"
     end: int | None = None
     standing: Level = "ok"
-    """The worst level of all that is open on this machine."""
+    """The worst level of the open incidents of this machine."""
     fleet: int = 0
-    """How many machines are watched."""
+    """Number of machines that are watched."""
     brief: Brief = field(default_factory=Brief)
     unread: int | None = None
-    """Since when (Unix ns) nothing is read that could change this; None while readings come."""
+    """Time (Unix ns) since which no reading of the machine comes; None while readings come."""
 
     @property
     def headline(self) -> str:
-        """One line: what is wrong, where, how much, and the likely cause; once it is over, what it was."""
+        """One line: what is wrong, where, how much, and the likely cause; after the end, what it was."""
         message = " ".join(self.verdict.message.split())
         if self.end is not None and self.event == "over":
             was = " ".join(self.finding.message.split())
-            return f"{message}, after {duration(self.end - self.start)}" + (
-                f". It was: {was}" if was != message else ""
-            )
+            ended = f"{message}, after {duration(self.end - self.start)}"
+            return f"{ended}. It was: {was}" if was != message else ended
         if self.brief.likely:
             message = f"{message.rstrip('.')}. Likely {self.brief.likely}"
             message += f": {self.brief.numbers[0].text}" if self.brief.numbers else ""
-        return f"{message} (as last seen at {clock(self.unread)} UTC: nothing is read)" if self.unread else message
+        return f"{message} (last seen at {clock(self.unread)} UTC; no readings since)" if self.unread else message
 
     def as_json(self) -> dict[str, object]:
         """The object that sinks pass on; times in Unix ns, `end` null while the incident lasts."""
@@ -77,7 +76,7 @@ class Alert:
 
 
 class RetryLaterError(OSError):
-    """A sink could not pass an alert on now; it is tried again, not before `rest_s` seconds where that is known."""
+    """A sink could not deliver an alert now; the next attempt is `rest_s` seconds later at the earliest, if known."""
 
     def __init__(self, reason: str, rest_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -85,31 +84,31 @@ class RetryLaterError(OSError):
 
 
 class RefusedError(OSError):
-    """A sink does not pass this alert on, now or later; the message says why."""
+    """A sink will never deliver this alert; the message says why."""
 
 
 class Sink(ABC):
-    """Where alerts go. Each is called by a thread of its own, one call at a time."""
+    """A destination of alerts. A thread of its own calls it, one call at a time."""
 
     repeat_s = 0.0
-    """An incident that lasts is told again this often; 0: never."""
-    beat_s = 0.0
-    """How often to hear of the machines that are well, while any is read; 0: never."""
-    hears = True
-    """Whether it takes alerts at all, or only heartbeats."""
-    least: Level = "warn"
-    """Incidents that are milder are none of its business."""
+    """Seconds between repeated alerts of an open incident; 0: none."""
+    heartbeat_s = 0.0
+    """Seconds between heartbeats while at least one machine is read; 0: none."""
+    takes_alerts = True
+    """Whether it receives alerts, or heartbeats only."""
+    min_level: Level = "warn"
+    """The lowest level that it receives."""
 
     @abstractmethod
     def send(self, alert: Alert) -> str:
-        """Pass it on, and say in a few words what came of it. Raises LaterError, RefusedError, or any OSError."""
+        """Deliver it; returns the result in a few words. Raises RetryLaterError, RefusedError, or any OSError."""
 
     def test(self, alert: Alert) -> str:
-        """As `send`, for a made-up alert that must do no harm."""
+        """As `send`, for a test alert that must have no effect."""
         return self.send(alert)
 
-    def beat(self, machines: Collection[str]) -> None:
-        """Hear which machines are well. Raises OSError."""
+    def heartbeat(self, machines: Collection[str]) -> None:
+        """Receive the names of the healthy machines. Raises OSError."""
         return
 
 
@@ -119,12 +118,12 @@ class IncidentTracker:
 
     open: dict[tuple[str, str], Alert] = field(default_factory=dict)
     levels: dict[str, dict[str, Level]] = field(default_factory=dict)
-    """Machine -> task -> level of what is open."""
+    """Machine -> task -> level of the open incident."""
     _closed: dict[str, Alert] = field(default_factory=dict)
-    """Machine -> the incident that was over last."""
+    """Machine -> the incident that ended last."""
 
-    def enter(self, verdict: Verdict) -> Alert | None:
-        """What the verdict makes of its incident; None where it ends one that never was."""
+    def record(self, verdict: Verdict) -> Alert | None:
+        """Update the incident of a verdict; returns its alert, None where the verdict ends an unknown incident."""
         key = verdict.task, verdict.machine
         before = self.open.get(key)
         if verdict.level == "ok":
@@ -133,7 +132,7 @@ class IncidentTracker:
             del self.open[key], self.levels[verdict.machine][verdict.task]
             found = self._closed[verdict.machine] = replace(before, event="over", verdict=verdict, end=verdict.time)
             return replace(found, standing=self.standing(verdict.machine))
-        before = before or self._continued(verdict)
+        before = before or self._reopened(verdict)
         if before is None:
             name = _key(verdict)
             found = Alert(name, "begun", verdict, verdict, verdict.since, verdict.time, verdict.level)
@@ -144,29 +143,29 @@ class IncidentTracker:
         self.levels.setdefault(verdict.machine, {})[verdict.task] = verdict.level
         return replace(found, standing=self.standing(verdict.machine))
 
-    def _continued(self, verdict: Verdict) -> Alert | None:
-        """The incident that was over a short while ago on this machine, by whatever name its task went."""
+    def _reopened(self, verdict: Verdict) -> Alert | None:
+        """The incident of this machine that ended less than REOPEN_NS ago, under any task name."""
         found = self._closed.pop(verdict.machine, None)
         near = found is not None and found.end is not None and verdict.time - found.end <= REOPEN_NS
         return found if near else None
 
-    def take_up(self, verdicts: Iterable[Verdict]) -> dict[str, Alert]:
-        """Enter what was said so far, in order of time; the last state of each incident by its key."""
-        alerts = [alert for verdict in ends_first(verdicts) if (alert := self.enter(verdict))]
+    def restore(self, verdicts: Iterable[Verdict]) -> dict[str, Alert]:
+        """Record earlier verdicts in order of time; returns the last state of each incident by its key."""
+        alerts = [alert for verdict in ends_first(verdicts) if (alert := self.record(verdict))]
         return {alert.incident: alert for alert in alerts}
 
     def standing(self, machine: str) -> Level:
-        """The worst level of all that is open on this machine."""
+        """The worst level of the open incidents of this machine."""
         return max(self.levels.get(machine, {}).values(), key=RANK.__getitem__, default="ok")
 
 
 def ends_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """In order of time; of one moment what is over first, so that a task that goes by another name continues."""
+    """In order of time; at equal times ends come first, so that an incident continues under a new task name."""
     return sorted(verdicts, key=lambda verdict: (verdict.time, verdict.level != "ok"))
 
 
 def duration(span: int) -> str:
-    """So many ns in words."""
+    """A duration (ns) in words."""
     seconds = max(0, span) // 10**9
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"
 
@@ -177,14 +176,14 @@ def clock(time: int) -> str:
 
 
 def sample(now: int, fleet: int) -> Alert:
-    """A made-up alert at `now` (Unix ns) that says so itself, holds nothing against anybody, and is over."""
+    """A test alert at `now` (Unix ns): it says that it is one, names no fault, and has ended."""
     message = "this is a test of Peerwatch's alerts; nothing is wrong"
     verdict = Verdict(now, "test", "peerwatch-test", None, "test", "test.test", 0.0, now, "ok", message)
     return Alert(_key(verdict), "test", verdict, verdict, now, now, end=now, fleet=fleet)
 
 
 def _key(verdict: Verdict) -> str:
-    import hashlib  # OpenSSL: some MB that who only reads the settings should not pay
+    import hashlib  # loads OpenSSL, some MB that a reader of the settings alone does not need
 
-    words = f"{verdict.task}\0{verdict.machine}\0{verdict.time}"
-    return hashlib.sha256(words.encode(errors="replace")).hexdigest()[:16]
+    identity = f"{verdict.task}\0{verdict.machine}\0{verdict.time}"
+    return hashlib.sha256(identity.encode(errors="replace")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Blindness: Peerwatch sees no readings, and its silence would be taken for health. It is an incident of its own."""
+"""Blindness: Peerwatch receives no readings, so no alert does not mean healthy. This is an incident of its own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from store.schema.time import SECOND
 log = logging.getLogger(__name__)
 
 MACHINE = "peerwatch"
-"""Who is meant: no machine of the fleet, but what watches it."""
-ADVICE = (
-    "Look at the store and the network first, then at the agents (systemctl status peerwatch-agent, peerwatch doctor)."
-)
+"""The machine name in alerts about Peerwatch itself."""
+ADVICE = "Check the store and the network first, then the agents (systemctl status peerwatch-agent, peerwatch doctor)."
 _NAMES, _WORDS = 5, 200
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What there is to see: how many machines are watched, who of them is not read since when, what fails since when.
+    """Number of watched machines, the silent ones with their last reading, and the error of the store with its start.
 
     Times are Unix ns.
     """
@@ -38,21 +36,21 @@ class View:
 
 
 class Blindness:
-    """Says when nothing, or too little, is read for `after_s`, and when that is over; `file` keeps what is open."""
+    """Reports that too few machines are read for `after_s` seconds, and its end; `file` holds the open verdict."""
 
     def __init__(self, file: Path, after_s: float) -> None:
         self.file, self.after_s = file, after_s
-        self.said = _kept(file)
+        self.said = _read(file)
         self._begun = 0
 
-    def look(self, now: int, view: View) -> list[Verdict]:
-        """What there is to say at `now` (Unix ns): at most one verdict."""
+    def assess(self, now: int, view: View) -> list[Verdict]:
+        """The verdicts at `now` (Unix ns): at most one."""
         self._begun = self._begun or now
         found = self._verdict(now, view)
         if found is not None and (self.said is None or RANK[found.level] > RANK[self.said.level]):
             return self._say(found)
         if found is None and self.said is not None and view.machines and not view.error:
-            words = f"Peerwatch sees again since {clock(now)} UTC: {_count(view.machines)} read"
+            words = f"Peerwatch receives readings again since {clock(now)} UTC: {_count(view.machines)} read"
             over = Verdict(now, "", MACHINE, None, BLIND, BLIND, 0.0, self.said.since, "ok", words)
             return self._say(over)
         return []
@@ -67,7 +65,7 @@ class Blindness:
             since = max(view.silent.values())
             level = "crit" if 2 * len(view.silent) >= view.machines else "warn"
             words = f"no readings of {_who(view.silent, view.machines)} for {duration(now - since)}"
-        # Where machine or fleet has just been started, the agents are given as long as the detector itself has run.
+        # After a start of the detector the agents get the same time to report.
         if not (view.error or view.silent) or now - max(since, self._begun) < self.after_s * SECOND:
             return None
         return Verdict(now, "", MACHINE, None, BLIND, BLIND, 1.0, since, level, f"Peerwatch is blind: {words}")
@@ -81,25 +79,25 @@ class Blindness:
                 self.file.parent.mkdir(parents=True, exist_ok=True)
                 self.file.write_bytes(msgspec.json.encode(self.said))
         except OSError as error:
-            log.error("%s cannot be kept, a detector that starts anew may say it again: %s", self.file, error.strerror)
+            log.error("%s cannot be written, so a restart may repeat this alert: %s", self.file, error.strerror)
         return [verdict]
 
 
 def brief_of(held: Collection[str]) -> Brief:
-    """What an alert on blindness says beside the verdict; `held` are the incidents that stay open meanwhile."""
+    """The brief of an alert about blindness; `held` are the incidents that stay open meanwhile."""
     shown = ", ".join(sorted(held)[:_NAMES]) + (", …" if len(held) > _NAMES else "")
-    note = f"open incidents stay as they were last seen: {shown}"
+    note = f"open incidents keep their last state: {shown}"
     return Brief(advice=ADVICE, notes=(note,) if held else ())
 
 
-def _kept(file: Path) -> Verdict | None:
-    """What an earlier detector has said and not ended."""
+def _read(file: Path) -> Verdict | None:
+    """The open verdict of an earlier detector."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Verdict)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        log.warning("%s cannot be read and is begun anew: %s", file, str(error).splitlines()[0])
+        log.warning("%s cannot be read, so it is replaced: %s", file, str(error).splitlines()[0])
         return None
 
 

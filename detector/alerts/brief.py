@@ -1,4 +1,4 @@
-"""Brief: what an alert says beside the verdict: likely cause, numbers, next step, and which hardware is meant."""
+"""Brief: what an alert carries besides the verdict: likely cause, numbers, next step, hardware identity."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One reading on both sides, means since the onset; rates a second where it is a counter."""
+    """One metric of the machine and of its peers: means since the onset; counters as rates per second."""
 
     metric: str
     device: str | None
     value: float
     before: float
-    """The machine's own mean before the onset; NaN where it is not known."""
+    """The machine's own mean before the onset; NaN where unknown."""
     usual: float
     """Median of the peers."""
     unit: str
     text: str
-    """Both sides in words, such as `memory clock 1.14 GHz, peers 1.95 GHz` ..."""
+    """Machine and peers in words, such as `memory clock 1.14 GHz, peers 1.95 GHz`."""
     was: str = ""
-    """... and what it was before the onset, such as `1.95 GHz`; empty where that is not known."""
+    """The mean before the onset in words, such as `1.95 GHz`; empty where unknown."""
 
     def as_json(self) -> dict[str, object]:
         """The object that sinks pass on; an unknown mean is null."""
@@ -31,24 +31,24 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """What `peerwatch show` knows, in short; empty where nothing is known."""
+    """A summary of what `peerwatch show` prints; empty where nothing is known."""
 
     kind: str = ""
     """Name of the likely kind of fault."""
     likely: str = ""
-    """The same in words."""
+    """The likely kind of fault in words."""
     advice: str = ""
     """What to do next."""
     notes: tuple[str, ...] = ()
     numbers: tuple[Number, ...] = ()
-    """The most telling first."""
+    """In order of relevance."""
     peers: int = 0
-    """How many machines it was compared with."""
+    """Number of machines that it was compared with."""
     hardware: Mapping[str, str] = field(default_factory=dict)
-    """Of the GPU that is meant: uuid, serial, pci_address, as far as they are known."""
+    """Of the GPU: uuid, serial and pci_address, as far as known."""
 
     def as_json(self) -> dict[str, object]:
-        """The part of an alert's object that is told by this."""
+        """The part of an alert's JSON object that comes from the brief."""
         return {
             "likely_kind": self.kind,
             "likely": self.likely,

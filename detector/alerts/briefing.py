@@ -1,4 +1,4 @@
-"""Briefing: finds out in a thread of its own what an alert says beside the verdict; no alert waits long for it."""
+"""Briefing: explains alerts in a thread of its own; no alert waits longer than PATIENCE_S for it."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
-"""An alert waits no longer for its brief."""
+"""The longest that an alert waits for its brief, in seconds."""
 MOST_ASKED = 8
-"""So many are worked at or wait; of a flood of incidents the rest goes out without."""
+"""Most requests that wait; in a flood of incidents further alerts go out without a brief."""
 MOST_KEPT = 1000
 _BEFORE_S, _AFTER_S, _GUARD_S = 30.0, 30.0, 15.0
 _NUMBERS = 4
 _WORD = 100
 _PLAIN = ("hertz", "bits per second", "bytes", "watts", "celsius", "ratio")
-"""Units that tell people something at once, the most telling first; they come before counts and bit masks."""
+"""Units that people understand at once, the clearest first; they come before counts and bit masks."""
 
 
 @dataclass
 class Excerpt:
-    """A store's readings half a minute before the onset and until the verdict: all of a large fleet's took too long."""
+    """A store's readings from half a minute before the onset to the verdict: all of a large fleet take too long."""
 
     store: Store
     spans: tuple[tuple[int, int], ...]
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
-        """Rows of a judged table within the spans; of others all."""
+        """Rows of a compared table within the spans; all rows of other tables."""
         import pyarrow as pa
 
-        if table in TABLES and not TABLES[table].judged:
+        if table in TABLES and not TABLES[table].compared:
             return self.store.read(table, after, min(until, self.spans[-1][1]), columns)
         parts = [(max(after, low), min(until, high)) for low, high in self.spans]
         found = [self.store.read(table, low, high, columns) for low, high in parts if low < high]
@@ -68,12 +68,12 @@ class Excerpt:
         return (found[0], min(found[1], self.spans[-1][1])) if found else None
 
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables that are there."""
+        """Names of the tables in the store."""
         return self.store.tables()
 
 
 class Briefing:
-    """Explains verdicts from a store of its own, which `open_store` opens; without it there is nothing to say."""
+    """Explains verdicts from a store that `open_store` opens; without `open_store` briefs are empty."""
 
     def __init__(self, open_store: Callable[[], Store] | None = None) -> None:
         self._open = open_store
@@ -83,7 +83,7 @@ class Briefing:
         self._thread: threading.Thread | None = None
 
     def ask(self, alert: Alert) -> None:
-        """Begin to find out about this alert; returns at once."""
+        """Request the brief of this alert; returns at once."""
         if self._open is None:
             return
         if self._thread is None:
@@ -101,7 +101,7 @@ class Briefing:
                 self._asked.pop(next(iter(self._asked)))
 
     def enrich(self, alert: Alert) -> Alert:
-        """The alert with what was found out; a new one waits a while for it. Called by the sinks' threads."""
+        """The alert with its brief, after at most PATIENCE_S since the request. Called by the sinks' threads."""
         with self._lock:
             begun, answer = self._asked.get(alert.incident, (0.0, None))
         if answer is None:
@@ -112,7 +112,7 @@ class Briefing:
             return alert
 
     def close(self) -> None:
-        """End the thread when it has done what it is at."""
+        """Stop the thread after its current request."""
         while not self._todo.empty():
             self._drop()
         if self._thread is not None:
@@ -133,7 +133,7 @@ class Briefing:
             try:
                 with closing(self._open()) as store:
                     answer.set_result(brief_of(store, verdict))
-            except Exception as error:  # the alert must go out, whatever is wrong with its brief
+            except Exception as error:  # the alert must go out even if its brief fails
                 known = isinstance(error, OSError)
                 log.warning(
                     "the alert about %s goes out without its cause: %s",
@@ -145,7 +145,7 @@ class Briefing:
 
 
 def brief_of(store: Store, verdict: Verdict) -> Brief:
-    """What the store says of a verdict now. Raises StoreError."""
+    """The brief of a verdict from the readings in the store now. Raises StoreError."""
     from detector.explain.explanation import explain
 
     since = min(verdict.since or verdict.time, verdict.time)
@@ -160,7 +160,7 @@ def brief_of(store: Store, verdict: Verdict) -> Brief:
 
 
 def numbers(found: Explanation) -> tuple[Number, ...]:
-    """The readings that tell most: those of the likely kind, then the one that convicts, in units that people use."""
+    """The most relevant readings: the indicators of the likely kind of fault, then the metric of the verdict."""
     signs = [*found.likely.signs, f"{found.verdict.metric}+", f"{found.verdict.metric}-"]
     mine = [one for one in found.moved if one.sign in signs and math.isfinite(one.value) and math.isfinite(one.usual)]
     mine.sort(key=lambda one: (_plain(one.key) == len(_PLAIN), one.sign not in found.likely.kind.tell, _plain(one.key)))

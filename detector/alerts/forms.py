@@ -10,7 +10,7 @@ from detector.alerts.text import details
 from detector.model.verdict import Level
 
 SEVERITY: dict[Level, str] = {"ok": "warning", "warn": "warning", "crit": "critical"}
-"""Levels as users of Alertmanager call them; a test is a warning."""
+"""Level -> severity label of Alertmanager; a test is a warning."""
 
 
 def _json(alert: Alert, _: int, __: int) -> object:
@@ -24,14 +24,14 @@ def _slack(alert: Alert, _: int, __: int) -> object:
 
 
 def _escaped(text: str) -> str:
-    """One line in which nothing is a mention, a link or a channel."""
+    """One line without mention, link or channel syntax of Slack."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _alertmanager(alert: Alert, now: int, holds: int) -> object:
     """Alerts; labels are their identity. https://prometheus.io/docs/alerting/latest/alerts_api/
 
-    Severity is a label, since routes match labels: one that has risen ends the milder alert in the same post.
+    Severity is a label, since routes match labels: the post of a critical alert also ends the warning.
     """
     severity = SEVERITY[alert.worst]
     ends = holds if alert.end is None or alert.event == "test" else alert.end

@@ -1,4 +1,4 @@
-"""An HTTP address that is posted to, or asked for, and may be a secret as a whole: no log and no error repeats it."""
+"""HTTP requests to an address that may be a secret: no log line and no error repeats it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BODY_BYTES = 300
 
 
 class Address:
-    """One address, and how to speak to it; redirections are not followed. `of` names its settings in errors."""
+    """One address with its headers and timeout; redirections are not followed. `of` names its settings in errors."""
 
     def __init__(self, url: str, of: str, timeout_s: float, ca_file: str = "", token_file: str = "") -> None:
         self._url = checked(url, of)
@@ -26,15 +26,15 @@ class Address:
         self.place = urlsplit(self._url).hostname or ""
 
     def get(self) -> Answer:
-        """Ask for it. Raises LaterError where it cannot be reached."""
+        """GET. Raises RetryLaterError where the server cannot be reached."""
         return self._ask(None, {})
 
     def post(self, body: bytes) -> Answer:
-        """Post JSON to it. Raises LaterError where it cannot be reached."""
+        """POST a JSON body. Raises RetryLaterError where the server cannot be reached."""
         return self._ask(body, {"Content-Type": "application/json"})
 
     def _ask(self, body: bytes | None, more: dict[str, str]) -> Answer:
-        import http.client  # together some 5 MB, which only those who have a webhook should pay
+        import http.client  # some 5 MB, loaded only where a webhook is configured
         import urllib.error
         import urllib.request
 
@@ -49,24 +49,24 @@ class Address:
                 return Answer(error.code, self._hidden(said), _seconds(error.headers.get("Retry-After")))
         except (OSError, http.client.HTTPException) as error:
             why = self._hidden(" ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__)
-            raise RetryLaterError(f"{self.place} cannot be reached: {why}") from None  # its traceback holds the address
+            raise RetryLaterError(f"{self.place} cannot be reached: {why}") from None  # a traceback shows the address
 
     def _opener(self) -> Any:
         import ssl
         import urllib.request
 
         class Here(urllib.request.HTTPRedirectHandler):
-            """Follows nowhere: what is posted is meant for this server."""
+            """Follows no redirection: the body is meant for this server only."""
 
             def redirect_request(self, *_: Any) -> None:
-                """No other request."""
+                """Refuse."""
                 return
 
         tls = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self._ca_file or None))
         return urllib.request.build_opener(Here(), tls)
 
     def _hidden(self, text: str) -> str:
-        """The text without the address or its path, should a server repeat them."""
+        """The text without the address and its path, in case the server repeats them."""
         parts = urlsplit(self._url)
         for secret in (self._url, f"{parts.path}?{parts.query}", parts.path, parts.query):
             text = text.replace(secret, "…") if len(secret) > 3 else text
@@ -75,7 +75,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, the beginning of what the server said, and the seconds for which it wants to be left alone."""
+    """Status, the beginning of the body, and the seconds of Retry-After."""
 
     status: int
     said: str
@@ -83,30 +83,30 @@ class Answer:
 
     @property
     def good(self) -> bool:
-        """Whether it was taken."""
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
 
 def address_of(url: str, url_file: str, credential: str, of: str) -> str:
-    """The address that the settings `of` name: in a file, as it is, or as a systemd credential; empty if nowhere.
+    """The address from the file, the setting or the systemd credential that the settings `of` name; empty if none.
 
-    Raises ValueError where the file cannot be read, or it is no address.
+    Raises ValueError where the file cannot be read, or the text is no address.
     """
-    kept = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / credential
-    file = url_file or (str(kept) if not url and os.path.isfile(kept) else "")
-    found = first_line(file, f"{of}.url_file") if file else url
-    return checked(found, of) if found else ""
+    found = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / credential
+    file = url_file or (str(found) if not url and os.path.isfile(found) else "")
+    address = first_line(file, f"{of}.url_file") if file else url
+    return checked(address, of) if address else ""
 
 
 def checked(url: str, of: str) -> str:
-    """The address itself, if it can be one. Raises ValueError, which does not repeat it."""
+    """The address, if it is valid. Raises ValueError, which does not repeat it."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) and not parts.username
     except ValueError:
         sound = False
     if not sound or any(sign <= " " or sign > "~" for sign in url):
-        raise ValueError(f"the address in {of} cannot be meant: write https://SERVER/PATH, without user or space")
+        raise ValueError(f"the address in {of} is not valid: write https://SERVER/PATH, without user or space")
     return url
 
 
@@ -115,10 +115,10 @@ def first_line(file: str, key: str) -> str:
     try:
         return next(iter(Path(file).read_text().splitlines()), "").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise ValueError(f"{key} {file} cannot be read: {why}") from error
 
 
 def _seconds(header: str | None) -> float:
-    """What Retry-After says in seconds; a date is not looked at."""
+    """Seconds of a Retry-After header, 3,600 at most; a date is ignored."""
     return min(float(header), 3600.0) if header and header.isdigit() else 0.0

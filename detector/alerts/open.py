@@ -1,4 +1,4 @@
-"""The sinks of alerts, opened as the configuration says."""
+"""Opens the sinks and the dispatcher from the configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from detector.alerts.alert import Alert, RetryLaterError, Sink
 from detector.alerts.briefing import Briefing
 from detector.alerts.dispatcher import AlertDispatcher
-from detector.alerts.registry import SINKS, AlertsConfig, Room, folder_of
+from detector.alerts.registry import SINKS, AlertsConfig, SinkContext, folder_of
 from store.influx.check_statuses import open_statuses
 from store.influx.config import InfluxConfig
 from store.open import open_store
@@ -16,34 +16,37 @@ from store.open import open_store
 log = logging.getLogger(__name__)
 
 
-class Shut(Sink):
-    """Stands in for a sink that cannot be opened: its alerts wait, and are told after the next start."""
+class UnavailableSink(Sink):
+    """Replaces a sink that cannot be opened: its alerts wait, and the next start delivers them."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
     def send(self, alert: Alert) -> str:
-        """Raises LaterError with the reason."""
+        """Raises RetryLaterError with the reason."""
         raise RetryLaterError(self.reason)
 
 
-def open_dispatcher(config: AlertsConfig, place: str, told: InfluxConfig, but: str = "") -> AlertDispatcher:
-    """The desk with all sinks switched on `but` one, for the store at `place`; what cannot be opened stops nothing."""
+def open_dispatcher(config: AlertsConfig, place: str, influxdb: InfluxConfig, but: str = "") -> AlertDispatcher:
+    """The dispatcher with every configured sink `but` one, for the store at `place`.
+
+    A sink that cannot be opened is logged and replaced; the others work.
+    """
     sinks: dict[str, Sink] = {}
     for name in config.sinks:
         if name != but:
             try:
-                sinks[name] = open_sink(name, config, place, told)
+                sinks[name] = open_sink(name, config, place, influxdb)
             except (OSError, ValueError) as error:
-                log.error("sink %s cannot be opened, mend it and start again: %s", name, error)
-                sinks[name] = Shut(str(error))
-    briefing = Briefing(lambda: open_store(place, False, told))
+                log.error("sink %s cannot be opened; correct it and restart the detector: %s", name, error)
+                sinks[name] = UnavailableSink(str(error))
+    briefing = Briefing(lambda: open_store(place, False, influxdb))
     return AlertDispatcher(sinks, folder_of(config, place), config.blind_seconds, briefing)
 
 
-def open_sink(name: str, config: AlertsConfig, place: str, told: InfluxConfig) -> Sink:
-    """One sink. Raises ValueError for a name that nobody knows and for settings that cannot be meant, or OSError."""
+def open_sink(name: str, config: AlertsConfig, place: str, influxdb: InfluxConfig) -> Sink:
+    """Open one sink. Raises ValueError for an unknown name or invalid settings, or OSError."""
     if name not in SINKS:
         raise ValueError(f"there is no sink {name!r}: known are {', '.join(SINKS)}")
-    room = Room(time.time_ns, folder_of(config, place), lambda store: open_statuses(store or place, told))
-    return SINKS[name](config, room)
+    context = SinkContext(time.time_ns, folder_of(config, place), lambda store: open_statuses(store or place, influxdb))
+    return SINKS[name](config, context)

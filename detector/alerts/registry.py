@@ -1,12 +1,14 @@
-"""Where alerts go: one file a sink; here is the list of them, and their settings."""
+"""The registry of sinks (one file each in sinks/) and the settings of the table `[alerts]`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import Sink
 from detector.alerts.sinks.command import Command, CommandConfig
@@ -14,56 +16,56 @@ from detector.alerts.sinks.heartbeat import Heartbeat, HeartbeatConfig
 from detector.alerts.sinks.influxdb import Influxdb, InfluxdbConfig
 from detector.alerts.sinks.log import Log
 from detector.alerts.sinks.webhook import Webhook, WebhookConfig
-from store.config_checks import refuse_outside
 from store.influx.check_statuses import Statuses
 
 
 class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the table `[alerts]`. Raises ValueError for a value that cannot be meant."""
+    """Settings of the table `[alerts]`. Raises ValueError for an invalid value."""
 
     sinks: tuple[str, ...] = ("log",)
     """Where alerts go: log, influxdb, webhook, command, heartbeat."""
     state_folder: str = ""
-    """Where it is kept what each sink was told; empty: beside the store's file, or /var/lib/peerwatch/alerts."""
-    blind_seconds: float = 60.0
-    """After so long without readings every sink hears that Peerwatch is blind."""
+    """Folder of the delivery logs; empty: beside the store's file, or /var/lib/peerwatch/alerts."""
+    blind_seconds: Annotated[float, Meta(ge=10.0, le=86400.0)] = 60.0
+    """Seconds without readings after which every sink is alerted that Peerwatch is blind."""
     influxdb: InfluxdbConfig = msgspec.field(default_factory=InfluxdbConfig)
     webhook: WebhookConfig = msgspec.field(default_factory=WebhookConfig)
     command: CommandConfig = msgspec.field(default_factory=CommandConfig)
     heartbeat: HeartbeatConfig = msgspec.field(default_factory=HeartbeatConfig)
 
     def __post_init__(self) -> None:
-        """Refuse a sink that nobody knows, and a time that cannot be meant."""
-        refuse_outside(self, "alerts", (("blind_seconds", 10.0, 86400.0),))
+        """Refuse an unknown sink, naming the known ones."""
         for word in self.sinks:
             if word not in SINKS:
                 raise ValueError(f"alerts.sinks names {word!r}: known are {', '.join(SINKS)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What sinks are given: a clock (Unix ns), a folder of their own, and a way to open statuses at an address."""
+class SinkContext:
+    """What a sink is opened with: a clock (Unix ns), a state folder, and a function that opens statuses."""
 
     clock: Callable[[], int]
     folder: Path
     statuses: Callable[[str], Statuses]
 
 
-SINKS: dict[str, Callable[[AlertsConfig, Room], Sink]] = {
-    "log": lambda config, room: Log(),
-    "influxdb": lambda config, room: Influxdb(config.influxdb, room.statuses(config.influxdb.store), room.clock),
-    "webhook": lambda config, room: Webhook(config.webhook, room.clock),
-    "command": lambda config, room: Command(config.command, room.folder / "command-runs.json", room.clock),
-    "heartbeat": lambda config, room: Heartbeat(config.heartbeat, room.folder / "heartbeat"),
+SINKS: dict[str, Callable[[AlertsConfig, SinkContext], Sink]] = {
+    "log": lambda config, context: Log(),
+    "influxdb": lambda config, context: Influxdb(
+        config.influxdb, context.statuses(config.influxdb.store), context.clock
+    ),
+    "webhook": lambda config, context: Webhook(config.webhook, context.clock),
+    "command": lambda config, context: Command(config.command, context.folder / "command-runs.json", context.clock),
+    "heartbeat": lambda config, context: Heartbeat(config.heartbeat, context.folder / "heartbeat"),
 }
-"""Every sink by its name, and how it is opened; raises ValueError or OSError for settings that cannot be meant."""
+"""Name of a sink -> function that opens it; raises ValueError or OSError for invalid settings."""
 
 
 FOLDER = "/var/lib/peerwatch/alerts"
 
 
 def folder_of(config: AlertsConfig, place: str) -> Path:
-    """Where the sinks' ledgers are."""
+    """Folder of the delivery logs."""
     if config.state_folder:
         return Path(config.state_folder)
     return Path(FOLDER) if "://" in place else Path(place).expanduser().with_suffix(".alerts")

@@ -1,4 +1,4 @@
-"""What follows an alert's first line where there is room for more: since when, beside whom, numbers, hardware, next."""
+"""The lines after an alert's headline: onset, number of peers, readings, hardware, next step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HARDWARE = {"uuid": "UUID", "serial": "serial", "pci_address": "PCI"}
 
 
 def details(alert: Alert) -> list[str]:
-    """The lines after the first, each one line whatever it holds; none once the incident is over, none of a test."""
+    """The lines after the headline, each without line breaks; none after the end of an incident and none of a test."""
     if alert.end is not None or alert.event == "test":
         return []
     brief, verdict = alert.brief, alert.verdict

@@ -21,9 +21,10 @@ from detector.methods.peers.state import Panel
 from detector.methods.progress.method import Progress
 from detector.model.verdict import Finding, Verdict
 from detector.timeseries.comovement import apart
-from detector.timeseries.rows import ArrowTable, Rows, rows_of
+from detector.timeseries.rows import Rows, rows_of
 from detector.topology.tasks import Tasks
 from store.schema.catalogue import TABLES, ZOOM
+from store.schema.contract import ReadableStore
 from store.schema.time import NEVER, SECOND
 
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
@@ -38,19 +39,6 @@ class Method(Protocol):
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Judge at `now` (Unix ns) with the rows that came since the last step."""
-
-
-class Store(Protocol):
-    """Where rows come from; `store.schema.contract.Store` as far as it is needed here."""
-
-    def read(self, table: str, after: int, until: int) -> ArrowTable:
-        """Rows with after < time <= until, in order of time."""
-
-    def span(self, after: int) -> tuple[int, int] | None:
-        """First and last time later than `after`; None where there is nothing."""
-
-    def tables(self) -> tuple[str, ...]:
-        """Names of the tables that are there."""
 
 
 @dataclass(slots=True)
@@ -107,7 +95,7 @@ class Detector:
             findings = [finding for finding in graded if finding is not None]
         return state.incidents.update(now, findings, state.tasks.orders)
 
-    def tell_apart(self, store: Store, now: int) -> None:
+    def tell_apart(self, store: ReadableStore, now: int) -> None:
         """While something is open, learn from closer looks up to `now` (Unix ns) who has nothing to do with whom."""
         if self.state.incidents.open and now - self._told_apart >= APART_NS:
             self._told_apart = now
@@ -144,7 +132,7 @@ class Detector:
         return {machine: weight for method in peers for machine, weight in method.suspicions().items()}
 
 
-def read_rows(store: Store, after: int, until: int) -> dict[str, Rows]:
+def read_rows(store: ReadableStore, after: int, until: int) -> dict[str, Rows]:
     """All tables that carry readings, as rows with after < time <= until."""
     names = [name for name in store.tables() if name not in ("verdict", "probe") and not name.endswith(ZOOM)]
     tables = {name: store.read(name, after, until) for name in names}
@@ -166,21 +154,21 @@ def _step_of(rows: Rows) -> int:
 
 
 def replay(
-    store: Store, config: Config | None = None, task: str | None = None, machines: Iterable[str] | None = None
+    store: ReadableStore, config: Config | None = None, task: str | None = None, machines: Iterable[str] | None = None
 ) -> Iterator[Verdict]:
     """Verdicts over all that the store holds, in time order, as if it were live."""
     only = frozenset(machines) if machines else None
     yield from judge(store, Detector(config, State(tasks=Tasks(only=task, machines=only))))
 
 
-def judge(store: Store, detector: Detector) -> Iterator[Verdict]:
+def judge(store: ReadableStore, detector: Detector) -> Iterator[Verdict]:
     """Verdicts of a detector over all that the store holds, in time order."""
     for until, rows in walk(store, detector.state.incidents.settled):
         yield from detector.step(until, rows)
         detector.tell_apart(store, until)
 
 
-def walk(store: Store, idle: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, dict[str, Rows]]]:
+def walk(store: ReadableStore, idle: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, dict[str, Rows]]]:
     """All that the store holds, step by step in time order: the time of the step and the rows that are new then.
 
     Where nothing was read there is nothing to judge, and a clock that was wrong once may leave decades empty: they are
@@ -198,7 +186,7 @@ def walk(store: Store, idle: Callable[[], bool] = lambda: True) -> Iterator[tupl
             now = max(now, (rest[0] - 1) // tick * tick)
 
 
-def _span(store: Store) -> tuple[int, int, int]:
+def _span(store: ReadableStore) -> tuple[int, int, int]:
     """Time before the first reading, time of the last, and the step to go by, learned from the first readings."""
     ends = store.span(NEVER)
     if ends is None:
@@ -213,4 +201,4 @@ def _span(store: Store) -> tuple[int, int, int]:
 
 
 def _is_judged(table: str) -> bool:
-    return table not in TABLES or TABLES[table].judged
+    return table not in TABLES or TABLES[table].compared

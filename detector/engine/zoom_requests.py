@@ -16,7 +16,7 @@ from detector.methods.peers.method import Peers
 from detector.methods.peers.state import NO_TASK, Panel
 from store.schema.catalogue import ZOOMED
 from store.schema.time import NEVER, SECOND
-from store.zoom_requests import Order
+from store.zoom_requests import ZoomRequest
 
 SUSPECT = 0.3
 """Share of what convicts from which on a machine is looked at closer: sooner than anything is said of it."""
@@ -33,16 +33,16 @@ class ZoomPlanner:
     again: dict[str, int] = field(default_factory=dict)
     """By task, when somebody may be looked at again at all."""
 
-    def orders(self, now: int, methods: Iterable[object]) -> list[tuple[str, Order]]:
+    def orders(self, now: int, methods: Iterable[object]) -> list[tuple[str, ZoomRequest]]:
         """Machines and what to order of them at `now` (Unix ns, by the clock); after a look there is a rest."""
         self.rest = {machine: until for machine, until in self.rest.items() if now < until}
-        found: list[tuple[str, Order]] = []
+        found: list[tuple[str, ZoomRequest]] = []
         for method in methods if self.config.zoom_s > 0 else ():
             if isinstance(method, Peers):
                 found += self._of(now, method.panels)
         return found
 
-    def _of(self, now: int, panels: Mapping[str, Panel]) -> list[tuple[str, Order]]:
+    def _of(self, now: int, panels: Mapping[str, Panel]) -> list[tuple[str, ZoomRequest]]:
         weight = _weights(panels)
         suspects: dict[str, list[str]] = {}
         for task, machine in sorted(weight, key=lambda who: -max(weight[who].values())):
@@ -55,7 +55,7 @@ class ZoomPlanner:
             self.again[task] = now + int(_AGAIN_S * SECOND)
             # By one source, and together: whoever is new among them is to be told from the others.
             source = _source(weight[task, first[0]], panels)
-            order = Order(now, source, self.config.zoom_hertz, now + int(self.config.zoom_s * SECOND))
+            order = ZoomRequest(now, source, self.config.zoom_hertz, now + int(self.config.zoom_s * SECOND))
             out += [(machine, order) for machine in first]
             self.rest |= dict.fromkeys(first, now + int(_REST_S * SECOND))
         return out

@@ -10,12 +10,13 @@ import numpy as np
 
 from detector.calibration import MOST, REACH, VERSION, Budget, Calibration, CalibrationError, settings_of, tail_of
 from detector.config import Config
-from detector.engine.pipeline import Detector, Store, walk
+from detector.engine.pipeline import Detector, walk
 from detector.evaluation.labels import LabelError, read_labels
 from detector.methods.peers.method import Peers
 from detector.methods.peers.state import Panel
 from detector.methods.progress.method import Progress
 from detector.stats.arrays import Floats, Ints
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 PROGRESS = "progress"
@@ -48,7 +49,7 @@ class ExcursionPeaks:
         return np.concatenate([*self.peaks, self.high[self.high > 0]])
 
 
-def follow(store: Store, config: Config, name: str, tell: Callable[[int], None]) -> dict[str, ExcursionPeaks]:
+def follow(store: ReadableStore, config: Config, name: str, tell: Callable[[int], None]) -> dict[str, ExcursionPeaks]:
     """The excursions of a healthy recording by table or method; `tell` hears how far it has come (Unix ns).
 
     Raises CalibrationError where somebody is convicted all the same: then it was not healthy.

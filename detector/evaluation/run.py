@@ -9,10 +9,11 @@ from dataclasses import replace as with_
 from pathlib import Path
 
 from detector.config import Config
-from detector.engine.pipeline import METHODS, Detector, Method, State, Store, judge, walk
+from detector.engine.pipeline import METHODS, Detector, Method, State, judge, walk
 from detector.evaluation.labels import GRACE_S, Labels, Outcome, assess
 from detector.model.verdict import Verdict
 from detector.topology.tasks import Tasks
+from store.schema.contract import ReadableStore
 
 OURS = "peerwatch"
 BASELINES = ("minder", "median", "mahalanobis")
@@ -44,13 +45,13 @@ def detector_of(name: str, config: Config, task: str | None = None, machines: It
     return Detector(config, State(Tasks(only=task, machines=only), methods))
 
 
-def replay(store: Store, name: str, config: Config) -> Iterator[Verdict]:
+def replay(store: ReadableStore, name: str, config: Config) -> Iterator[Verdict]:
     """What one method would have said over all that the store holds, in time order. Raises ValueError."""
     yield from judge(store, detector_of(name, config))
 
 
 def measure(
-    store: Store, labels: Labels, names: Sequence[str], recording: str, grace_s: float = GRACE_S
+    store: ReadableStore, labels: Labels, names: Sequence[str], recording: str, grace_s: float = GRACE_S
 ) -> list[Outcome]:
     """One outcome a method; all see the same rows, each in a detector of its own that never looks ahead."""
     span = store.span(0) or (0, 0)

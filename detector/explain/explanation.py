@@ -15,11 +15,12 @@ from detector.explain.hang_report import Standstill, standstill_of
 from detector.explain.root_causes import Likely, likely
 from detector.explain.zoom_view import Closeup, closeups
 from detector.model.verdict import Verdict
-from detector.timeseries.binned import Readable, read_history
+from detector.timeseries.binned import read_history
 from detector.timeseries.rows import rows_of
 from detector.topology.maintenance import OPERATOR
 from detector.topology.tasks import Tasks
 from store.schema.catalogue import METRICS, TABLES
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 from store.zoom_requests import CODE
 
@@ -70,7 +71,9 @@ class Explanation:
         return next((moved for moved in mine if moved.device == self.verdict.device), mine[0] if mine else None)
 
 
-def explain(store: Readable, verdict: Verdict, over: int | None = None, config: Config | None = None) -> Explanation:
+def explain(
+    store: ReadableStore, verdict: Verdict, over: int | None = None, config: Config | None = None
+) -> Explanation:
     """Read the store around the onset; `over` (Unix ns) is when the verdict was cleared, if it was.
 
     Raises what the store raises.
@@ -85,7 +88,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()
     for table in store.tables():
-        if table in TABLES and not TABLES[table].judged:
+        if table in TABLES and not TABLES[table].compared:
             continue
         history = read_history(store, table, times.begin, times.end)
         if history is None:
@@ -111,7 +114,7 @@ def explain(store: Readable, verdict: Verdict, over: int | None = None, config: 
     )
 
 
-def _times(store: Readable, verdict: Verdict, over: int | None) -> Times:
+def _times(store: ReadableStore, verdict: Verdict, over: int | None) -> Times:
     since, least, most = verdict.since or verdict.time, *(int(s * SECOND) for s in AFTER_S)
     back = int(min(max(2 * (verdict.time - since), BACK_S[0] * SECOND), BACK_S[1] * SECOND))
     last = min(max(verdict.time + SECOND * 60, since + least), since + most)
@@ -123,7 +126,7 @@ def _times(store: Readable, verdict: Verdict, over: int | None) -> Times:
     return Times(max(since - back, first - 1), since, said, min(last, newest))
 
 
-def _team(store: Readable, verdict: Verdict) -> set[str]:
+def _team(store: ReadableStore, verdict: Verdict) -> set[str]:
     """Machines that worked for the same task at the time of the verdict."""
     tasks, now = Tasks(), verdict.time
     spans = {"task": 0, "event": 0, "nccl": now - 60 * SECOND, "host": now - 60 * SECOND, "gpu": now - 60 * SECOND}
@@ -136,7 +139,7 @@ def _team(store: Readable, verdict: Verdict) -> set[str]:
     return {machine for machine in tasks.seen if tasks.task_of(machine) == verdict.task} or set(tasks.seen)
 
 
-def _happenings(store: Readable, verdict: Verdict, times: Times) -> tuple[EventRow, ...]:
+def _happenings(store: ReadableStore, verdict: Verdict, times: Times) -> tuple[EventRow, ...]:
     if "event" not in store.tables():
         return ()
     rows = rows_of("event", store.read("event", times.begin, times.end))
@@ -168,6 +171,6 @@ def _signs(
     elif verdict.metric.startswith("event."):
         signs[verdict.metric] = verdict.score
     elif verdict.kind == "evidence" and metric is not None:
-        falls = metric.bad == "low" or metric.name.endswith("mit_bytes_total")
+        falls = metric.direction == "low" or metric.name.endswith("mit_bytes_total")
         signs.setdefault(f"{verdict.metric}{'-' if falls else '+'}", verdict.score)
     return signs

@@ -9,8 +9,8 @@ from detector.explain.rank_snapshot import Members, Standing
 from detector.explain.ras_findings import ras_findings
 from detector.explain.stack_groups import StackGroup, stack_groups
 from detector.model.verdict import Verdict
-from detector.timeseries.binned import Readable
 from detector.timeseries.rows import rows_of
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 _KINDS = ("progress", "evidence")
@@ -33,7 +33,7 @@ class Standstill:
     """Time (Unix ns) and words of NCCL's own status."""
 
 
-def standstill_of(store: Readable, verdict: Verdict, team: Collection[str], span: tuple[int, int]) -> Standstill:
+def standstill_of(store: ReadableStore, verdict: Verdict, team: Collection[str], span: tuple[int, int]) -> Standstill:
     """The standstill that a verdict is about, from the rows of its task's machines in that span (Unix ns)."""
     there = store.tables()
     runs = verdict.metric.endswith("_ratio")  # who is late, or slow, does not stand still

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.attribution.features import IRREGULAR_RATIO
 from detector.stats.arrays import Floats, Ints
-from detector.timeseries.rows import ArrowTable, Rows, rows_of
+from detector.timeseries.rows import Rows, rows_of
 from detector.topology.parallelism import Task
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 Kind = Literal["spike", "fluctuation", "slow", "was slow"]
@@ -34,13 +35,6 @@ _BINS = 1800
 _MOST_ROWS, _LOOKS, _GLANCE_NS = 3_000_000, 120, 3 * SECOND // 2
 _NORMAL = 1.4826
 _COLUMNS = ("pid", "iteration_seconds")
-
-
-class Readable(Protocol):
-    """Where rows come from; `store.schema.contract.Store` as far as it is needed here."""
-
-    def read(self, table: str, after: int, until: int, columns: Sequence[str] | None) -> ArrowTable:
-        """Rows with after < time <= until, in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +178,9 @@ def _passing(time: Ints, seconds: Floats, usual: Floats, high: NDArray[np.bool_]
     yield IterationAnomaly("fluctuation", spikes[0].since, until, worst.before, worst.after, len(spikes))
 
 
-def read_irregular(source: Readable, tasks: Sequence[Task], begin: int, end: int) -> list[tuple[IterationAnomaly, ...]]:
+def read_irregular(
+    source: ReadableStore, tasks: Sequence[Task], begin: int, end: int
+) -> list[tuple[IterationAnomaly, ...]]:
     """What is irregular in each task with begin < time <= end (Unix ns); of large fleets only glances are read."""
     width = max(SECOND, (end - begin) // _BINS)
     found: list[list[tuple[Ints, Floats]]] = [[] for _ in tasks]
@@ -195,7 +191,7 @@ def read_irregular(source: Readable, tasks: Sequence[Task], begin: int, end: int
     return [irregular(*_joined(parts)) for parts in found]
 
 
-def _looks(source: Readable, begin: int, end: int) -> list[tuple[int, int]]:
+def _looks(source: ReadableStore, begin: int, end: int) -> list[tuple[int, int]]:
     """Spans to read: all of it, piece by piece, or where that is too much so many glances."""
     some: Any = source.read("nccl", max(begin, end - 10 * SECOND), end, ())
     rows = some.num_rows * (end - begin) / (10 * SECOND)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.stats.arrays import Floats
-from detector.timeseries.binned import Readable
 from detector.timeseries.comovement import ALIKE, beside
 from detector.timeseries.zoom import Look, correlation, look_at, looked_at, movement
+from store.schema.contract import ReadableStore
 
 _MOST, _LIVELY = 2, 0.1
 _LAG_S, _AS_ALIKE = 0.5, 0.95
@@ -40,7 +40,7 @@ class Closeup:
     """Other machines that were looked at in the same time and move too: how alike, at the best of all shifts."""
 
 
-def closeups(store: Readable, machine: str, metric: str, span: tuple[int, int]) -> tuple[Closeup, ...]:
+def closeups(store: ReadableStore, machine: str, metric: str, span: tuple[int, int]) -> tuple[Closeup, ...]:
     """What the longest look at each source of a machine shows: the metric asked for, if there, and what moved most.
 
     `span` is the time looked through, Unix ns. Raises what the store raises.

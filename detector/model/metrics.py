@@ -27,11 +27,11 @@ def bounds_of(table: str, metrics: list[str], config: Config) -> Bounds:
     """Floors and directions; a metric that no catalogue knows gets the defaults and both directions."""
     rows = [METRICS.get(f"{table}.{metric}") for metric in metrics]
     return Bounds(
-        np.array([row.floor if row else 0.0 for row in rows]),
-        np.array([row.relative if row else config.unknown_share for row in rows]),
+        np.array([row.abs_tolerance if row else 0.0 for row in rows]),
+        np.array([row.rel_tolerance if row else config.unknown_share for row in rows]),
         np.array([row is None for row in rows], bool),
-        np.array([row is None or row.bad in ("high", "both") for row in rows], bool),
-        np.array([row is None or row.bad in ("low", "both") for row in rows], bool),
+        np.array([row is None or row.direction in ("high", "both") for row in rows], bool),
+        np.array([row is None or row.direction in ("low", "both") for row in rows], bool),
     )
 
 
@@ -49,5 +49,5 @@ def is_judged(table: str, metric: str) -> bool:
     """Whether peers are compared by this column; what no catalogue knows is, unless it was passed on from a driver."""
     known = METRICS.get(f"{table}.{metric}")
     if known is None:
-        return table not in TABLES or not TABLES[table].passes_on or metric.endswith(_UNITS)
-    return known.bad != "none"
+        return table not in TABLES or not TABLES[table].has_driver_columns or metric.endswith(_UNITS)
+    return known.compared

@@ -8,38 +8,6 @@ from store.schema.catalogue import METRICS, Metric
 
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHORT = {"bytes": "B", "hertz": "Hz", "watts": "W", "celsius": "°C", "bits per second": "bit/s"}
-_SAYINGS = {
-    "nccl.host_blocked_seconds_total": (
-        "spends {} s of each second waiting for its communicators",
-        "{} s",
-        "spend",
-    ),
-    "cuda.synchronize_seconds_total": ("spends {} s of each second waiting for its GPU", "{} s", "spend"),
-    "cuda.gc_seconds_total": ("spends {} s of each second collecting garbage", "{} s", "spend"),
-    "process.cpu_wait_seconds_total": (
-        "waits {} s of each second for a CPU, its threads added up",
-        "{} s",
-        "wait",
-    ),
-    "process.disk_wait_seconds_total": (
-        "waits {} s of each second for disks, its threads added up",
-        "{} s",
-        "wait",
-    ),
-    "nccl.send_pending_ratio": (
-        "has a chunk waiting on the network {} of the time",
-        "{}",
-        "have one",
-    ),
-    "nccl.active_ratio": (
-        "has operations at work {} of the time",
-        "{}",
-        "have them",
-    ),
-    "gpu.sm_clock_hertz": ("runs its multiprocessors at {}", "{}", "run theirs at"),
-    "gpu.power_watts": ("draws {}", "{}", "draw"),
-    "gpu.temperature_celsius": ("is at {}", "{}", "are at"),
-}
 
 
 def _figure(value: float) -> str:
@@ -54,6 +22,8 @@ def quantity(value: float, metric: Metric | None) -> str:
     if metric is None:
         return _figure(value)
     per = "/s" if metric.kind == "counter" else ""
+    if metric.unit == "seconds" and per:
+        return f"{max(value, 0):.2f} s/s"
     if metric.unit == "ratio":
         return f"{100 * value:.3g} %"
     if metric.unit in ("0 or 1", "number"):
@@ -70,18 +40,10 @@ def subject(machine: str, device: str | None) -> str:
     return f"{machine} {device}" if device else machine
 
 
-def comparison(who: str, key: str, value: float, usual: float, peers: int) -> str:
-    """One sentence: what one reads, and what its peers do."""
+def comparison(name: str, key: str, value: float, median: float, peers: int) -> str:
+    """One sentence: the value of one machine or device, and the median of its peers."""
     metric = METRICS.get(key)
-    if key in _SAYINGS:
-        mine, theirs, verb = _SAYINGS[key]
-        said = (
-            (f"{max(v, 0):.2f}" for v in (value, usual))
-            if " s " in mine
-            else (quantity(v, metric) for v in (value, usual))
-        )
-        first, second = said
-        return f"{who} {mine.format(first)} where its {peers} peers {verb} {theirs.format(second)}"
-    what = metric.help.split(":")[0].split(" (")[0] if metric else key
-    sides = quantity(value, metric), quantity(usual, metric)
-    return f"{who} reads {sides[0]} where its {peers} peers read {sides[1]}: {what}"
+    phrase = metric.phrase if metric else ""
+    if not phrase:
+        phrase = f"{metric.help.split(':')[0].split(' (')[0] if metric else key} {{}}"
+    return f"{name}: {phrase.format(quantity(value, metric))} (median of {peers} peers: {quantity(median, metric)})"

@@ -23,7 +23,7 @@ from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from detector.topology.tasks import Tasks
 from store.influx.config import InfluxConfig
-from store.machine_filter import Portion
+from store.machine_filter import MachineFilter
 from store.open import open_store
 from store.schema.contract import Store, StoreError
 from store.schema.time import SECOND
@@ -78,13 +78,13 @@ def judge(order: Order) -> Report:
     runner = _runners.pop(key, None)
     if runner is None or runner.at != order.at:
         store: Store
-        if runner and isinstance(runner.store, Portion):
+        if runner and isinstance(runner.store, MachineFilter):
             store = runner.store.store
         else:
             store = open_store(order.place, False, order.told)
             store = Signed(store, order.key) if order.key else store
-        runner = Runner(Portion(store, order.machines), order.config, order.now)
-    assert isinstance(runner.store, Portion)
+        runner = Runner(MachineFilter(store, order.machines), order.config, order.now)
+    assert isinstance(runner.store, MachineFilter)
     if order.named:
         # One that goes on elsewhere must be seen to do so, or it would be called silent here.
         runner.store.machines |= order.machines
@@ -158,18 +158,18 @@ class Coordinator:
         return {task: frozenset(machines) for task, machines in sorted(parts.items())}
 
 
-def run(address: str, store: Store, order: Order, desk: AlertDispatcher, stop: threading.Event) -> None:
+def run(address: str, store: Store, order: Order, dispatcher: AlertDispatcher, stop: threading.Event) -> None:
     """Judge until told to stop, by the workers of the scheduler at this address. Raises OSError: there is none."""
     lag = round(order.config.lag_s * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
-        desk.begin(history)
-        foreman = Coordinator(client, store, replace(order, blind_s=desk.blind_s))
+        dispatcher.begin(history)
+        foreman = Coordinator(client, store, replace(order, blind_s=dispatcher.blind_s))
         while not stop.is_set():
             now = time.time_ns() - lag
             try:
                 verdicts = foreman.step(now)
-                desk.hear(verdicts, foreman.machines(), now + lag, foreman.silent)
+                dispatcher.publish(verdicts, foreman.machines(), now + lag, foreman.silent)
             except StoreError as error:
-                desk.fail(error, foreman.machines(), now + lag)
+                dispatcher.fail(error, foreman.machines(), now + lag)
             stop.wait(WAIT_S)

@@ -38,24 +38,26 @@ LATE_NS = round(Config().lag_s * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
 
-def run(store: Store, config: Config, desk: AlertDispatcher, stop: threading.Event, kept: Path | None = None) -> None:
+def run(
+    store: Store, config: Config, dispatcher: AlertDispatcher, stop: threading.Event, kept: Path | None = None
+) -> None:
     """Judge until told to stop; a store that cannot be read or written for a while is waited for.
 
     What is remembered is kept in the file `kept`, every few minutes and at the end, and taken up from there.
     """
     lag = round(config.lag_s * SECOND)
     runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
-    desk.begin(runner.history)
-    desk.quiet = runner.acknowledged
+    dispatcher.begin(runner.history)
+    dispatcher.acknowledged = runner.acknowledged
     due = runner.at + KEEP_NS
     while not stop.is_set():
         try:
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.look_closer(time.time_ns())
             now = time.time_ns()
-            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
+            dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
         except StoreError as error:
-            desk.fail(error, runner.machines(), time.time_ns())
+            dispatcher.fail(error, runner.machines(), time.time_ns())
         if runner.at >= due:
             due = runner.at + KEEP_NS
             _keep(runner, kept)

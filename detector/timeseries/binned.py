@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +11,13 @@ from numpy.typing import NDArray
 from detector.model.metrics import is_counter, is_judged
 from detector.stats.arrays import Array, Ints
 from detector.timeseries.live_window import Entity
-from detector.timeseries.rows import ArrowTable, Rows, device_of, rows_of
+from detector.timeseries.rows import Rows, device_of, rows_of
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 MOST_BINS = 240
 MOST_ROWS = 2_000_000
 """Rows that are read at a time, about; the rest of the time span waits its turn."""
-
-
-class Readable(Protocol):
-    """Where rows come from; `store.schema.contract.Store` as far as it is needed here."""
-
-    def read(self, table: str, after: int, until: int) -> ArrowTable:
-        """Rows with after < time <= until, in order of time."""
-
-    def span(self, after: int) -> tuple[int, int] | None:
-        """First and last time later than `after`; None where there is nothing."""
-
-    def tables(self) -> tuple[str, ...]:
-        """Names of the tables that are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +52,7 @@ class _Piece:
     begin: int
 
 
-def read_history(store: Readable, table: str, begin: int, end: int) -> History | None:
+def read_history(store: ReadableStore, table: str, begin: int, end: int) -> History | None:
     """The judged metrics of a table with begin < time <= end (Unix ns); None where there is nothing to compare."""
     look = rows_of(table, store.read(table, begin, min(end, begin + max((end - begin) // 8, 20 * SECOND))))
     width = max(2 * _step_of(look), (end - begin) // MOST_BINS, SECOND)
@@ -86,7 +73,7 @@ def _step_of(rows: Rows) -> int:
     return int(np.median(gap)) if len(gap) else 0
 
 
-def _pieces(store: Readable, table: str, edges: Ints, bins: int) -> Iterator[_Piece | None]:
+def _pieces(store: ReadableStore, table: str, edges: Ints, bins: int) -> Iterator[_Piece | None]:
     for first in range(0, len(edges) - 1, bins):
         mine = edges[first : first + bins + 1]
         rows = rows_of(table, store.read(table, int(mine[0]), int(mine[-1])))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from detector.timeseries.binned import Readable
 from detector.timeseries.zoom import Look, correlation, look_at, looked_at, movement, on_grid
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 ALIKE = 0.5
@@ -28,7 +28,7 @@ Pair = tuple[str, str]
 """Two machines, in the order of their names."""
 
 
-def apart(store: Readable, now: int) -> frozenset[Pair]:
+def apart(store: ReadableStore, now: int) -> frozenset[Pair]:
     """Pairs of machines, looked at together before `now` (Unix ns), that do not move alike by what moves most in both.
 
     Raises what the store raises.

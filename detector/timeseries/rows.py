@@ -16,7 +16,7 @@ Floats = NDArray[np.floating[Any]]
 LARGEST = 1e30
 """No quantity is larger: what is, infinities too, stands for an unknown value, and sums of it would overflow."""
 
-_OF_GPUS = ("nccl", "cuda", "process", "startup")
+_OF_GPUS = frozenset(table.name for table in TABLES.values() if table.keys[:1] == ("gpu",))
 
 
 class ArrowTable(Protocol):

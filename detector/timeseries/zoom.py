@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from detector.config import Config
 from detector.model.metrics import bounds_of, is_counter
 from detector.stats.arrays import Floats, Ints
-from detector.timeseries.binned import Readable
 from detector.timeseries.rows import Rows, device_of, rows_of
 from store.schema.catalogue import METRICS, ZOOM, ZOOMED
+from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 _GAP_NS = 2 * SECOND
@@ -46,7 +46,7 @@ class Look:
         return tuple(device_of(self.rows.table, self.rows.idents[at][1:]) for at in self.series)
 
 
-def looked_at(store: Readable, span: tuple[int, int]) -> Iterator[Rows]:
+def looked_at(store: ReadableStore, span: tuple[int, int]) -> Iterator[Rows]:
     """All that was read many times a second in a time span (Unix ns), by source. Raises what the store raises."""
     there = store.tables()
     for table in ZOOMED:
@@ -65,7 +65,7 @@ def look_at(rows: Rows, machine: str) -> Look | None:
     grid = np.arange(max(time[0] for time in times), min(time[-1] for time in times) + 1, step)
     if len(grid) < _FEWEST:
         return None
-    names = [name for name in rows.metrics if (known := METRICS.get(f"{rows.table}.{name}")) and known.bad != "none"]
+    names = [name for name in rows.metrics if (known := METRICS.get(f"{rows.table}.{name}")) and known.compared]
     values = {name: on_grid(grid, rows, those, series, name) for name in names}
     return Look(rows, machine, tuple(series), grid, values)
 

@@ -138,14 +138,14 @@ class Fleet:
         return time.time_ns()
 
     def heal(self) -> None:
-        """End all faults. If the task can't go on (a rank is dead, or a collective never ends) its ranks start anew."""
+        """End all faults. If the task can't go on (a rank is dead, or a collective never ends) its ranks restart."""
         for rank in range(self._world):
             faults.order(self._shared(), rank, "none")
         if self._broken:
             self.restart()
 
     def restart(self) -> None:
-        """End all ranks and start them anew; machines and agents go on."""
+        """Restart all ranks; machines and agents go on."""
         self._all("stop_ranks")
         self._weave()
         self._all("restart_ranks")

@@ -1,7 +1,7 @@
 """The first process of an emulated machine, inside its namespaces: names it, mounts its libraries, keeps its processes.
 
 It obeys JSON lines on standard input and answers each with one on standard output. When the input ends, because the
-fleet stopped or died, it ends everything; the kernel kills what is left of a PID namespace whose first process is gone.
+fleet stopped or died, it ends everything; the kernel kills the rest of a PID namespace when its first process is gone.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Machine:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, RANK_SIGNALS)
         devices = str(self.folder / "dev")
         for gpu, (rank, command) in enumerate(self.spec["ranks"].items()):
-            told = {"RANK": rank, "LOCAL_RANK": str(gpu), "EMULATED_DEVICES": devices}
-            told["EMULATED_GPUS"] = str(self.folder / "gpus")
-            self._start(f"rank {rank}", command, told)
+            variables = {"RANK": rank, "LOCAL_RANK": str(gpu), "EMULATED_DEVICES": devices}
+            variables["EMULATED_GPUS"] = str(self.folder / "gpus")
+            self._start(f"rank {rank}", command, variables)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def restart_ranks(self) -> None:
-        """Start every rank anew, on the fresh fabric that the fleet has woven meanwhile."""
+        """Restart every rank, on the fresh fabric that the fleet has made meanwhile."""
         if self.hardware:
             self.hardware.reopen()
         self.start_ranks()
@@ -84,8 +84,8 @@ class Machine:
         ranks = [self.processes.get(f"rank {rank}") for rank in self.spec["ranks"]]
         return [process.pid if process and process.poll() is None else None for process in ranks]
 
-    def _start(self, name: str, command: list[str], told: dict[str, str] | None = None) -> None:
-        environment = {**os.environ, **(told or {})}
+    def _start(self, name: str, command: list[str], variables: dict[str, str] | None = None) -> None:
+        environment = {**os.environ, **(variables or {})}
         with (self.folder / f"{name.replace(' ', '')}.log").open("ab") as log:
             try:
                 self.processes[name] = subprocess.Popen(

@@ -1,7 +1,7 @@
 """The hardware of an emulated machine: a thread that lets GPUs, ports, kernel log and host state follow the ranks.
 
 Everything lies below the machine's folder, as an agent with that folder for its root finds it: `gpus` (gpus.py),
-`sys` and `ethtool` (ports.py), `dev` with GPUs' nodes and the kernel log, and `proc`, whose files are mounted over the
+`sys` and `ethtool` (ports.py), `dev` with GPUs' nodes and the kernel log, and `proc`, files that are mounted over the
 machine's own.
 """
 
@@ -89,7 +89,7 @@ class Hardware:
         self._thread.start()
 
     def reopen(self) -> None:
-        """The ranks begin anew on a fresh fabric."""
+        """The ranks restart on a fresh fabric."""
         with self._lock:
             self._fabric = Fabric(self._fabric_path)
             for unit in self._units:

@@ -275,7 +275,7 @@ class Gpus:
         self._file.driver_error = error
 
     def load_driver(self) -> None:
-        """Load the driver (again): who was initialised under the last one has to do it anew."""
+        """Load the driver (again): a process that was initialised before has to initialise again."""
         self._file.loads += 1
         self._file.driver_error = 0
 

@@ -67,7 +67,7 @@ def strained_pressure(text: bytes, microseconds: float) -> bytes:
 
 
 def strained_disks(text: bytes, milliseconds: float) -> bytes:
-    """/proc/diskstats whose most used disk was busy for so much longer (columns 13 and 14: busy, weighted)."""
+    """/proc/diskstats with the most used disk busy for so much longer (columns 13 and 14: busy, weighted)."""
     lines = [line.split() for line in text.splitlines()]
     if not lines:
         return text

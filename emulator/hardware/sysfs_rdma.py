@@ -77,7 +77,7 @@ class Ports:
     def add(self, port: str, **increments: float) -> None:
         """Let counters grow, by words: transmit_bytes, cnp_sent, link_downed, … (a column of `rdma` without `_total`).
 
-        Words that the vendor does not count are passed over; parts of a unit are kept. Raises PortError.
+        Words that the vendor does not count are ignored; fractions of a unit carry over. Raises PortError.
         """
         for word, increment in increments.items():
             if word not in WORDS:

@@ -43,7 +43,7 @@ SLOWER_KERNELS: Final = ("slow_gpu", "power_cap", "background_compute")
 SLOWER_LINK: Final = ("slow_link", "nic_downgrade", "background_traffic")
 SLOWER_COPIES: Final = ("pcie_downgrade",)
 LATE: Final = ("slow_host", "memory_pressure", "slow_disk")
-# after these a task can't go on: healing starts its ranks anew
+# after these a task can't go on: healing restarts its ranks
 FATAL: Final = ("rank_exit", "wrong_collective", "xid_79")
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from store.schema.time import SECOND
+
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 Columns = dict[str, Array]
-SECOND = 10**9
 START = 1_760_000_000 * SECOND
 TABLES = ("host", "gpu", "rdma", "nccl", "cuda", "task", "event")
 COMPUTES, TALKS = 0.8, 0.08

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from emulator.simulation.fleet_model import SECOND, START, Array, Columns, Fleet, Place, name_of
+from emulator.simulation.fleet_model import START, Array, Columns, Fleet, Place, name_of
 from emulator.simulation.nominal_levels import ENDS, LEVELS, READINGS, WORK
+from store.schema.time import SECOND
 
 _WANDER_S = 120.0  # knots between which offsets drift along straight lines
 _SLOTS = (0.7, 0.3, 0.0)  # of a rank's time for its data-parallel communicator, that of all, and its pipeline's
@@ -46,7 +47,7 @@ class Meter:
         return _rows(self.fleet, "nccl", mine | _communicators(self.fleet, begin, shape, slot), begin)
 
     def _count(self, name: str, rate: Array, begin: int) -> Array:
-        """A counter that grows at this rate; those of processes begin anew with them."""
+        """A counter that grows at this rate; those of processes restart with them."""
         total = np.cumsum(rate, axis=0, dtype=np.float64) * self.fleet.step_s
         total += self.counted.get(name, 0.0)
         if self.table in ("nccl", "cuda"):
@@ -134,7 +135,7 @@ def _air(f: Fleet, begin: int, end: int) -> Array:
 def _communicators(f: Fleet, begin: int, shape: tuple[int, ...], slot: int) -> Columns:
     """Slot 0 is the data-parallel communicator of a stage and GPU number, slot 1 that of all ranks, slot 2 a pipeline.
 
-    Who stands in a collective of the first has not entered the second; whose group is complete waits in the second.
+    A rank in a collective of the first has not entered the second; one with a complete group waits in the second.
     """
     steps = slice(begin, begin + shape[0])
     stuck = f.stuck[steps]
@@ -218,22 +219,22 @@ def _rows(f: Fleet, table: str, columns: Columns, begin: int) -> Columns:
     skew = _dice(f, "clocks").uniform(-0.4, 0.4, f.machines) * min(f.step_s, 1.0)
     jitter = np.clip(_dice(f, f"jitter {table}", begin).normal(0, 0.01, shape[:2]), -0.05, 0.05)
     at = START + ((f.seconds[begin:end, None] + skew + jitter) * SECOND).astype(np.int64)
-    kept = np.broadcast_to((_dice(f, f"lost {table}", begin).random(shape[:2]) > 0.003)[:, :, None], shape).copy()
+    present = np.broadcast_to((_dice(f, f"lost {table}", begin).random(shape[:2]) > 0.003)[:, :, None], shape).copy()
     if f.machines > 8:
         late = int(_dice(f, "late").integers(f.machines))
-        kept[: max(0, len(f.seconds) // 20 - begin), late] = False
+        present[: max(0, len(f.seconds) // 20 - begin), late] = False
     for name, place in f.gone:
         cell = place.cell(begin, shape) if name in ("", table) else None
         if cell is not None:
-            kept[cell] = False
-    time = np.broadcast_to(at[:, :, None], shape)[kept]
+            present[cell] = False
+    time = np.broadcast_to(at[:, :, None], shape)[present]
     order = np.argsort(time, kind="stable")
     machines = np.array([name_of(number) for number in range(f.machines)])
-    out: Columns = {"time": time[order], "machine": np.broadcast_to(machines[None, :, None], shape)[kept][order]}
+    out: Columns = {"time": time[order], "machine": np.broadcast_to(machines[None, :, None], shape)[present][order]}
     if table != "host":
         key = [f"mlx5_{g}/1" for g in range(shape[2])] if table == "rdma" else [str(g) for g in range(shape[2])]
-        out["port" if table == "rdma" else "gpu"] = np.broadcast_to(np.array(key), shape)[kept][order]
-    return out | {name: _typed(name, values[kept][order]) for name, values in columns.items()}
+        out["port" if table == "rdma" else "gpu"] = np.broadcast_to(np.array(key), shape)[present][order]
+    return out | {name: _typed(name, values[present][order]) for name, values in columns.items()}
 
 
 def _typed(name: str, values: Array) -> Array:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from emulator.simulation.faults import FAIL_SLOW, FAULTS, WEAK
-from emulator.simulation.fleet_model import SECOND, START, TABLES, Columns, Culprit, Fleet, name_of
+from emulator.simulation.fleet_model import START, TABLES, Columns, Culprit, Fleet, name_of
 from emulator.simulation.metric_generator import Meter, events_of, tasks_of
 from emulator.simulation.task_phases import disturbances, phases, shifts
+from store.schema.time import SECOND
 
 _CELLS = 2_000_000  # readings of one metric that are made at a time
 _SIZES = (4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)
@@ -143,11 +144,11 @@ def _stages(machines: int, rng: np.random.Generator) -> int:
 
 def _strike(f: Fleet, kinds: list[str]) -> list[dict[str, Any]]:
     """Let the faults happen, on different machines, the later ones within a minute of the first."""
-    whose = f.rng.choice(f.machines, len(kinds), replace=False)
+    targets = f.rng.choice(f.machines, len(kinds), replace=False)
     total = f.seconds[-1]
     begin = total * f.rng.uniform(0.35, 0.55)
     labels = []
-    for kind, who in zip(kinds, whose.tolist(), strict=True):
+    for kind, who in zip(kinds, targets.tolist(), strict=True):
         last = min(total * f.rng.uniform(0.3, 0.4), 900.0)
         on = (f.seconds >= begin) & (f.seconds < begin + max(last, 10 * f.step_s))
         gpu = int(f.rng.integers(f.gpus))

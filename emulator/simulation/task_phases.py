@@ -23,7 +23,7 @@ _UNREAD = ("gpu.tensor_active_ratio", "host.cpu_pressure_ratio", "rdma.ecn_marke
 
 
 def phases(f: Fleet) -> None:
-    """A task's own life; everybody takes part in it, so nobody is to blame."""
+    """A phase of the task itself: all ranks take part in it, so no machine is at fault."""
     total = f.seconds[-1]
     _checkpoints(f, f.rng.uniform(300, 900), f.rng.uniform(15, 40))
     if f.rng.random() < 0.6:

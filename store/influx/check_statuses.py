@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from store.influx.config import InfluxConfig, address_of, is_address
 from store.line_protocol.write import pack, tag, text
 from store.schema.contract import StoreError
+from store.schema.time import LATEST
 
 if TYPE_CHECKING:
     from store.influx.server import Server
@@ -26,7 +27,6 @@ CHECK_NAME = "peerwatch"
 TAGS = ("_check_id", "_check_name", "_level", "_source_measurement", "_type", "machine")
 FIELDS = ("_message", "_source_timestamp", "score", "incident", "event", "task", "device", "kind", "metric")
 _POST_LINES = 5000
-_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Statuses:
                 raise StoreError(self.server.explain(answer))
 
 
-def open_statuses(place: str, told: InfluxConfig | None = None) -> Statuses:
+def open_statuses(place: str, config: InfluxConfig | None = None) -> Statuses:
     """The statuses at an address. Raises StoreError where it is none."""
     if not is_address(place):
         raise StoreError(
@@ -69,13 +69,13 @@ def open_statuses(place: str, told: InfluxConfig | None = None) -> Statuses:
         )
     from store.influx.server import Server  # loads urllib3
 
-    return Statuses(Server(address_of(place), told or InfluxConfig()))
+    return Statuses(Server(address_of(place), config or InfluxConfig()))
 
 
 def line_of(status: Status, now: int) -> bytes:
     """The row in line protocol."""
     score = status.score if math.isfinite(status.score) else 0.0
-    source = min(status.source_time, _INT64)
+    source = min(status.source_time, LATEST)
     fields = [
         b"_message=" + text(status.message),
         b"_source_timestamp=%di" % source,

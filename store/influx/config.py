@@ -1,14 +1,16 @@
-"""What a person says of an InfluxDB server: its address in one line, and the table `[influxdb]`."""
+"""Configuration of an InfluxDB server: its address in one line, and the table `[influxdb]`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec import Meta
 
-from store.config_checks import refuse_outside, token_of
 from store.schema.contract import StoreError
+from store.tokens import token_of
 
 DIALECTS = ("auto", "v1", "v2")
 READINGS = ("auto", "influxql", "flux")
@@ -17,50 +19,41 @@ CREDENTIAL = "influxdb-token"
 
 
 class InfluxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to speak with the server, and what waits for it; used where `store` is an address.
+    """How to reach the server, and the limits of the spool; used where `store` is an address.
 
-    Raises ValueError for a value that cannot be meant.
+    Raises ValueError for an unknown word; msgspec.ValidationError, when it is decoded, for a number out of bounds.
     """
 
     org: str = ""
     """Organisation (InfluxDB 2 only)."""
     token_file: str = ""
-    """File whose first line is the token, or user:password for InfluxDB 1."""
+    """File with the token, or user:password, in its first line for InfluxDB 1."""
     ca_file: str = ""
     """Certificates by which an https server is known; empty: the system's."""
     dialect: str = "auto"
     """How to write: v1 (/write), v2 (/api/v2/write), or auto: the server is asked."""
     reading: str = "auto"
     """How to read: influxql, flux, or auto: InfluxQL, which all of InfluxDB 1, 2 and 3 understand."""
-    post_seconds: float = 1.0
+    post_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 1.0
     """How often readings are sent; jitter of a quarter is added."""
-    timeout_seconds: float = 30.0
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 30.0
     """How long the server may take to answer."""
-    keep_days: int = 30
-    """How long a database keeps rows that was created by Peerwatch (InfluxDB 1 only)."""
+    keep_days: Annotated[int, Meta(ge=1, le=36500)] = 30
+    """Retention of a database that Peerwatch creates (InfluxDB 1 only)."""
     spool_folder: str = "/var/lib/peerwatch/spool"
-    """Where readings wait for the server."""
-    spool_bytes: int = 500_000_000
-    """How much may wait."""
-    spool_seconds: float = 7 * 86400.0
-    """How long readings may wait."""
-    resend_seconds: float = 600.0
-    """For so long they stay in the spool after they were sent; a server that was started anew is sent them again."""
+    """Folder in which samples wait for the server."""
+    spool_bytes: Annotated[int, Meta(ge=100_000, le=1 << 50)] = 500_000_000
+    """How many bytes may wait."""
+    spool_seconds: Annotated[float, Meta(ge=1.0, le=1e10)] = 7 * 86400.0
+    """How long samples may wait."""
+    resend_seconds: Annotated[float, Meta(ge=0.0, le=1e6)] = 600.0
+    """How long sent samples stay in the spool; a server that restarts gets them again."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, naming the key."""
-        bounds = (
-            ("post_seconds", 0.1, 3600.0),
-            ("timeout_seconds", 0.1, 3600.0),
-            ("keep_days", 1, 36500),
-            ("spool_bytes", 100_000, 1 << 50),
-            ("spool_seconds", 1.0, 1e10),
-            ("resend_seconds", 0.0, 1e6),
-        )
-        refuse_outside(self, "influxdb", bounds)
-        for key, known in (("dialect", DIALECTS), ("reading", READINGS)):
-            if getattr(self, key) not in known:
-                raise ValueError(f"influxdb.{key} is {getattr(self, key)!r}: known are {', '.join(known)}")
+        """Refuse an unknown word, naming the key and the known words."""
+        for key, words in (("dialect", DIALECTS), ("reading", READINGS)):
+            if getattr(self, key) not in words:
+                raise ValueError(f"influxdb.{key} is {getattr(self, key)!r}: known are {', '.join(words)}")
 
     def token(self) -> str:
         """What `token_of` finds."""

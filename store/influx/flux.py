@@ -25,7 +25,7 @@ _BETWEEN = b"\r\n\r\n#"
 
 
 class InfluxByFlux(Influx):
-    """A bucket that is written as any other, and read by Flux. An empty text cannot be told from a missing one."""
+    """A bucket that is read by Flux; Flux does not distinguish an empty text from a missing one."""
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; the contract has the details."""

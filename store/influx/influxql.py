@@ -43,7 +43,7 @@ class Influx:
     def begin(self) -> None:
         """Begin the database where the server has none of that name; a server that does not answer is left alone."""
         try:
-            self._look()
+            self._measurements()
         except StoreError as error:
             if "database not found" in str(error):
                 self.server.begin()
@@ -63,7 +63,7 @@ class Influx:
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; the contract has the details."""
         from store import arrow
-        from store.influx.response import Collector
+        from store.influx.response import TableBuilder
 
         if bound(after) >= bound(until):
             return arrow.empty(table)
@@ -71,8 +71,8 @@ class Influx:
         wanted = None if columns is None else {*key_columns(table), *columns}
         fields = self._fields(table, wanted)
 
-        def collect(half: str) -> Collector:
-            rows = Collector(table)
+        def collect(half: str) -> TableBuilder:
+            rows = TableBuilder(table)
             span = _between(after, until)
             query = f"SELECT {fields} FROM {_quoted(table)} WHERE {half} AND {span} GROUP BY *"  # noqa: S608 - quoted
             for series in self._ask(query):
@@ -92,8 +92,8 @@ class Influx:
 
         ends = []
         for end in ("ASC", "DESC"):
-            ours = [table for table, fields in self._look().items() if ROW in fields]
-            others = [table for table in self._look() if table not in ours]
+            ours = [table for table, fields in self._measurements().items() if ROW in fields]
+            others = [table for table in self._measurements() if table not in ours]
             asked = [(_quoted(ROW), ours)] * bool(ours) + [("*", others)] * bool(others)
             queries = [
                 f"SELECT {what} FROM {', '.join(map(_quoted, names))} WHERE {_between(after, LATEST)} "  # noqa: S608 - quoted
@@ -106,14 +106,14 @@ class Influx:
 
     def tables(self) -> tuple[str, ...]:
         """Names of the measurements that can be tables of readings, sorted."""
-        return tuple(self._look())
+        return tuple(self._measurements())
 
     def close(self) -> None:
         """Let go of the connections."""
         self.server.close()
 
     def _fields(self, table: str, wanted: Collection[str] | None) -> str:
-        if wanted is None or ROW not in self._look().get(table, ()):
+        if wanted is None or ROW not in self._measurements().get(table, ()):
             return "*::field"
         names = {name for name in wanted if name not in key_columns(table) or name in FIELD_KEYS}
         fields = {field_name(table, name, kind) for name in names for kind in WIDTH}
@@ -132,7 +132,7 @@ class Influx:
                     log.warning("%s", error)
             self._checked = True
 
-    def _look(self) -> dict[str, frozenset[str]]:
+    def _measurements(self) -> dict[str, frozenset[str]]:
         """The tables and their fields."""
         from store.influx.response import rows_of
 

@@ -1,7 +1,7 @@
 """InfluxQL's answers in MessagePack: runs of rows that are laid out alike become arrays without a value being touched.
 
 Numbers of a fixed width stand at fixed places in such rows, so a run is one array of records. What is laid out
-otherwise (texts, numbers whose width changes) is unpacked row by row by msgpack.
+otherwise (texts, numbers of changing width) is unpacked row by row by msgpack.
 https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
@@ -65,7 +65,7 @@ class _Layout:
     """Place and numpy type of each cell; an empty type where nothing is."""
 
 
-class Packed:
+class MessagePackReader:
     """An answer as it streams in."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:

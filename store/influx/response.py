@@ -1,4 +1,8 @@
-"""InfluxQL's answers, as they stream in, as Arrow tables: whole columns at a time, never a row."""
+"""InfluxQL's answers, as they stream in, as Arrow tables: whole columns at a time, never a row.
+
+MessagePack, not CSV: in CSV InfluxDB 1 leaves out its errors (a missing database is an empty answer, a query that is
+ended early a short one), and an empty text is the same as a missing one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store import arrow
-from store.influx.msgpack_response import Block, Packed, flat
+from store.influx.msgpack_response import Block, MessagePackReader, flat
 from store.line_protocol.write import NTH, ROW, column_of, untag
 from store.schema.columns import WIDTH
 from store.schema.contract import StoreError
@@ -30,7 +34,7 @@ def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """
     try:
         for found in (
-            Packed(pieces).series()
+            MessagePackReader(pieces).series()
             if "msgpack" in kind
             else (part for message in _jsons(pieces) for part in flat(message))
         ):
@@ -67,7 +71,7 @@ def table_of(table: str, parts: list[pa.Table]) -> pa.Table:
     return arrow.conform(table, pa.table(merged(table, fields)))
 
 
-class Collector:
+class TableBuilder:
     """Series of one table on their way to an Arrow table."""
 
     def __init__(self, table: str) -> None:
@@ -99,13 +103,13 @@ class Collector:
             if len(self._rows) >= _AT_ONCE:
                 self._settle()
 
-    def joined(self, other: Collector) -> Collector:
+    def joined(self, other: TableBuilder) -> TableBuilder:
         """This one with the rows of another behind its own."""
         parts = (self, other)
         for part in parts:
             part._settle()
             part._close()
-        found = Collector(self.table)
+        found = TableBuilder(self.table)
         for name in {**self._chunks, **other._chunks}:
             found._chunks[name] = [c for part in parts for c in part._chunks.pop(name, [pa.nulls(sum(part._counts))])]
         found._tags, found._counts = self._tags + other._tags, self._counts + other._counts
@@ -186,7 +190,7 @@ def _room(kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _trimmed(place: NDArray[Any], filled: int) -> NDArray[Any]:
-    """What is filled of an array; little is copied, so that the rest need not be kept."""
+    """What is filled of an array; a small part is copied, so that the rest of the memory is released."""
     return place[:filled] if filled > len(place) / 2 else place[:filled].copy()
 
 

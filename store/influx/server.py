@@ -5,21 +5,18 @@ The second is spoken through influxdb-client; VictoriaMetrics takes both. https:
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from email.utils import parsedate_to_datetime
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
 
+from store.influx.answers import client_answer, explain, one_line, retry_after, server_message
 from store.influx.config import Address, InfluxConfig
-from store.influx.server_start import Uptime
+from store.influx.server_start import ServerStart
 from store.schema.contract import StoreError
 from store.transport import NO_ANSWER, Answer
 
@@ -44,15 +41,15 @@ class Server:
             timeout=urllib3.Timeout(connect=CONNECT_S, read=config.timeout_seconds),
             ca_certs=config.ca_file or None,
         )
-        self._uptime = Uptime(address.url)
-        self._uptime.watch(self._pool)
+        self._server_start = ServerStart(address.url)
+        self._server_start.watch(self._pool)
 
     def write(self, body: bytes) -> Answer:
         """Send line protocol, packed by gzip, times in nanoseconds. Never raises for what server or network do."""
         try:
             return self._write_v2(body) if self.dialect() == "v2" else self._write_v1(body)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            return Answer(NO_ANSWER, _line(error))
+            return Answer(NO_ANSWER, one_line(error))
 
     def dialect(self) -> str:
         """v1 or v2: as configured, else by the version that /ping tells. Raises urllib3's HTTPError."""
@@ -68,9 +65,9 @@ class Server:
         """Since when the server runs, in its own words; empty where it says nothing of it. Raises StoreError."""
         try:
             dialect = self.dialect()
-            return self._uptime.began(self._pool, dialect, self._headers(dialect))
+            return self._server_start.began(self._pool, dialect, self._headers(dialect))
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
+            raise StoreError(self.explain(Answer(NO_ANSWER, one_line(error)))) from error
 
     @contextmanager
     def query(self, text: str, accept: str = "application/x-msgpack") -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -83,8 +80,8 @@ class Server:
             )
             try:
                 if found.status != 200:
-                    said = found.headers.get("X-Influxdb-Error") or _said(found.read(1 << 16))
-                    raise StoreError(self.explain(Answer(found.status, _line(said))))
+                    said = found.headers.get("X-Influxdb-Error") or server_message(found.read(1 << 16))
+                    raise StoreError(self.explain(Answer(found.status, one_line(said))))
                 yield found.headers.get("Content-Type", ""), iter(lambda: found.read(_PIECE_BYTES), b"")
             finally:
                 # What was not read to its end would be taken for the beginning of the next answer.
@@ -93,7 +90,7 @@ class Server:
         except StoreError:
             raise
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
+            raise StoreError(self.explain(Answer(NO_ANSWER, one_line(error)))) from error
 
     def flux(self, text: str) -> bytes:
         """The answer to a Flux query through influxdb-client, as annotated CSV. Raises StoreError."""
@@ -105,27 +102,13 @@ class Server:
             found: bytes = self._through_client().query_api().query_raw(text, dialect=form).data
             return found
         except ApiException as error:
-            raise StoreError(self.explain(_answer(error))) from error
+            raise StoreError(self.explain(client_answer(error))) from error
         except urllib3.exceptions.HTTPError as error:
-            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
+            raise StoreError(self.explain(Answer(NO_ANSWER, one_line(error)))) from error
 
     def explain(self, answer: Answer) -> str:
         """One line that names cause and mend; a token is never in it."""
-        if answer.status == NO_ANSWER:
-            return f"{self.address} does not answer: {answer.reason}; is the server up and the address right?"
-        why = f"{answer.status}{answer.reason and ': ' + answer.reason}"
-        if "dbrp" in answer.reason.lower():
-            return f'{self.address} has no name for InfluxQL ({why}): set influxdb.reading = "flux", or map the bucket'
-        if answer.status in (401, 403):
-            return f"{self.address} refuses this token ({why}): influxdb.token_file must name one that is valid here"
-        if "beyond retention policy" in answer.reason:
-            return (
-                f"{self.address} keeps rows for a shorter time than these are old ({why}): copy later ones (--since), "
-                "or raise influxdb.keep_days before the database is created"
-            )
-        if answer.status == 404:
-            return f"{self.address} is not there ({why}): create the database or bucket, or name another store"
-        return f"{self.address} answers {why}"
+        return explain(self.address, answer)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -138,7 +121,7 @@ class Server:
         headers = {**self._headers("v1"), "Content-Encoding": "gzip"}
         for _ in range(2):
             found = self._pool.request("POST", f"{self.address.url}/write?{query}", body=body, headers=headers)
-            answer = Answer(found.status, _said(found.data), _retry_after(found.headers.get("Retry-After")))
+            answer = Answer(found.status, server_message(found.data), retry_after(found.headers.get("Retry-After")))
             if found.status != 404 or "database not found" not in answer.reason or not self._create():
                 break
         return answer
@@ -148,7 +131,7 @@ class Server:
         try:
             made = self.dialect() == "v1" and self._create()
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise StoreError(self.explain(Answer(NO_ANSWER, _line(error)))) from error
+            raise StoreError(self.explain(Answer(NO_ANSWER, one_line(error)))) from error
         if not made:
             raise StoreError(
                 f"{self.address} is not there, and this user may not create it: have it created there first"
@@ -176,7 +159,7 @@ class Server:
                 self.config.org, self.address.database, body, precision="ns", content_encoding="gzip"
             )
         except ApiException as error:
-            return _answer(error)
+            return client_answer(error)
         return Answer(int(status))
 
     def _through_client(self) -> Any:
@@ -191,7 +174,7 @@ class Server:
                 timeout=(round(CONNECT_S * 1000), round(self.config.timeout_seconds * 1000)),
                 ssl_ca_cert=self.config.ca_file or None,
             )
-            self._uptime.watch(self._client.api_client.rest_client.pool_manager)
+            self._server_start.watch(self._client.api_client.rest_client.pool_manager)
         return self._client
 
     def _headers(self, dialect: str) -> dict[str, str]:
@@ -200,39 +183,3 @@ class Server:
         if dialect == "v1" and ":" in self._token:
             return dict(urllib3.make_headers(basic_auth=self._token))
         return {"Authorization": f"Token {self._token}"}
-
-
-def _answer(error: Any) -> Answer:
-    """What influxdb-client raises, as an answer."""
-    if not error.status:
-        return Answer(NO_ANSWER, _line(error.reason))
-    headers = error.headers or {}
-    body = error.body.encode() if isinstance(error.body, str) else error.body or b""
-    return Answer(int(error.status), _said(body), _retry_after(headers.get("Retry-After")))
-
-
-def _said(body: bytes) -> str:
-    """The server's own words out of its answer, in one line."""
-    text = body.decode(errors="replace").strip()
-    with suppress(ValueError, AttributeError):  # not every server or proxy answers in JSON
-        found = json.loads(text)
-        text = str(found.get("error") or found.get("message") or text)
-    return _line(text)
-
-
-def _line(error: object) -> str:
-    if isinstance(error, urllib3.exceptions.HTTPError):
-        # Their words begin with the Python object that failed.
-        error = re.sub(r"^\w+\(.*?\): ", "", str(error)) or type(error).__name__
-    return " ".join(str(error).split())[:300] or (type(error).__name__ if isinstance(error, Exception) else "")
-
-
-def _retry_after(header: str | None) -> float | None:
-    """Seconds, which the header gives as such or as a date."""
-    if not header:
-        return None
-    with suppress(ValueError):
-        return max(0.0, float(header))
-    with suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    return None

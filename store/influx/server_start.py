@@ -1,4 +1,4 @@
-"""Since when a server runs: what came before may be lost to it. Asked anew where a connection was, and no oftener.
+"""Start time of the server; data acknowledged before it may be lost. Queried once per new connection.
 
 A process that was killed takes its connections with it, so an unbroken connection is proof that it still runs.
 """
@@ -19,8 +19,8 @@ _PLACES = {
 _SAID = re.compile(rb'"started":\s*"([^"]+)"|^process_start_time_seconds (\S+)', re.MULTILINE)
 
 
-class Uptime:
-    """Of one server, whose connections are watched."""
+class ServerStart:
+    """The start time of one server; new connections to it are noticed."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,7 +1,7 @@
-"""Line protocol: batches as the lines that InfluxDB takes, and what its answers say about tags and columns.
+"""Line protocol: batches as lines for InfluxDB, and the columns and values of its tags and fields.
 
-Machine and device keys become tags. All else is a field, also the keys that new values keep coming for (a task's name,
-a library), so that the number of series is machines x devices, however long it runs. Every line carries the field
+Machine and device keys become tags. All else is a field, also the keys with unbounded values (a task's name, a
+library), so that the number of series is machines x devices, however long it runs. Every line carries the field
 `_row`, so that a row without any value is a row too.
 https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/
 """
@@ -27,7 +27,7 @@ ROW = "_row"
 NTH = "_nth"
 """The tag that keeps apart rows of one time, machine and device; the first of them goes without it."""
 FIELD_KEYS = frozenset({"task", "library"})
-"""Keys whose values are without number: fields, or each would begin a series."""
+"""Keys with unbounded values: stored as fields, since each value of a tag begins a series."""
 
 PLAIN_BYTES = 32 << 20
 """A body is never unpacked beyond this: a post of 5,000 lines is some megabytes, a megabyte of bad will a gigabyte."""
@@ -64,7 +64,7 @@ _NONE: tuple[_Shape, _Form | None] = (((), ()), None)
 def lines_of(batches: Iterable[Batch]) -> list[bytes]:
     """One line a sample, without line ends; raises StoreError for a name that no table or column can have.
 
-    Rows of one table, time, machine and device within one call are all kept; such a row of a later call replaces them.
+    Rows of the same table, time, machine and device are all stored if one call has them; a later call replaces them.
     """
     lines: list[bytes] = []
     seen: dict[tuple[bytes, ...], int] = {}

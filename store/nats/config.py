@@ -1,14 +1,16 @@
-"""What a person says of a NATS stream between agents and writers: its address in one line, and the table `[nats]`."""
+"""Configuration of a NATS stream between agents and writers: its address in one line, and the table `[nats]`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from store.config_checks import refuse_outside, token_of
 from store.schema.contract import StoreError
+from store.tokens import token_of
 
 TOKEN_VARIABLE = "PEERWATCH_NATS_TOKEN"  # noqa: S105 - a name, no secret
 CREDENTIAL = "nats-token"
@@ -17,39 +19,27 @@ _STREAM = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class NatsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to speak with the servers, and what a stream that Peerwatch begins keeps.
+    """How to reach the servers, and the limits of a stream that Peerwatch creates.
 
-    Raises ValueError for a value that cannot be meant.
+    Raises msgspec.ValidationError, when it is decoded, for a number out of bounds.
     """
 
     token_file: str = ""
-    """File whose first line is the token, or user:password."""
+    """File with the token, or user:password, in its first line."""
     ca_file: str = ""
     """Certificates by which a tls server is known; empty: the system's."""
-    post_seconds: float = 1.0
+    post_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 1.0
     """How often readings are published; jitter of a quarter is added."""
-    timeout_seconds: float = 10.0
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 10.0
     """How long the server may take to answer."""
-    settle_seconds: float = 10.0
+    settle_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 10.0
     """How long a writer may take over what it took, before it is given to another."""
-    keep_seconds: float = 86400.0
+    keep_seconds: Annotated[float, Meta(ge=1.0, le=1e9)] = 86400.0
     """How long the stream keeps readings, written on or not."""
-    keep_bytes: int = 10_000_000_000
+    keep_bytes: Annotated[int, Meta(ge=100_000, le=1 << 50)] = 10_000_000_000
     """How much the stream keeps; beyond that the oldest go."""
-    replicas: int = 1
-    """On how many servers of a NATS cluster the stream is kept."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, naming the key."""
-        bounds = (
-            ("post_seconds", 0.1, 3600.0),
-            ("timeout_seconds", 0.1, 3600.0),
-            ("settle_seconds", 0.1, 3600.0),
-            ("keep_seconds", 1.0, 1e9),
-            ("keep_bytes", 100_000, 1 << 50),
-            ("replicas", 1, 5),
-        )
-        refuse_outside(self, "nats", bounds)
+    replicas: Annotated[int, Meta(ge=1, le=5)] = 1
+    """Number of servers of a NATS cluster that store the stream."""
 
     def token(self) -> str:
         """What `token_of` finds."""

@@ -39,7 +39,7 @@ class TooLargeError(NatsError):
 
 
 class Connection:
-    """To one stream, in a thread of its own. What is lost is begun anew by the next call.
+    """A connection to one stream, in a thread of its own. The next call reconnects after a loss.
 
     Raises StoreError: no such token.
     """
@@ -80,7 +80,7 @@ class Connection:
         return Answer(NO_ANSWER, self._trouble if isinstance(error, NoServersError) and self._trouble else why)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the connection."""
         if self._loop.is_closed():
             return
         try:
@@ -153,15 +153,15 @@ class Connection:
 
     async def _begin(self, context: JetStreamContext) -> None:
         """Make the stream; where another agent was quicker there is nothing to do."""
-        told = self.config
+        config = self.config
         how = StreamConfig(
             self.address.stream,
             subjects=[self.address.subject],
-            max_age=told.keep_seconds,
-            max_bytes=told.keep_bytes,
-            duplicate_window=min(DUPLICATES_S, told.keep_seconds),
+            max_age=config.keep_seconds,
+            max_bytes=config.keep_bytes,
+            duplicate_window=min(DUPLICATES_S, config.keep_seconds),
             discard=DiscardPolicy.OLD,
-            num_replicas=told.replicas,
+            num_replicas=config.replicas,
         )
         try:
             await context.add_stream(how)
@@ -169,7 +169,7 @@ class Connection:
             if error.err_code != _IN_USE:
                 raise
         else:
-            log.info("%s is new; it keeps readings for %g s", self.address, told.keep_seconds)
+            log.info("%s is new; it keeps readings for %g s", self.address, config.keep_seconds)
 
     async def _disconnect(self) -> None:
         client, self._client, self._context = self._client, None, None

@@ -1,4 +1,4 @@
-"""A JetStream stream of packed lines: agents publish, writers take durably.
+"""A JetStream stream of packed lines: agents publish, durable consumers (writers) take.
 
 A message is one post of a spool; its id is a hash of it, so that the server drops what is published again.
 """
@@ -34,9 +34,9 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a writer stands: messages that wait for it, those that it took and did not settle yet, and those that the
-    stream dropped before it came."""
+class ConsumerState:
+    """The state of a writer: messages that wait for it, messages that it took and did not settle yet, and messages that
+    the stream dropped before it took them."""
 
     waiting: int
     unsettled: int
@@ -46,7 +46,7 @@ class Standing:
 
 
 class Stream:
-    """One stream. Nothing is asked of its servers before the first call; a lost connection is begun anew by the next.
+    """One stream. The first call connects; after a lost connection the next call connects again.
 
     Raises StoreError: no such token.
     """
@@ -75,7 +75,7 @@ class Stream:
             for one in self._asked(self._fetch(name, most, wait_s), wait_s)
         ]
 
-    def take_again(self, number: int, most: int, wait_s: float) -> list[Message]:
+    def take_from(self, number: int, most: int, wait_s: float) -> list[Message]:
         """Up to so many messages from this number on, whoever has written them, to be written again and not settled."""
 
         async def fetch() -> list[Any]:
@@ -91,7 +91,7 @@ class Stream:
         return [Message(one.metadata.sequence.stream, one.data, True, one) for one in found]
 
     def settle(self, messages: Sequence[Message]) -> None:
-        """These are written: nobody is given them again."""
+        """Acknowledge these messages as written: no writer receives them again."""
 
         async def acknowledge() -> None:
             for message in messages:
@@ -100,8 +100,8 @@ class Stream:
 
         self._asked(acknowledge())
 
-    def standing(self, name: str) -> Standing:
-        """How the writer of this name stands, which is begun where there is none."""
+    def consumer_state(self, name: str) -> ConsumerState:
+        """The state of the writer of this name, which is created if it does not exist."""
 
         async def begun() -> None:
             await self._connection.pull(name)
@@ -109,21 +109,21 @@ class Stream:
         self._asked(begun())
         return self.writers()[name]
 
-    def writers(self) -> dict[str, Standing]:
-        """How all writers stand, by name; none where the stream is not there."""
+    def writers(self) -> dict[str, ConsumerState]:
+        """The state of all writers, by name; empty if the stream does not exist."""
 
-        async def look() -> dict[str, Standing]:
+        async def look() -> dict[str, ConsumerState]:
             context = await self._connection.if_there()
             if context is None:
                 return {}
             first = (await context.stream_info(self.address.stream)).state.first_seq
             found = await context.consumers_info(self.address.stream)
-            return {one.name: _standing(one, first) for one in found if one.config.durable_name}
+            return {one.name: _consumer_state(one, first) for one in found if one.config.durable_name}
 
         return self._asked(look())
 
-    def kept(self) -> int:
-        """How many messages the stream keeps; none where it is not there, and then it is not begun either."""
+    def message_count(self) -> int:
+        """Number of messages in the stream; 0 if it does not exist, and then it is not created."""
 
         async def look() -> int:
             context = await self._connection.if_there()
@@ -148,7 +148,7 @@ class Stream:
         return ""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         self._connection.close()
 
     def _asked(self, work: Coroutine[Any, Any, T], extra_s: float = 0.0) -> T:
@@ -185,12 +185,12 @@ class Stream:
 
     def _is_again(self, one: Any) -> bool:
         """Whether a message may have been taken before, or be in the stream twice."""
-        told = one.metadata
-        known = told.sequence.stream <= self._connection.known
-        return known or (told.num_delivered or 1) > 1 or AGAIN in (one.headers or {})
+        delivery = one.metadata
+        known = delivery.sequence.stream <= self._connection.known
+        return known or (delivery.num_delivered or 1) > 1 or AGAIN in (one.headers or {})
 
 
-def _standing(writer: Any, first: int) -> Standing:
+def _consumer_state(writer: Any, first: int) -> ConsumerState:
     reached = writer.delivered.stream_seq if writer.delivered else 0
     lost = max(0, first - 1 - reached)
-    return Standing(writer.num_pending or 0, writer.num_ack_pending or 0, lost, bool(writer.num_waiting))
+    return ConsumerState(writer.num_pending or 0, writer.num_ack_pending or 0, lost, bool(writer.num_waiting))

@@ -75,7 +75,7 @@ def converter(kind: Type) -> Callable[[Value], Value]:
 
 
 def fitted(table: str, column: str, kind: Type, value: Value) -> Value:
-    """One value as its column takes it. An odd one must not keep all others out: it is unknown, and said once."""
+    """The value in its column's type; one that does not fit becomes null and is logged once, and the row is stored."""
     try:
         return converter(kind)(value)
     except (ValueError, TypeError):
@@ -85,7 +85,7 @@ def fitted(table: str, column: str, kind: Type, value: Value) -> Value:
 
 @lru_cache(maxsize=1024)
 def _warn(table: str, column: str, kind: str) -> None:
-    log.warning("%s.%s is a number and was given a %s: such values are kept as unknown", table, column, kind)
+    log.warning("%s.%s is a number and was given a %s: such values are stored as null", table, column, kind)
 
 
 def _whole(value: Value) -> int | None:

@@ -63,9 +63,9 @@ def _examine(connection: sqlite3.Connection, faults: Sequence[str]) -> None:
 
 
 def _move_away(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> None:
-    """A damaged file must not keep the agent from watching: a new one is begun, the old one kept."""
+    """A damaged file must not stop the agent: it is renamed, and a new one is begun."""
     damaged = path.with_suffix(".damaged")
-    log.error("%s is damaged (%s): it is kept as %s and a new one is begun", path, error, damaged)
+    log.error("%s is damaged (%s): it is renamed to %s and a new one is begun", path, error, damaged)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.replace(damaged)

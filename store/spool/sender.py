@@ -6,14 +6,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
-from store.line_protocol.write import lines_of, pack, unpack
+from store.line_protocol.write import lines_of, unpack
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
+from store.spool.post import Refused, Server, UnsentError, post
 from store.spool.queue import Post, Spool
-from store.transport import NO_ANSWER, Answer
+from store.transport import NO_ANSWER
 
 log = logging.getLogger(__name__)
 
@@ -31,64 +31,6 @@ LOUD_S = 600.0
 """How often it is said again that nothing can be sent."""
 FAREWELL_S = 3.0
 """How long the end of the agent may wait for a last post; the rest waits on disk."""
-
-Refused = list[tuple[bytes, str]]
-
-
-class Timed(Protocol):
-    """What is configured of a server, as far as it is needed here."""
-
-    @property
-    def post_seconds(self) -> float:
-        """How often readings are sent."""
-
-
-class Server(Protocol):
-    """What takes packed lines: an InfluxDB server, or a stream on the way to one."""
-
-    @property
-    def address(self) -> object:
-        """Where it is, as text."""
-
-    @property
-    def config(self) -> Timed:
-        """How it is spoken to."""
-
-    def write(self, body: bytes) -> Answer:
-        """Send packed lines. Never raises for what server or network do."""
-
-    def explain(self, answer: Answer) -> str:
-        """An answer in one line that names cause and mend."""
-
-    def began(self) -> str:
-        """Since when it runs, as it says, or nothing. Raises StoreError."""
-
-    def close(self) -> None:
-        """Let go of the connections."""
-
-
-class UnsentError(OSError):
-    """Nothing can be sent now; `rest_s` is what the server asked for."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.reason)
-        self.answer = answer
-
-
-def post(server: Server, lines: Sequence[bytes]) -> Refused:
-    """Send these lines, in halves where the server does not take them whole; returns those it refused, and why.
-
-    Too many (413) are halved, bad ones (400, 422) are searched for. Raises UnsentError for every other answer.
-    """
-    answer = server.write(pack(lines))
-    if answer.good:
-        return []
-    if answer.status not in (400, 413, 422):
-        raise UnsentError(answer)
-    if len(lines) == 1 or f"dropped={len(lines)}" in answer.reason.split():
-        return [(line, f"{answer.status}: {answer.reason}") for line in lines]
-    middle = len(lines) // 2
-    return post(server, lines[:middle]) + post(server, lines[middle:])
 
 
 class Sender:
@@ -117,17 +59,17 @@ class Sender:
         """Send what waits, and some of what is to be sent again; returns after how many seconds to look again."""
         rest = self.post_seconds
         try:
-            self._look()
-            while posts := self.spool.take(POST_BYTES):
+            self._check_restart()
+            while posts := self.spool.oldest_posts(POST_BYTES):
                 self._carry(posts)
-                self._look()
+                self._check_restart()
                 if self.failures:
                     log.info("%s takes readings again", self.server.address)
                 self.failures, self.error = 0, ""
                 if self._stop.is_set():
                     return rest
-            if posts := self.spool.take_again(AGAIN_BYTES):
-                self._carry_again(posts)
+            if posts := self.spool.posts_to_resend(AGAIN_BYTES):
+                self._carry_resent(posts)
                 rest = min(rest, AGAIN_S)
         except UnsentError as error:
             self._broke = self._broke or error.answer.status == NO_ANSWER
@@ -137,15 +79,15 @@ class Sender:
             return self._failed(str(error), None)
         return rest * random.uniform(0.75, 1.25)
 
-    def _look(self) -> None:
+    def _check_restart(self) -> None:
         """Have all sent again that stays, where the server is not the one that took it: it may have lost it."""
         if not self.spool.resend_seconds:
             return
         began = self.server.began()
         if began != self.spool.began or (self._broke and not began):
-            self.spool.again(began)
-            if self.spool.take_again(1):
-                log.info("%s was started anew: it is sent again what it took lately", self.server.address)
+            self.spool.request_resend(began)
+            if self.spool.posts_to_resend(1):
+                log.info("%s has restarted: what it acknowledged lately is sent again", self.server.address)
         self._broke = False
 
     def _carry(self, posts: list[Post]) -> None:
@@ -154,10 +96,10 @@ class Sender:
             if refused and self._may_say("refused"):
                 log.error("%s refuses %d lines, the first since %s", self.server.address, len(refused), refused[0][1])
 
-    def _carry_again(self, posts: list[Post]) -> None:
+    def _carry_resent(self, posts: list[Post]) -> None:
         for some, _ in self._delivered(posts):  # what is refused now was counted when it was refused first
-            self.spool.settle_again(some)
-        self._look()
+            self.spool.settle_resent(some)
+        self._check_restart()
 
     def _delivered(self, posts: list[Post]) -> Iterator[tuple[list[Post], Refused]]:
         """Send; gives the posts that the server has, and what it refused of them. Raises UnsentError."""
@@ -202,7 +144,7 @@ class Sender:
         while not self._stop.wait(wait):
             try:
                 wait = self.send()
-            except Exception as error:  # a thread that is gone would be noticed by nobody until the disk is full
+            except Exception as error:  # no one would notice that the thread is gone until the disk is full
                 log.exception("the sender failed")
                 wait = self._failed(f"{type(error).__name__}: {error}", None)
         if not self.failures:
@@ -219,8 +161,8 @@ class Spooled:
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Keep these batches on disk, each with a row on how the spool fares. Raises StoreError if it cannot."""
-        told = [Batch(batch.machine, batch.time, (*batch.samples, self._fares())) for batch in batches]
-        self.spool.put(lines_of(told), self._clock())
+        batches = [Batch(batch.machine, batch.time, (*batch.samples, self._spool_sample())) for batch in batches]
+        self.spool.put(lines_of(batches), self._clock())
 
     def close(self) -> None:
         """Send what can be sent at once; the rest waits on disk for the next start."""
@@ -228,17 +170,17 @@ class Spooled:
         self.spool.close()
         self.server.close()
 
-    def _fares(self) -> Sample:
-        ledger = self.spool.ledger()
+    def _spool_sample(self) -> Sample:
+        counts = self.spool.line_counts()
         return Sample(
             "source",
             {
                 "source": "spool",
                 "success": float(not self.sender.error),
-                "waiting_rows": float(ledger.waiting),
-                "waiting_bytes": float(ledger.waiting_bytes),
-                "dropped_rows_total": ledger.dropped,
-                "refused_rows_total": ledger.refused,
+                "waiting_rows": float(counts.waiting),
+                "waiting_bytes": float(counts.waiting_bytes),
+                "dropped_rows_total": counts.dropped,
+                "refused_rows_total": counts.refused,
                 "error": self.sender.error or None,
             },
         )

@@ -24,8 +24,8 @@ _MEANINGS = (
     ("disk is full", "cannot grow, the disk is full: free space or lower the store's size"),
     ("readonly", "may only be read by this user: run as the user who owns it"),
     ("unable to open", "cannot be opened: this user needs the right to read and write the file and its folder"),
-    ("locked", "is kept busy by another program: find it with fuser FILE"),
-    ("busy", "is kept busy by another program: find it with fuser FILE"),
+    ("locked", "is locked by another program: find it with fuser FILE"),
+    ("busy", "is locked by another program: find it with fuser FILE"),
     ("disk i/o", "cannot be read or written, the disk reports an error: look at the kernel log (dmesg)"),
 )
 
@@ -97,7 +97,7 @@ def _address(path: Path, write: bool) -> str:
     address = path.absolute().as_uri()
     if write:
         return address
-    # Without its log nobody has the file open, so where no log can be begun either it may be taken as unchanging;
+    # Without its log no process has the file open, so where no log can be begun either it may be taken as unchanging;
     # SQLite insists on that promise.
     idle = not path.with_name(f"{path.name}-wal").exists()
     return f"{address}?mode=ro{'&immutable=1' if idle and not os.access(path, os.W_OK) else ''}"
@@ -122,7 +122,7 @@ def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 def is_damage(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> bool:
     """Whether the file itself is bad, not what is around it: rights, room, others that use it."""
     text = str(error).lower()
-    if "readonly" in text:  # SQLite says so too of a file whose first bytes claim a form that it cannot write
+    if "readonly" in text:  # SQLite says so too of a file in which the first bytes claim a form that it cannot write
         return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     return not any(word in text for word in ("full", "unable to open", "locked", "busy", "disk i/o"))
 

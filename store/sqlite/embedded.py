@@ -41,7 +41,7 @@ class Embedded:
     def __init__(self, path: str | Path, create: bool = True) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._known = insert.Known()
+        self._table_cache = insert.TableCache()
         self._writes, self._stamped = create, False
         self._connection = self._patiently(lambda: connect(self.path, create, create, check_version))
 
@@ -49,7 +49,7 @@ class Embedded:
         """Keep these batches in one transaction; tables and columns that are missing are added."""
         groups = insert.group(batches)
         if groups:
-            self._transact(lambda connection: insert.insert(connection, groups, self._known))
+            self._transact(lambda connection: insert.insert(connection, groups, self._table_cache))
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; the contract has the details."""
@@ -114,7 +114,7 @@ class Embedded:
                 connection.execute("COMMIT")
             except BaseException:
                 self._stamped = False
-                self._known.forget()  # what this transaction added is gone again
+                self._table_cache.clear()  # what this transaction added is gone again
                 with suppress(sqlite3.Error):  # a full disk has rolled back by itself
                     connection.execute("ROLLBACK")
                 raise

@@ -20,8 +20,8 @@ Groups = dict[tuple[str, tuple[str, ...]], list[Row]]
 Converter = tuple[str, Type, Callable[[Value], Value]]
 
 
-class Known:
-    """Tables seen so far: spares asking SQLite, and putting the same statement together, at each write."""
+class TableCache:
+    """Column types and statements of the tables seen so far: saves a query and a statement at each write."""
 
     def __init__(self) -> None:
         self.types: dict[str, dict[str, Type]] = {}
@@ -29,8 +29,8 @@ class Known:
         self.plans: dict[tuple[str, tuple[str, ...]], tuple[str, list[Converter]]] = {}
         """Statements for rows that fit for good, since the catalogue knows each of their columns."""
 
-    def forget(self) -> None:
-        """Nothing is known any more."""
+    def clear(self) -> None:
+        """Drop the cache."""
         self.types.clear()
         self.plans.clear()
 
@@ -46,15 +46,15 @@ def group(batches: Iterable[Batch]) -> Groups:
     return dict(groups)
 
 
-def insert(connection: sqlite3.Connection, groups: Groups, known: Known) -> None:
+def insert(connection: sqlite3.Connection, groups: Groups, cache: TableCache) -> None:
     """Insert all rows, adding what tables and columns are missing; call it within a transaction."""
     for (table, columns), rows in groups.items():
-        statement, converters = known.plans.get((table, columns)) or _plan(connection, table, columns, rows, known)
+        statement, converters = cache.plans.get((table, columns)) or _plan(connection, table, columns, rows, cache)
         connection.executemany(statement, [_converted(table, converters, row) for row in rows])
 
 
 def _plan(
-    connection: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Row], known: Known
+    connection: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Row], cache: TableCache
 ) -> tuple[str, list[Converter]]:
     """How rows of these columns are inserted; the table is made to hold them. Raises UnfitError."""
     for name in (table, *columns):
@@ -62,14 +62,14 @@ def _plan(
     if len(set(columns)) < len(columns):
         raise UnfitError(f"a sample of table {table} has a value named time or machine: give it another name")
     needs = _needs(table, columns, rows)
-    types = known.types.get(table, {})
+    types = cache.types.get(table, {})
     if not all(name in types and _fits(need, types[name]) for name, need in needs.items()):
-        types = known.types[table] = _adapt(connection, table, needs)
+        types = cache.types[table] = _adapt(connection, table, needs)
     names = ", ".join(map(quote, columns))
     statement = f"INSERT INTO {quote(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - checked
     plan = statement, [(name, types[name], converter(types[name])) for name in columns]
     if all(type_of(table, name) for name in columns):
-        known.plans[table, columns] = plan
+        cache.plans[table, columns] = plan
     return plan
 
 
@@ -111,13 +111,13 @@ def _create(connection: sqlite3.Connection, table: str) -> dict[str, Type]:
     types = {name: type_of(table, name) or "double" for name in (*key_columns(table), *metrics)}
     columns = ", ".join(f"{quote(name)} {DECLARED[kind]}" for name, kind in types.items())
     connection.execute(f"CREATE TABLE {quote(table)} ({columns})")
-    # With the machine in it, who was seen when is answered by the index alone.
+    # With the machine in it, the index alone answers when each machine was seen.
     connection.execute(f"CREATE INDEX {quote(f'{table}_time')} ON {quote(table)} (time, machine)")
     return types
 
 
 def _widen(connection: sqlite3.Connection, table: str, column: str, kind: Type) -> None:
-    """Give a column a wider type, keeping its values: what a catalogue does not know shows its type bit by bit."""
+    """Give a column a wider type and copy its values: the type of an unknown column shows only as values arrive."""
     place, old, new = quote(table), quote(column), quote(f"{column}_wider")
     connection.execute(f"ALTER TABLE {place} ADD COLUMN {new} {DECLARED[kind]}")
     connection.execute(f"UPDATE {place} SET {new} = {old}")  # noqa: S608 - names are checked

@@ -20,7 +20,7 @@ def copy(
 ) -> tuple[int, int]:
     """Write the rows with span[0] < time <= span[1]; returns how many were written and how many were there.
 
-    Rows are told apart by table, time, machine and the other keys. Of what is there nothing is written again, so a
+    Rows are identified by table, time, machine and the other keys. Of what is there nothing is written again, so a
     copy that was interrupted goes on where it was. `progress` hears up to which time (Unix ns) all is there.
     Raises StoreError.
     """

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.recording import RecordingError
+from store.schema.time import SECOND
 
 Array = NDArray[Any]
 Tables = dict[str, dict[str, Any]]
 Found = tuple[str, Tables, dict[str, Any]]
 """Name of a recording, its tables and its labels."""
-SECOND = 10**9
 BEGIN = 1_600_000_000 * SECOND
 """The archives have no times: their first sample is put here."""
 SHARED = 0.25
@@ -70,7 +70,7 @@ def _smd(path: Path) -> Iterator[Found]:
 
 
 def _mlperf_power(path: Path) -> Iterator[Found]:
-    """A recording for each run and side of the power supplies; of nodes that share a sensor the first is kept."""
+    """A recording for each run and side of the power supplies; of nodes that share a sensor only the first."""
     import pyarrow.parquet as pq
 
     if not path.is_file():
@@ -118,7 +118,7 @@ def _archive(path: Path) -> dict[str, Array]:
 
 
 def _columns(values: Array, names: list[str], step_s: int) -> dict[str, Any]:
-    """Rows of readings [machine, step, metric], whose names nobody knows."""
+    """Rows of readings [machine, step, metric], the names of which are not published."""
     machines, steps, metrics = values.shape
     time = BEGIN + np.arange(steps, dtype=np.int64) * step_s * SECOND
     rows: dict[str, Any] = {"time": np.repeat(time, machines), "machine": np.tile(np.array(names), steps)}

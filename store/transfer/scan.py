@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from store.schema.contract import Store
+from store.schema.time import SECOND
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _PIECE_ROWS = 200_000
-_SECOND = 10**9
 
 
 def pieces(store: Store, span: tuple[int, int]) -> Iterator[tuple[tuple[int, int], dict[str, pa.Table]]]:
@@ -19,7 +19,7 @@ def pieces(store: Store, span: tuple[int, int]) -> Iterator[tuple[tuple[int, int
 
     The last piece ends with `span` or with the store's last row.
     """
-    (after, until), piece = span, _SECOND
+    (after, until), piece = span, SECOND
     while (ends := store.span(after)) and ends[0] <= until:
         after = max(after, ends[0] - 1)
         end = min(after + piece, until)
@@ -27,4 +27,4 @@ def pieces(store: Store, span: tuple[int, int]) -> Iterator[tuple[tuple[int, int
         yield (after, end), tables
         rows = sum(table.num_rows for table in tables.values())
         after = end
-        piece = piece * 2 if rows < _PIECE_ROWS / 2 else max(_SECOND, piece // 2) if rows > _PIECE_ROWS else piece
+        piece = piece * 2 if rows < _PIECE_ROWS / 2 else max(SECOND, piece // 2) if rows > _PIECE_ROWS else piece

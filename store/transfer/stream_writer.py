@@ -1,8 +1,8 @@
 """From a stream to a store: what is taken is written, then settled, so that a kill at any moment loses no reading.
 
 A message that may have been written before is compared with what the store holds, key by key. InfluxDB needs no such
-look: a row written again takes its own place. To one that was started anew what it took lately is written again, for
-it may have lost it.
+look: a row written again takes its own place. After InfluxDB restarts, what it
+acknowledged lately is written again, since it may have lost it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from store.nats.stream import Message, Stream
 from store.schema.columns import key_columns
 from store.schema.contract import Store, StoreError, UnfitError
 from store.schema.sample import Batch, Sample, Value
-from store.spool.sender import POST_BYTES, Refused, UnsentError, post
+from store.spool.post import Refused, UnsentError, post
+from store.spool.sender import POST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ AT_ONCE = 500
 AGAIN_S = 1.0
 """How long to wait for messages that are to be written again."""
 LOOK_S = 10.0
-"""How often it is looked whether the stream has dropped what nobody had taken."""
+"""Period of the check whether the stream dropped messages that no writer had taken."""
 
 MOST_LINES = 50_000
 """Lines of one transaction, and of one message: an agent's has 5,000."""
@@ -87,7 +88,7 @@ class Writer:
             self._began = began
             self._again = range(min(one[1] for one in self._took), max(one[2] for one in self._took) + 1)
         if self._again:
-            found = self.stream.take_again(self._again[0], AT_ONCE, AGAIN_S)
+            found = self.stream.take_from(self._again[0], AT_ONCE, AGAIN_S)
             found = [message for message in found if message.sequence in self._again]
             for some in self._portions(found, again=True):
                 # What is refused now was counted when it was refused first.
@@ -175,7 +176,7 @@ class Writer:
         return _Taken(message, text)
 
     def _set_aside(self, message: Message, error: Exception) -> None:
-        """Count a message that cannot be read or kept; it stays in the stream for a person to look at."""
+        """Count a message that cannot be read or stored; it stays in the stream for a person to inspect."""
         self.unread += 1
         if self.unread == 1:
             log.error(
@@ -196,7 +197,7 @@ class Writer:
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
-        if lost := self.stream.standing(self.name).lost:
+        if lost := self.stream.consumer_state(self.name).lost:
             self.lost += lost
             log.error(
                 "%s dropped %d messages before they were written: give it more nats.keep_bytes or keep_seconds",

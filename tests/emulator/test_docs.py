@@ -12,5 +12,5 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_fault_is_explained() -> None:
     """Each fault has a row of its own: what it does, and what shows it."""
-    told = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", (ROOT / "docs/emulator.md").read_text(), re.MULTILINE)
-    assert sorted(told) == sorted(set(KINDS) - {"none"})
+    documented = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", (ROOT / "docs/emulator.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(set(KINDS) - {"none"})

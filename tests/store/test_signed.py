@@ -39,7 +39,7 @@ def written() -> list[Batch]:
 
 
 @pytest.fixture(params=["embedded", "influx"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def unsigned(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store without signatures of its own."""
     if request.param == "embedded":
         return Embedded(tmp_path / "s.db")
@@ -47,9 +47,9 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return influx(f"{server.url}/signed{tmp_path.name[-20:]}", keep_days=36500)
 
 
-def test_our_own_rows_come_back(kept: Store) -> None:
+def test_our_own_rows_come_back(unsigned: Store) -> None:
     """What was signed is read, from whatever store and with whichever columns; other rows need no signature."""
-    store = Signed(kept, KEY)
+    store = Signed(unsigned, KEY)
     xid = Sample("event", {"source": "kernel_log", "code": "xid:79", "message": "fell off the bus"})
     store.write([*written(), Batch("m3", TIME + 5, (xid, Sample("host", {"cpu_utilization_ratio": 0.31})))])
     (verdict,) = rows(store, "verdict")
@@ -107,12 +107,12 @@ class Listener(Embedded):
 )
 def test_a_forged_row_is_passed_over(of: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A row that was not signed as it stands is not read, and that is said once."""
-    kept = Embedded(tmp_path / "s.db")
-    kept.write(forged(of))
-    store = Signed(kept, KEY)
+    unsigned = Embedded(tmp_path / "s.db")
+    unsigned.write(forged(of))
+    store = Signed(unsigned, KEY)
     assert (rows(store, "verdict"), rows(store, "event"), rows(store, "event")) == ([], [], [])
     assert (store.refused, len(caplog.records)) == (3, 1)
-    assert (len(rows(kept, "verdict")), len(rows(kept, "event"))) == (1, 1)
+    assert (len(rows(unsigned, "verdict")), len(rows(unsigned, "event"))) == (1, 1)
     store.close()
 
 

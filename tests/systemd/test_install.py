@@ -76,7 +76,7 @@ def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
     assert config.read_text() == 'store = "nats://bus:4222/fleet"\n'
 
     said = machine.make("uninstall")
-    kept = {"etc/peerwatch.toml", "state/peerwatch.db", "units/peerwatch-agent.service.d/limits.conf"}
-    assert {str(file.relative_to(machine.root)) for file in machine.root.rglob("*") if file.is_file()} == kept
+    remaining = {"etc/peerwatch.toml", "state/peerwatch.db", "units/peerwatch-agent.service.d/limits.conf"}
+    assert {str(file.relative_to(machine.root)) for file in machine.root.rglob("*") if file.is_file()} == remaining
     assert not (machine.root / "units/peerwatch-detector.service.d").exists()
-    assert all(str(machine.root / Path(file).parent) in said for file in kept)
+    assert all(str(machine.root / Path(file).parent) in said for file in remaining)

@@ -59,17 +59,20 @@ def test_the_example_names_every_key() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("stoer = 'x'", "there is no such key: stoer"),
-        ("[agent]\nperiod = 5", r"there is no such key: period - at \$\.agent"),
+        ("stoer = 'x'", "unknown key: stoer"),
+        ("[agent]\nperiod = 5", r"unknown key: period - at \$\.agent"),
         ("[agent]\nperiod_seconds = 'often'", r"Expected float, got str - at \$\.agent\.period_seconds"),
-        ("[agent]\nperiod_seconds = 0", "agent.period_seconds is 0"),
+        ("[agent]\nperiod_seconds = 0", r">= 0.05 - at \$\.agent\.period_seconds"),
         ("[agent]\nsources = ['hots']", "agent.sources names 'hots'"),
-        ("[detector]\nsigma = 3", r"there is no such key: sigma - at \$\.detector"),
+        ("[detector]\nsigma = 3", r"unknown key: sigma - at \$\.detector"),
         ("[alerts]\nsinks = ['pager']", "alerts.sinks names 'pager': known are log, influxdb, webhook, command"),
-        ("[alerts.webhook]\nulr = 'x'", r"there is no such key: ulr - at \$\.alerts\.webhook"),
+        ("[alerts.webhook]\nulr = 'x'", r"unknown key: ulr - at \$\.alerts\.webhook"),
         ("[alerts.webhook]\ntemplate = 'teams'", "alerts.webhook.template is 'teams'"),
         ("[alerts.command]\nrun = 'drain m1'", r"Expected array, got str - at \$\.alerts\.command\.run"),
-        ("[alerts.influxdb]\nheartbeat_seconds = 0", "alerts.influxdb.heartbeat_seconds is 0"),
+        (
+            "[alerts.influxdb]\nheartbeat_seconds = 0",
+            r">= 1.0 - at \$\.alerts\.influxdb\.heartbeat_seconds",
+        ),
         ("[agent", "peerwatch.toml: "),
     ],
 )
@@ -136,9 +139,11 @@ def test_many_processors_leave_room_for_threads(tmp_path: Path, unit: Path) -> N
     library = tmp_path / "many.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "many.c"], check=True)
     text = unit.read_text()
-    told = re.findall(r"([A-Z_]+)=(\S+)", " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)))
+    variables = re.findall(r"([A-Z_]+)=(\S+)", " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)))
     code = f"import os, {PROGRAMS[unit.stem.split('-')[1]]}, numpy; print(len(os.listdir('/proc/self/task')))"
     before = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "64"}
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, env=before | dict(told), check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, env=before | dict(variables), check=True
+    )
     (most,) = re.findall(r"^TasksMax=(\d+)$", text, re.MULTILINE)
     assert int(done.stdout) <= int(most) // 16

@@ -1,4 +1,4 @@
-"""`peerwatch copy`: history from one store to another."""
+"""`peerwatch copy`: copy the history of one store to another."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from store.schema.time import LATEST
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A .db file, a recording, or an InfluxDB address.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="A .db file, or an InfluxDB address.")],
-    since: Annotated[str | None, typer.Option(help="From this time on, such as 2026-05-01T12:00 (UTC).")] = None,
-    until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
+    since: Annotated[str | None, typer.Option(help="Start time, such as 2026-05-01T12:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="End time.")] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Carry the readings of one store to another. Run it again if it was interrupted: nothing is there twice."""
-    from store.transfer.copy import copy as carry  # loads pyarrow, which the agent's process must not
+    """Copy the readings of one store to another. Repeat it after an interruption: no row is written twice."""
+    from store.transfer.copy import copy as copy_rows  # loads pyarrow, which the agent's process must not
 
     if source == target:
         raise StoreError(f"{source} cannot be copied onto itself")
@@ -37,10 +37,10 @@ def copy(
     ):
         ends = giver.span(first)
         if ends is None:
-            raise StoreError(f"{source} holds no reading of that time, so there is nothing to copy")
+            raise StoreError(f"{source} holds no reading in that time")
         last = min(ends[1], time_format.moment(until) if until else LATEST)
         with progress("copying", (ends[0], max(last, ends[0]))) as tell:
-            written, there = carry(giver, taker, (first, last), tell)
+            written, there = copy_rows(giver, taker, (first, last), tell)
     newest = time_format.shown(last).replace(" ", "T")
     look = f"peerwatch status --store {quote(target)} --at {newest}"
-    say(f"{written} rows copied, {there} were there already; look at them with: {look}")
+    say(f"{written} rows copied, {there} existed already; show them with: {look}")

@@ -1,4 +1,4 @@
-"""`peerwatch import`: public data sets as recordings with labels, to evaluate with."""
+"""`peerwatch import`: convert public data sets to labelled recordings for evaluation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cli.terminal import say
 def dataset(
     kind: Annotated[str, typer.Argument(help="asd, jumpstarter, smd or mlperf_power.", autocompletion=data_sets)],
     path: Annotated[Path, typer.Argument(help="The data set's file.")],
-    folder: Annotated[Path, typer.Argument(help="Folder in which a recording is made for each part of it.")],
-    overwrite: Annotated[bool, typer.Option(help="Replace recordings that are there.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of the new recordings, one for each part of the data set.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace existing recordings.")] = False,
 ) -> None:
-    """Bring a public data set into recordings; labels.json says what its publisher knows to be wrong."""
+    """Convert a public data set to recordings; labels.json has the faults that its publisher lists."""
     from store.transfer.export import write_recording
     from store.transfer.public_datasets import read
 

@@ -1,4 +1,4 @@
-"""`peerwatch replay`: what the detector would have said over a recording, as if live."""
+"""`peerwatch replay`: run the detector over a recording as if live, and print its verdicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import time_format
-from cli.config import judging, open_place, read_settings
+from cli.config import detector_config, open_place, read_settings
 from cli.queries.completion import task_names
 from cli.terminal import console, progress, say, say_json
 from store.recording import RecordingError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from detector.model.verdict import Verdict
 
 
-class Watched:
-    """A store that tells how far it has been read, and remembers which machines it has."""
+class ProgressStore:
+    """A store that reports read progress to `tell`, and collects the names of its machines."""
 
     def __init__(self, store: Store, tell: Callable[[int], None]) -> None:
         self.store = store
@@ -49,57 +49,57 @@ class Watched:
 
 def replay(
     folder: Annotated[str, typer.Argument(help="A recording, the .db file of a store, or an InfluxDB address.")],
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each verdict.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line for each verdict.")] = False,
     task: Annotated[str | None, typer.Option(help="Judge this task only.", autocompletion=task_names)] = None,
-    machines: Annotated[str | None, typer.Option(help="These machines are one task: A,B,…")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file; only its table detector is used.")] = None,
+    machines: Annotated[str | None, typer.Option(help="Judge these machines as one task: A,B,…")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file; only the table detector is used.")] = None,
     method: Annotated[
-        str, typer.Option(help="Judge by a method it is compared with instead: minder, median, mahalanobis.")
+        str, typer.Option(help="Use a baseline method instead: minder, median, mahalanobis.")
     ] = "peerwatch",
 ) -> None:
-    """Run the detector over a recording in time order, using nothing later than the time it judges."""
+    """Run the detector over a recording in time order; no step uses later readings."""
     from detector.engine.pipeline import judge
     from detector.evaluation import run
 
-    asked = [name.strip() for name in machines.split(",") if name.strip()] if machines else None
+    selected = [name.strip() for name in machines.split(",") if name.strip()] if machines else None
     settings = read_settings(config)
-    said: list[Verdict] = []
+    verdicts: list[Verdict] = []
     with closing(open_place(folder, settings=settings)) as store:
         span = store.span()
         if span is None:
-            raise StoreError(f"{folder} holds no reading, so there is nothing to replay")
+            raise StoreError(f"{folder} holds no reading")
         with progress("replaying", span) as tell:
-            watched = Watched(store, tell)
-            detector = run.detector_of(method, judging(settings), task, asked)
-            for verdict in judge(watched, detector):
+            tracked = ProgressStore(store, tell)
+            detector = run.detector_of(method, detector_config(settings), task, selected)
+            for verdict in judge(tracked, detector):
                 if json:
                     say_json(verdict.as_json())
-                said.append(verdict)
-    strangers = sorted(set(asked or ()) - watched.machines)
-    if strangers:
-        raise RecordingError(f"{folder} has no machine {strangers[0]}; it has {_some(sorted(watched.machines))}")
-    there = detector.state.tasks.names()
-    if task and task not in there:
-        raise RecordingError(f"{folder} has no task {task}; it has {_some(sorted(there)) or 'none'}")
+                verdicts.append(verdict)
+    unknown = sorted(set(selected or ()) - tracked.machines)
+    if unknown:
+        raise RecordingError(f"{folder} has no machine {unknown[0]}; it has {_some(sorted(tracked.machines))}")
+    known = detector.state.tasks.names()
+    if task and task not in known:
+        raise RecordingError(f"{folder} has no task {task}; it has {_some(sorted(known)) or 'none'}")
     for sentence in detector.without_peers():
         say(sentence, err=True)
     if not json:
-        _show(said, len(watched.machines))
+        _show(verdicts, len(tracked.machines))
 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, … {names[-1]} ({len(names)} in all)"
 
 
-def _show(said: list[Verdict], machines: int) -> None:
+def _show(verdicts: list[Verdict], machines: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    if not said:
-        say(f"Nobody stands out among {machines} machines.", err=True)
+    if not verdicts:
+        say(f"No verdict: none of {machines} machines differs from its peers.", err=True)
         return
     table = Table("time (UTC)", "level", "machine", "device", "message", box=None, pad_edge=False)
-    for verdict in said:
+    for verdict in verdicts:
         level = Text(verdict.level, style={"crit": "bold red", "warn": "yellow"}.get(verdict.level, "green"))
         table.add_row(
             time_format.shown(verdict.time),

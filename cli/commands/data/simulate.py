@@ -1,4 +1,4 @@
-"""`peerwatch simulate`: recordings of pretend fleets with known faults, to try the detector on."""
+"""`peerwatch simulate`: generate recordings of simulated fleets with known faults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.options import renamed
 from cli.terminal import progress, say
 from emulator.simulation.faults import FAULTS, WEAK
 
@@ -17,37 +18,44 @@ KINDS = (*FAULTS, *WEAK)
 
 
 def simulate(
-    folder: Annotated[Path, typer.Argument(help="Folder that the recording is written to.")],
-    machines: Annotated[int, typer.Option(min=1, help="Machines in the fleet, up to 10,000.")] = 64,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs in each machine.")] = 8,
-    minutes: Annotated[float, typer.Option(help="Length of the recording.")] = 30.0,
-    step: Annotated[float, typer.Option(help="Seconds from one reading to the next.")] = 1.0,
+    folder: Annotated[Path, typer.Argument(help="Folder of the new recording.")],
+    machines: Annotated[int, typer.Option(min=1, help="Number of machines, up to 10,000.")] = 64,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs per machine.")] = 8,
+    minutes: Annotated[float, typer.Option(help="Length of the recording in minutes.")] = 30.0,
+    step: Annotated[float, typer.Option(help="Seconds between readings.")] = 1.0,
     fault: Annotated[
         str,
         typer.Option(
-            help=f"What goes wrong: {', '.join(KINDS)}; A,B strike together, random draws one, none is healthy.",
+            help=f"Kind of fault: {', '.join(KINDS)}; A,B: both at once; random: drawn; none: healthy.",
             autocompletion=lambda: ["random", "none", *KINDS],
         ),
     ] = "random",
-    stages: Annotated[int, typer.Option(min=0, help="Stages of the pipeline; 0 draws.")] = 0,
-    shifts: Annotated[bool, typer.Option(help="Give single stages less to do for minutes at a time.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same recording.")] = 0,
-    many: Annotated[
-        int, typer.Option(min=0, help="Write so many recordings into the folder; sizes, steps and faults are drawn.")
+    stages: Annotated[int, typer.Option(min=0, help="Pipeline stages; 0: drawn at random.")] = 0,
+    stage_shifts: Annotated[
+        bool, typer.Option("--stage-shifts/--no-stage-shifts", help="Give single stages less load for minutes.")
+    ] = False,
+    shifts: Annotated[bool, typer.Option("--shifts", hidden=True, help="Old name of --stage-shifts.")] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the random numbers; equal seeds give equal recordings.")
     ] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace the recording that is there.")] = False,
+    many: Annotated[
+        int, typer.Option(min=0, help="Write this many recordings with random sizes, steps and faults.")
+    ] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing recording.")] = False,
 ) -> None:
-    """Write a recording of a pretend fleet, or many; labels.json says what is wrong with each."""
-    from emulator.simulation import simulate as pretend
+    """Generate a recording of a simulated fleet, or many; labels.json has the faults of each."""
+    from emulator.simulation import simulate as simulator
 
     if many:
-        for name, plan in pretend.many(many, seed):
-            _write(folder / name, plan, overwrite)
+        for name, drawn in simulator.many(many, seed):
+            _write(folder / name, drawn, overwrite)
         say(f"{many} recordings in {folder}; try: peerwatch evaluate {folder}")
         return
-    labels = _write(folder, pretend.Plan(machines, gpus, minutes, step, fault, seed, stages, shifts), overwrite)
-    wrong = ", ".join(f"{one['kind']} on {one['machine']}" for one in labels["faults"]) or "nothing"
-    say(f"wrong in {folder}: {wrong}; try: peerwatch replay {folder}")
+    shifts = stage_shifts or renamed(shifts, "--shifts", "--stage-shifts")
+    plan = simulator.Plan(machines, gpus, minutes, step, fault, seed, stages, shifts)
+    labels = _write(folder, plan, overwrite)
+    faults = ", ".join(f"{one['kind']} on {one['machine']}" for one in labels["faults"]) or "none"
+    say(f"{folder}: faults: {faults}; try: peerwatch replay {folder}")
 
 
 def _write(folder: Path, plan: Plan, overwrite: bool) -> dict[str, Any]:
@@ -65,6 +73,7 @@ def _write(folder: Path, plan: Plan, overwrite: bool) -> dict[str, Any]:
 
 
 def _span(plan: Plan) -> tuple[int, int]:
-    from emulator.simulation.fleet_model import SECOND, START
+    from emulator.simulation.fleet_model import START
+    from store.schema.time import SECOND
 
     return START, START + int(plan.minutes * 60 * SECOND)

@@ -1,4 +1,4 @@
-"""`peerwatch calibrate`: how much evidence is to convict, learned from healthy recordings of one's own fleet."""
+"""`peerwatch calibrate`: learn alarm thresholds from healthy recordings of the own fleet."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    folders: Annotated[list[Path], typer.Argument(help="Recordings of a healthy fleet, or folders that hold such.")],
-    budget: Annotated[str, typer.Option(help="False alarms that are tolerated.")] = "1/week/1000 machines",
-    out: Annotated[Path, typer.Option(help="The file to write, for detector.calibration to name.")] = Path(
+    folders: Annotated[list[Path], typer.Argument(help="Recordings of a healthy fleet, or folders of such.")],
+    budget: Annotated[str, typer.Option(help="Tolerated rate of false alarms.")] = "1/week/1000 machines",
+    out: Annotated[Path, typer.Option(help="The file to write; name it in detector.calibration.")] = Path(
         "calibration.json"
     ),
-    config: Annotated[Path | None, typer.Option(help="Configuration file; only its table detector is used.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Recordings at a time; 0 is one a core.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="What was learned, as one object.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Configuration file; only the table detector is used.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Recordings in parallel; 0: one per core.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Learn from healthy recordings how much evidence must convict for a stated number of false alarms."""
+    """Learn alarm thresholds from healthy recordings for a stated rate of false alarms."""
     from detector.calibration import budget_of, save
     from detector.evaluation.calibrate import calibrate as learn
 
@@ -39,18 +39,18 @@ def calibrate(
         say_json(_as_json(found, out))
         return
     console().print(_table(found, settings))
-    say("\n".join(["", *_remarks(found), f'{out} is written; the detector goes by it with calibration = "{out}"']))
+    say("\n".join(["", *_remarks(found), f'{out} is written; use it with detector.calibration = "{out}"']))
 
 
 def _recordings(folders: Sequence[Path]) -> list[Path]:
-    """The recordings meant: the folders themselves, or what they hold one level down."""
+    """The recordings: the folders themselves, or their subfolders."""
     found: list[Path] = []
     for folder in folders:
         inner = (
             [folder] if any(folder.glob("*.parquet")) else sorted({file.parent for file in folder.glob("*/*.parquet")})
         )
         if not inner:
-            raise ValueError(f"{folder} holds no recording: make one with peerwatch export {folder}")
+            raise ValueError(f"{folder} holds no recording: create one with peerwatch export {folder}")
         found += inner
     return found
 
@@ -81,7 +81,7 @@ def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[
 def _table(found: Calibration, config: Config) -> Any:
     from rich.table import Table
 
-    table = Table("by", "excursions", "highest", "convicts at", "soonest after", box=None, pad_edge=False)
+    table = Table("method or table", "excursions", "highest", "threshold", "earliest alarm", box=None, pad_edge=False)
     for what, tail in found.tails.items():
         factor = config.prompt_factor if what in config.prompt_tables else 1.0
         soonest = "–" if what == "progress" else f"{config.shortest_s * factor * tail.caution:.0f} s"
@@ -91,27 +91,27 @@ def _table(found: Calibration, config: Config) -> Any:
 
 
 def _remarks(found: Calibration) -> Iterator[str]:
-    """How far the data carry, in words."""
+    """The limits of the data, as text."""
     many = "s" * (found.recordings != 1)
     yield (
-        "Evidence is in multiples of what convicts without a calibration. "
+        "Evidence is in multiples of the uncalibrated alarm threshold. "
         f"From {found.machine_hours:,.1f} healthy machine-hours in {found.recordings} recording{many};"
     )
     wanted = 1 / found.budget.rate
     if found.beyond > 1:
         yield (
-            f"one false alarm in {wanted:,.0f} machine-hours lies {found.beyond:,.0f} times beyond them: "
-            "it rests on the tail going on as it begins."
+            f"one false alarm in {wanted:,.0f} machine-hours needs {found.beyond:,.0f} times as many: "
+            "the threshold extrapolates the tail of the distribution."
         )
     else:
-        yield f"one false alarm in {wanted:,.0f} machine-hours lies within them."
+        yield f"one false alarm in {wanted:,.0f} machine-hours is within the data."
     for what, tail in found.tails.items():
         if tail.heavy:
-            yield f"{what}: some peaks are far above the others, so more false alarms are to be expected than budgeted."
+            yield f"{what}: some peaks are far above the others; expect more false alarms than the budget."
 
 
 def _as_json(found: Calibration, out: Path) -> dict[str, Any]:
     import msgspec
 
-    told: dict[str, Any] = msgspec.to_builtins(found)
-    return {**told, "file": str(out), "beyond": round(found.beyond, 2)}
+    content: dict[str, Any] = msgspec.to_builtins(found)
+    return {**content, "file": str(out), "beyond": round(found.beyond, 2)}

@@ -1,4 +1,4 @@
-"""`peerwatch evaluate`: how well the detector and its baselines do on labelled recordings, side by side."""
+"""`peerwatch evaluate`: accuracy, delay and cost of the detector and baselines on labelled recordings."""
 
 from __future__ import annotations
 
@@ -28,33 +28,31 @@ _ROWS = (
     ("delay, P90 (s)", ("delay_p90_s",)),
     ("false alarms per 1,000 healthy machine-hours", ("false_per_1000h",)),
     ("healthy machine-hours", ("machine_hours",)),
-    ("others blamed during a fault", ("blamed",)),
+    ("false alarms on other machines during a fault", ("blamed",)),
     ("CPU time a step (ms)", ("step_ms",)),
     ("memory of the method (MB)", ("state_mb",)),
 )
 
 
 def evaluate(
-    folders: Annotated[list[Path], typer.Argument(help="Labelled recordings, or folders that hold such.")],
+    folders: Annotated[list[Path], typer.Argument(help="Labelled recordings, or folders of such.")],
     methods: Annotated[
-        str, typer.Option(help="What is compared: peerwatch, minder, median, mahalanobis.")
+        str, typer.Option(help="Methods to compare: peerwatch, minder, median, mahalanobis.")
     ] = "peerwatch,minder,median,mahalanobis",
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds after a fault's end in which naming it still counts.")
+        float, typer.Option(min=0, help="Seconds after the end of a fault in which a verdict still counts.")
     ] = 60,
-    jobs: Annotated[int, typer.Option(min=0, help="Recordings at a time; 0 is one a core.")] = 0,
-    json: Annotated[
-        bool, typer.Option("--json", help="All figures, and each recording's outcome, as one object.")
-    ] = False,
-    failures: Annotated[bool, typer.Option(help="Also list what was missed and what was raised in vain.")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Recordings in parallel; 0: one per core.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print all figures and failures as one JSON object.")] = False,
+    failures: Annotated[bool, typer.Option(help="Also list missed faults and false alarms.")] = False,
 ) -> None:
-    """Replay labelled recordings through several methods: how often each is right, how soon, and at what cost."""
+    """Replay labelled recordings through several methods: precision, recall, delay and cost of each."""
     from detector.evaluation.metrics import figures
     from detector.evaluation.run import methods_of
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     for name in names:
-        methods_of(name)  # a wrong name is said before the work, not after
+        methods_of(name)  # refuse a wrong name before the work
     outcomes = _outcomes(_recordings(folders), names, grace, jobs or os.cpu_count() or 1)
     by_method = {name: [one for one in outcomes if one.method == name] for name in names}
     found = {name: figures(mine) for name, mine in by_method.items()}
@@ -70,12 +68,12 @@ def evaluate(
 
 
 def _recordings(folders: Sequence[Path]) -> list[Path]:
-    """The recordings meant: the folders themselves, or what they hold one level down."""
+    """The recordings: the folders themselves, or their subfolders."""
     found: list[Path] = []
     for folder in folders:
         inner = sorted(file.parent for file in folder.glob("*/labels.json"))
         if not (folder / "labels.json").is_file() and not inner:
-            raise ValueError(f"{folder} holds no labels.json, so there is nothing to evaluate it against")
+            raise ValueError(f"{folder} holds no labels.json")
         found += [folder] if (folder / "labels.json").is_file() else inner
     return found
 
@@ -99,7 +97,7 @@ def _outcomes(recordings: Sequence[Path], names: Sequence[str], grace: float, jo
 
 
 def _failures(outcome: Outcome) -> list[dict[str, Any]]:
-    """What was missed, late or raised in vain, an object each."""
+    """Missed faults and false alarms, one object each."""
     where = {"method": outcome.method, "recording": outcome.recording, "machines": outcome.machines}
     missed = [
         {"what": "missed", **where, "machine": one.fault.machine, "device": one.fault.device, "kind": one.fault.kind}
@@ -124,7 +122,7 @@ def _table(found: dict[str, dict[str, Any]]) -> Any:
 
 
 def _parts(title: str, key: str, found: dict[str, dict[str, Any]]) -> Any:
-    """Found of all, and the median delay, for each kind of fault or size of fleet."""
+    """Number of faults found and the median delay, for each kind of fault or fleet size."""
     from rich.table import Table
 
     table = Table(title, *found, box=None, pad_edge=False)

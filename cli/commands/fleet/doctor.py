@@ -188,7 +188,7 @@ def _show(findings: list[Finding]) -> None:
 
     table = Table("what", "is", "why", "mend", box=None, pad_edge=False)
     for finding in findings:
-        # Whose paths these are may have put into them what a terminal obeys.
+        # Users choose paths, so these may contain control characters of a terminal.
         name, why = (Text(plain(words, _CELL)) for words in (finding.name, finding.why))
         table.add_row(name, Text(finding.state, STYLE[finding.state]), why, Text(finding.mend, "cyan"))
     console().print(table)

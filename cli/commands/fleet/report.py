@@ -1,4 +1,4 @@
-"""`peerwatch report`: what the store tells of a training run as a whole, and of one verdict."""
+"""`peerwatch report`: reports on one verdict, and on the start-up of a training run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import typer
 
 from cli import time_format
-from cli.config import located, open_place
+from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import verdict_numbers
 from cli.queries.startup_phases import OWN, PHASES, Starts, read_starts
-from cli.queries.verdict_history import pick, read_told, with_orders
+from cli.queries.verdict_history import pick, read_verdicts, with_operator_actions
 from cli.terminal import console, say, say_json
 from store.schema.contract import StoreError
 from store.schema.time import LATEST
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-app = typer.Typer(help="Report on a training run as a whole, or on one verdict.", no_args_is_help=True)
+app = typer.Typer(help="Report on one verdict, or on the start-up of a training run.", no_args_is_help=True)
 
 _WIDTH = 40
-_LOOK = {
+_SYMBOLS = {
     "late": ("·", "dim"),
     "load": ("▒", "blue"),
     "read": ("█", "yellow"),
@@ -34,37 +34,39 @@ _LOOK = {
     "connect": ("═", "cyan"),
     "work": ("▪", "green"),
 }
-"""How each phase is drawn: by its sign where there are no colours."""
+"""Symbol and colour of each phase."""
 
 
 @app.callback()
 def options() -> None:
-    """Report on a training run as a whole, or on one verdict."""
+    """Report on one verdict, or on the start-up of a training run."""
 
 
 @app.command()
 def verdict(
     verdict: Annotated[
         str,
-        typer.Argument(help="Number, machine (its last) or TIME/MACHINE: see `show`.", autocompletion=verdict_numbers),
+        typer.Argument(
+            help="Number, machine (its last verdict) or TIME/MACHINE: see `show`.", autocompletion=verdict_numbers
+        ),
     ],
-    html: Annotated[Path, typer.Option(help="The file to write; it needs no other, and no network.")],
+    html: Annotated[Path, typer.Option(help="The file to write; it is self-contained.")],
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Draw a verdict: the machine against the band of its peers, all that moved, in order of onset."""
+    """Write a verdict as an HTML page: cause, readings against the band of the peers, timeline."""
     from cli.views.html_page import page
     from detector.explain.explanation import explain
 
-    place, settings = located(store, config)
+    place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
-        one = with_orders(source, pick(read_told(source, place), verdict, place))
-        explained = explain(source, one.verdict, one.over)
+        one = with_operator_actions(source, pick(read_verdicts(source, place), verdict, place))
+        explained = explain(source, one.verdict, one.closed)
     try:
         html.write_text(page(one, explained, place), encoding="utf-8")
     except OSError as error:
-        raise OSError(f"{html} cannot be written: {error.strerror}; name another file") from error
-    say(f"{html} draws verdict {one.number}: {one.verdict.message}")
+        raise OSError(f"{html} cannot be written: {error.strerror}; use another file") from error
+    say(f"{html}: verdict {one.number}: {one.verdict.message}")
 
 
 @app.command()
@@ -72,18 +74,18 @@ def startup(
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
-    since: Annotated[str | None, typer.Option(help="Rows from this time on, such as 2026-05-01T12:00 (UTC).")] = None,
-    until: Annotated[str | None, typer.Option(help="Rows up to this time: shows an earlier run.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Draw so many machines, the slowest.")] = 20,
+    since: Annotated[str | None, typer.Option(help="Start time, such as 2026-05-01T12:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="End time: shows an earlier run.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of machines to show, the slowest first.")] = 20,
 ) -> None:
-    """Show how the latest run came up: phases by machine, the slowest first, against the median."""
-    place, settings = located(store, config)
+    """Show the start-up phases of the latest run: by machine, the slowest first, against the median."""
+    place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
         ends = source.span()
         if ends is None:
             raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
         end = time_format.moment(until) if until else LATEST
-        # What runs is told anew each minute.
+        # Agents repeat the rows of running processes each minute.
         first = time_format.moment(since) - 1 if since else min(ends[1], end) - time_format.duration("10m")
         found = read_starts(source, first, end)
     if json:
@@ -93,7 +95,7 @@ def startup(
 
 
 def as_json(found: Starts) -> dict[str, Any]:
-    """The object that `report startup --json` prints: seconds by phase, null where not known."""
+    """The object of `report startup --json`: seconds by phase, null where unknown."""
     worst, above = found.worst()
     names = list(PHASES)
     return {
@@ -125,22 +127,22 @@ def _number(value: float) -> float | None:
 
 
 def show(found: Starts, top: int) -> None:
-    """Draw the slowest machines and the median, say what each is slow at, and what the signs mean."""
+    """Print the slowest machines, the median and the legend."""
     from rich.text import Text
 
     screen = console()
     screen.print(Text(_head(found)))
     screen.print(table(found, top))
     if len(found.machines) > top:
-        screen.print(Text(f"{len(found.machines) - top} faster machines are not drawn: --top {len(found.machines)}"))
+        screen.print(Text(f"{len(found.machines) - top} faster machines are not shown: --top {len(found.machines)}"))
     legend = Text()
     for name, words in PHASES.items():
-        legend.append(f"{_LOOK[name][0]} ", _LOOK[name][1]).append(f"{words}   ")
+        legend.append(f"{_SYMBOLS[name][0]} ", _SYMBOLS[name][1]).append(f"{words}   ")
     screen.print(legend)
 
 
 def table(found: Starts, top: int) -> Table:
-    """One row a machine: when it was ready, its phases as a bar, and where it differs most from the median."""
+    """One row per machine: time until ready, phases as a bar, and the phase furthest above the median."""
     from rich.table import Table
     from rich.text import Text
 
@@ -149,31 +151,31 @@ def table(found: Starts, top: int) -> Table:
     worst, above = found.worst()
     median = found.median()
     ready = float(np.nanmedian(found.ready)) if np.isfinite(found.ready).any() else np.nan
-    picture = Table("machine", "gpu", "ready", "phases", "", box=None, pad_edge=False)
-    picture.columns[2].justify = "right"
-    picture.columns[3].no_wrap = True
+    live_display = Table("machine", "gpu", "ready", "phases", "", box=None, pad_edge=False)
+    live_display.columns[2].justify = "right"
+    live_display.columns[3].no_wrap = True
     for at, machine in enumerate(found.machines[:top]):
         words = _words(found.phases[at], median, int(worst[at]), float(above[at]))
         bar = _bar(found.phases[at], scale)
-        picture.add_row(Text(machine), Text(found.gpus[at]), _short(found.ready[at]), bar, Text(words))
-    picture.add_row("median", "", _short(ready), _bar(median, scale), "", style="bold")
-    return picture
+        live_display.add_row(Text(machine), Text(found.gpus[at]), _short(found.ready[at]), bar, Text(words))
+    live_display.add_row("median", "", _short(ready), _bar(median, scale), "", style="bold")
+    return live_display
 
 
 def _bar(phases: Any, scale: float) -> Text:
     from rich.text import Text
 
     bar = Text()
-    # Ends are rounded, not lengths: a bar is as long as its sum.
+    # Round ends, not lengths, so that the bar has the length of its sum.
     ends = np.rint(np.cumsum(np.nan_to_num(phases)) * scale).astype(int)
     for name, length in zip(PHASES, np.diff(ends, prepend=0).tolist(), strict=True):
-        bar.append(_LOOK[name][0] * length, _LOOK[name][1])
+        bar.append(_SYMBOLS[name][0] * length, _SYMBOLS[name][1])
     return bar
 
 
 def _words(phases: Any, median: Any, worst: int, above: float) -> str:
     if not np.isfinite(phases[1:]).any():
-        return "its phases were not seen: it is older than its agent, or the probes came late"
+        return "no phases: the job started before the agent, or the probes were attached late"
     if above < 1 or above < 0.2 * np.nansum(median[:OWN]):
         return ""
     name = list(PHASES)[worst]

@@ -1,4 +1,4 @@
-"""`peerwatch status`: each machine's last readings, and whom the detector holds to be faulty."""
+"""`peerwatch status`: last readings of each machine, and the open verdicts."""
 
 from __future__ import annotations
 
@@ -6,43 +6,42 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cli import time_format
-from cli.config import located, open_place
-from cli.options import ConfigOption, JsonOption, StoreOption
-from cli.queries.fleet_status import SEVERITY, Standing, in_words, standing
+from cli.config import locate_store, open_place
+from cli.options import ConfigOption, JsonOption, StoreOption, renamed
+from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet_status
 from cli.terminal import console, say_json
 from cli.views.fleet_table import STYLE, table
 from store.schema.time import LATEST
 
-if TYPE_CHECKING:
-    pass
-
 EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
 
 MOST = 8
-"""So many machines are named in one line."""
+"""Most names in one line."""
 ROWS = 40
-"""So many machines are listed whatever they are, and of more so many that are not ok: what fits on a screen."""
+"""A fleet of up to ROWS machines is listed in full; of a larger one, ROWS machines that are not ok."""
 
 
 def status(
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
-    silent: Annotated[str, typer.Option(help="A machine without a reading for this long is silent.")] = "30s",
+    stale_after: Annotated[str, typer.Option(help="A machine without a reading for this long is silent.")] = "30s",
     at: Annotated[
-        str, typer.Option(help="As it was then: how long ago (12m), or when (2026-05-01T12:00, in UTC).")
+        str, typer.Option(help="State at an earlier time: a duration ago (12m) or a time (2026-05-01T12:00, UTC).")
     ] = "0s",
-    every: Annotated[bool, typer.Option("--all", help="List every machine, however many are ok.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every machine.")] = False,
+    silent: Annotated[str | None, typer.Option(hidden=True, help="Old name of --stale-after.")] = None,
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
-    place, settings = located(store, config)
+    place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
-        found = standing(source, time_format.point(at, time.time_ns()), time_format.duration(silent))
+        stale_ns = time_format.duration(renamed(silent, "--silent", "--stale-after") or stale_after)
+        found = read_fleet_status(source, time_format.point(at, time.time_ns()), stale_ns)
     if json:
         say_json(as_json(found))
     else:
@@ -50,8 +49,8 @@ def status(
     raise typer.Exit(EXIT[found.level])
 
 
-def as_json(found: Standing) -> dict[str, Any]:
-    """The object that `status --json` prints; ages in seconds, times in Unix ns, units as in the names."""
+def as_json(found: FleetStatus) -> dict[str, Any]:
+    """The object of `status --json`; ages in seconds, times in Unix ns, units as in the names."""
     return {
         "time": found.time,
         "level": found.level,
@@ -66,17 +65,17 @@ def as_json(found: Standing) -> dict[str, Any]:
             | {"every": period.every or None, "times": period.times, "reason": period.reason}
             for name, period in found.maintenance.items()
         ],
-        "without_peers": [{"machine": name, "reason": reason} for name, reason in found.alone.items()],
+        "without_peers": [{"machine": name, "reason": reason} for name, reason in found.without_peers.items()],
     }
 
 
-def _ack_json(found: Standing, at: int) -> dict[str, Any] | None:
+def _ack_json(found: FleetStatus, at: int) -> dict[str, Any] | None:
     ack = found.acks.get(at)
     return {"time": ack.time, "reason": ack.reason} if ack else None
 
 
-def show(found: Standing, place: str, most: int) -> None:
-    """Print the table, the open verdicts in words, and one line that sums it up; of each `most` lines."""
+def show(found: FleetStatus, place: str, most: int) -> None:
+    """Print the table, the open verdicts and a summary line; at most `most` lines of each."""
     from rich.text import Text
 
     screen = console()
@@ -95,14 +94,14 @@ def show(found: Standing, place: str, most: int) -> None:
     for words in dict.fromkeys(in_words(period) for period in found.maintenance.values()):
         names = _named(name for name, period in found.maintenance.items() if in_words(period) == words)
         screen.print(Text(f"maintenance: {names} {words}"))
-    for reason in dict.fromkeys(found.alone.values()):
-        names = _named(name for name, why in found.alone.items() if why == reason)
-        screen.print(Text(f"no peers: {names}: {reason}; there only hard evidence speaks"))
+    for reason in dict.fromkeys(found.without_peers.values()):
+        names = _named(name for name, why in found.without_peers.items() if why == reason)
+        screen.print(Text(f"no peers: {names}: {reason}; only hard evidence applies"))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
 
 
-def _verdict(found: Standing, at: int) -> str:
-    """An open verdict in words: since when, and whether somebody has acknowledged it."""
+def _verdict(found: FleetStatus, at: int) -> str:
+    """An open verdict: message, age, and acknowledgement if there is one."""
     verdict, ack = found.verdicts[at], found.acks.get(at)
     since = time_format.ago((found.time - int(verdict.get("since") or verdict["time"])) / 1e9)
     known = ""
@@ -112,8 +111,8 @@ def _verdict(found: Standing, at: int) -> str:
     return f"{verdict['level']}: {verdict.get('message') or verdict['machine']} (for {since}{known})"
 
 
-def worst(found: Standing, most: int) -> Standing:
-    """All machines if they are no more than `most`; else so many of those that are not ok, the worst first."""
+def worst(found: FleetStatus, most: int) -> FleetStatus:
+    """All machines if at most `most`; else that many of those that are not ok, the worst first."""
     if len(found.machines) <= most:
         return found
     odd = [(name, machine) for name, machine in found.machines.items() if machine.level != "ok"]
@@ -121,26 +120,26 @@ def worst(found: Standing, most: int) -> Standing:
     return replace(found, machines=dict(odd[:most]))
 
 
-def _left_out(found: Standing, listed: Standing) -> str:
-    """How many machines of each level are not listed."""
+def _left_out(found: FleetStatus, listed: FleetStatus) -> str:
+    """Number of unlisted machines by level."""
     rest = [machine.level for name, machine in found.machines.items() if name not in listed.machines]
     counts = [f"{rest.count(level)} {level}" for level in reversed(SEVERITY) if level in rest]
     return f"not listed: {', '.join(counts)}"
 
 
 def _named(machines: Iterable[str]) -> str:
-    """Names in one line, of many the first."""
+    """Names in one line, at most MOST."""
     names = list(machines)
     return ", ".join(names) if len(names) <= MOST else f"{', '.join(names[:MOST])} … ({len(names)} in all)"
 
 
-def _sum(found: Standing, place: str) -> str:
-    """One line on all: level, counts, who is silent, how old the readings are."""
+def _sum(found: FleetStatus, place: str) -> str:
+    """The summary: level, counts, silent machines, age of the readings."""
     silent = [name for name, machine in found.machines.items() if machine.silent]
     if found.newest is None:
         if not found.verdicts:
-            return f"unknown: {place} holds no reading; start the agent (peerwatch agent) or name another --store"
-        age = "no reading is kept"
+            return f"unknown: {place} holds no reading; start the agent (peerwatch agent) or use another --store"
+        age = "no readings in the store"
     else:
         age = f"the newest reading is {time_format.ago((found.time - found.newest) / 1e9)} old; does the agent run?"
     text = f"{found.level}: {len(found.machines)} machines, {len(found.verdicts)} open verdicts"

@@ -1,4 +1,4 @@
-"""`peerwatch tasks`: the training tasks as their communicators show them."""
+"""`peerwatch tasks`: training tasks, found by their communicators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import time_format
-from cli.config import located, open_place
+from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.iteration_time import pace_json, pace_words, read_paces, read_tasks
 from cli.terminal import console, say_json
@@ -29,24 +29,24 @@ def tasks(
     config: ConfigOption = None,
     json: JsonOption = False,
     at: Annotated[
-        str, typer.Option(help="As they were then: how long ago (12m), or when (2026-05-01T12:00, in UTC).")
+        str, typer.Option(help="State at an earlier time: a duration ago (12m) or a time (2026-05-01T12:00, UTC).")
     ] = "0s",
 ) -> None:
     """Show the training tasks: machines, ranks, parallel groups, iteration time, age."""
     clock = time.time_ns()
     now = time_format.point(at, clock)
-    place, settings = located(store, config)
+    place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
         found, starts = read_tasks(source, now), _starts(source, now)
         paces = read_paces(source, found, now)
     if not found:
         raise StoreError(_nothing(now, clock, place))
     if json:
-        told = [
+        listed = [
             {**as_json(task, starts, now), "irregular": [pace_json(one) for one in pace]}
             for task, pace in zip(found, paces, strict=True)
         ]
-        say_json({"time": now, "tasks": told})
+        say_json({"time": now, "tasks": listed})
         return
     screen = console()
     for task, pace in zip(found, paces, strict=True):
@@ -60,12 +60,12 @@ def tasks(
 def _nothing(now: int, clock: int, place: str) -> str:
     """Why there is no task at `now` (Unix ns), and what to do."""
     if clock - now < _JUST_NOW_NS:
-        return "no communicator was read in the last minute: does the agent run where training does?"
-    return f"{place} holds no communicator of the minute before {time_format.shown(now)} UTC: name another --at"
+        return "no communicator in the last minute: does the agent run on the training machines?"
+    return f"{place} holds no communicator in the minute before {time_format.shown(now)} UTC: use another --at"
 
 
 def _starts(source: Store, now: int) -> dict[tuple[str, int], float]:
-    """When processes started (Unix seconds), as far as the agents saw it."""
+    """(machine, pid) -> start time in Unix seconds, where an agent recorded it."""
     if "startup" not in source.tables():
         return {}
     rows = source.read("startup", 0, now, ("pid", "start_time_seconds")).to_pylist()
@@ -74,7 +74,7 @@ def _starts(source: Store, now: int) -> dict[tuple[str, int], float]:
 
 
 def as_json(task: Task, starts: dict[tuple[str, int], float], now: int) -> dict[str, Any]:
-    """A task as `tasks --json` prints it; seconds, null where not known."""
+    """A task in `tasks --json`; seconds, null where unknown."""
     begun = [starts[process] for process in task.processes if process in starts]
     return {
         "communicator": task.communicator,
@@ -105,15 +105,15 @@ def _headline(task: dict[str, Any]) -> str:
     machines, seconds, age = task["machines"], task["iteration_seconds"], task["age_seconds"]
     shown = ", ".join(machines) if len(machines) <= 4 else f"{machines[0]} … {machines[-1]}"
     parts = [f"{task['ranks_read']} of {task['ranks']} ranks on {len(machines)} machines ({shown})"]
-    parts += [f"{seconds:.3g} s an iteration"] if seconds is not None else []
+    parts += [f"{seconds:.3g} s per iteration"] if seconds is not None else []
     parts += [f"for {time_format.ago(age)}"] if age is not None else []
     return f"task {task['communicator'][:8]}: " + ", ".join(parts)
 
 
 def in_words(group: Group) -> str:
-    """One line on a family of communicators."""
+    """One line on a kind of parallel group."""
     where = "within a machine" if group.machines == 1 else f"over {group.machines} machines"
     rate = group.operations_per_second
-    busy = f", {rate:.3g} operations a second" if math.isfinite(rate) else ""
+    busy = f", {rate:.3g} operations per second" if math.isfinite(rate) else ""
     step = f", every {group.stride} ranks" if group.stride > 1 else ""
     return f"{group.kind:<9}{group.count:>4} × {group.size} ranks {where}{step}{busy}"

@@ -1,4 +1,4 @@
-"""`peerwatch alerts`: whether alerts reach people."""
+"""`peerwatch alerts`: test the sinks, and show the results of delivered alerts."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, open_place, read_settings
+from cli.terminal import say, say_json
 from detector.alerts.alert import sample
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
     from detector.alerts.delivery_log import DeliveryLog
 
-app = typer.Typer(help="Say where alerts go and whether they get there.", no_args_is_help=True)
+app = typer.Typer(help="Test the sinks of alerts, and show delivery results.", no_args_is_help=True)
 
 _CONFIG = typer.Option(help="Configuration file.")
-_STORE = typer.Option(help="Where the readings are, instead of the configuration's.")
+_STORE = typer.Option(help="The store, instead of the configuration's.")
 
 
 @app.callback()
 def options() -> None:
-    """Say where alerts go and whether they get there."""
+    """Test the sinks of alerts, and show delivery results."""
 
 
 @app.command("test")
 def try_out(
-    sink: Annotated[str | None, typer.Argument(help="One sink, be it switched on or not; else all that are.")] = None,
+    sink: Annotated[
+        str | None, typer.Argument(help="One sink, configured or not; default: all configured sinks.")
+    ] = None,
     config: Annotated[Path | None, _CONFIG] = None,
     store: Annotated[str | None, _STORE] = None,
 ) -> None:
-    """Send a harmless test alert through a sink and say what happened; 1 if it did not get through."""
+    """Send a test alert to a sink and print the result. Exit code: 0 delivered, 1 failed."""
     from detector.alerts.open import open_sink
 
     settings = read_settings(config)
@@ -45,10 +48,10 @@ def try_out(
     failed = False
     for name in [sink] if sink else settings.alerts.sinks:
         try:
-            said = open_sink(name, settings.alerts, place, settings.influxdb).test(alert)
-            typer.echo(f"{name}: {said}")
+            result = open_sink(name, settings.alerts, place, settings.influxdb).test(alert)
+            say(f"{name}: {result}")
         except (OSError, ValueError) as error:
-            typer.echo(f"{name}: failed: {' '.join(str(error).split())}", err=True)
+            say(f"{name}: failed: {' '.join(str(error).split())}", err=True)
             failed = True
     raise typer.Exit(int(failed))
 
@@ -57,36 +60,34 @@ def try_out(
 def show(
     config: Annotated[Path | None, _CONFIG] = None,
     store: Annotated[str | None, _STORE] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what became of the alerts, sink by sink, as the detector on this machine has counted it."""
+    """Show delivery results by sink, as counted by the detector on this machine."""
     from detector.alerts.delivery_log import read_delivery_log
     from detector.alerts.registry import folder_of
 
     settings = read_settings(config)
     folder = folder_of(settings.alerts, store or settings.store)
-    ledgers = {name: read_delivery_log(folder / f"{name}.json") for name in settings.alerts.sinks}
+    logs = {name: read_delivery_log(folder / f"{name}.json") for name in settings.alerts.sinks}
     if json:
-        typer.echo(
-            text.dumps({name: text.loads(ledger.packed()) if ledger else None for name, ledger in ledgers.items()})
-        )
+        say_json({name: text.loads(found.packed()) if found else None for name, found in logs.items()})
         return
-    for name, ledger in ledgers.items():
-        typer.echo(f"{name}: {_words(ledger) if ledger else f'nothing yet in {folder}'}")
+    for name, found in logs.items():
+        say(f"{name}: {_words(found) if found else f'no delivery yet (no log in {folder})'}")
 
 
-def _words(ledger: DeliveryLog) -> str:
+def _words(found: DeliveryLog) -> str:
     counts = ("delivered", "failed", "refused", "dropped", "hung")
-    said = ", ".join(f"{getattr(ledger, name)} {name}" for name in counts)
-    return f"{said}, {len(ledger.told)} open" + (f"; the last failure: {ledger.error}" if ledger.error else "")
+    listed = ", ".join(f"{getattr(found, name)} {name}" for name in counts)
+    return f"{listed}, {len(found.reported)} open" + (f"; the last failure: {found.error}" if found.error else "")
 
 
 def _fleet(place: str, settings: Settings) -> int:
-    """How many machines the store has seen lately; 0 where it cannot be asked."""
+    """Number of machines with recent readings; 0 where the store cannot be read."""
     from cli.queries.fleet_status import LOOK_NS, last_seen
 
     try:
-        with closing(open_place(place, settings=settings)) as kept:
-            return len(last_seen(kept, time.time_ns(), LOOK_NS))
+        with closing(open_place(place, settings=settings)) as opened:
+            return len(last_seen(opened, time.time_ns(), LOOK_NS))
     except (StoreError, ValueError):
         return 0

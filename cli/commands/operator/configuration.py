@@ -1,4 +1,4 @@
-"""`peerwatch config`: check a configuration, show what holds, begin one."""
+"""`peerwatch config`: check, show or create the configuration."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Annotated
 
 import typer
 
-from cli.config import PLACE, ConfigError, Settings, judging, located, read_settings
+from cli.config import PLACE, ConfigError, Settings, detector_config, locate_store, read_settings
 from cli.options import ConfigOption, JsonOption
 from cli.reference import keys, template
 from cli.terminal import say, say_json
 
-app = typer.Typer(help="Check, show or begin the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Check, show or create the configuration.", no_args_is_help=True)
 
 
 @app.callback()
 def options() -> None:
-    """Check, show or begin the configuration."""
+    """Check, show or create the configuration."""
 
 
 @app.command()
 def check(config: ConfigOption = None) -> None:
-    """Check a configuration and the files that it names. Exit code: 0 it can be used, 1 it cannot, and why."""
+    """Check a configuration and the files that it names. Exit code: 0 valid, 1 invalid."""
     settings = read_settings(config)
-    judging(settings)
+    detector_config(settings)
     _check_tokens(settings)
     place = config or PLACE
     there = place.is_file()
-    name = str(place) if there else f"{place} is not there, so the defaults hold"
-    say(f"{name}: ok; store {located(None, config)[0]}, alerts to {', '.join(settings.alerts.sinks) or 'nobody'}")
+    name = str(place) if there else f"{place} does not exist, so the defaults apply"
+    say(f"{name}: ok; store {locate_store(None, config)[0]}, alerts to {', '.join(settings.alerts.sinks) or 'no sink'}")
 
 
 @app.command()
 def show(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Show what holds: every key with its value, and which of them the configuration changes."""
+    """Show every key with its value, and mark those that differ from the default."""
     now, usual = keys(read_settings(config)), keys()
     if json:
         say_json({table or "": {key.name: key.default for key in found} for table, found in now.items()})
@@ -49,25 +49,25 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write; - prints it.")] = PLACE,
-    overwrite: Annotated[bool, typer.Option(help="Replace the file that is there.")] = False,
+    file: Annotated[Path, typer.Argument(help="The file to write; -: standard output.")] = PLACE,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
 ) -> None:
-    """Begin a configuration: every key as a comment, with its meaning and its default."""
+    """Create a configuration: every key as a comment, with its description and default."""
     if str(file) == "-":
         say(template())
         return
     if file.exists() and not overwrite:
-        raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
+        raise ConfigError(f"{file} exists already: use another file or --overwrite")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(template(), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}; run as root, or name another file") from error
-    say(f"{file} is written; edit it, then: peerwatch config check --config {file}")
+        raise ConfigError(f"{file} cannot be written: {error.strerror}; run as root, or use another file") from error
+    say(f"{file} is written; edit it, then run: peerwatch config check --config {file}")
 
 
 def _check_tokens(settings: Settings) -> None:
-    """Raises ConfigError for a file that is named and cannot be read."""
+    """Raises ConfigError for a named file that cannot be read."""
     webhook = settings.alerts.webhook
     named = {
         "influxdb.token_file": settings.influxdb.token_file,
@@ -80,4 +80,4 @@ def _check_tokens(settings: Settings) -> None:
     }
     for key, file in named.items():
         if file and not (os.path.isfile(file) and os.access(file, os.R_OK)):
-            raise ConfigError(f"{key} names {file}, which is not there or may not be read by this user")
+            raise ConfigError(f"{key} names {file}, which does not exist or is not readable by this user")

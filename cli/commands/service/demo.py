@@ -1,4 +1,4 @@
-"""`peerwatch demo`: an emulated fleet trains on this computer, one machine gets a fault, and the detector finds it."""
+"""`peerwatch demo`: an emulated fleet trains here, one machine gets a fault, the detector names it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from store.open import open_store
 
 if TYPE_CHECKING:
     from cli.demo.emulated import Outcome, Plan
-    from cli.views.live_table import Picture
+    from cli.views.live_table import LiveDisplay
 
 
 class Variant(TypedDict):
-    """What the emulated ranks run on, and whether their hosts run ahead."""
+    """The library of the emulated ranks, and whether their hosts enqueue ahead."""
 
     nccl: Path | None
     training: str
@@ -35,27 +35,31 @@ def demo(
     fault: Annotated[
         str, typer.Option(help=f"One of {', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))
     ] = "slow_gpu",
-    machines: Annotated[int, typer.Option(min=4, max=64, help="How many machines train together.")] = 6,
-    gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each machine.")] = 1,
+    machines: Annotated[int, typer.Option(min=4, max=64, help="Number of machines.")] = 6,
+    gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs per machine.")] = 1,
     tensor: Annotated[int, typer.Option(min=1, help="Size of the tensor groups.")] = 1,
-    pipeline: Annotated[int, typer.Option(min=1, help="Stages of the pipeline.")] = 1,
-    healthy: Annotated[float, typer.Option(min=5, max=600, help="Seconds of healthy training before the fault.")] = 30,
-    seed: Annotated[int | None, typer.Option(help="Chooses the machine and the noise; by chance if not given.")] = None,
+    pipeline: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
+    healthy: Annotated[float, typer.Option(min=5, max=600, help="Seconds of training before the fault.")] = 30,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the random numbers, which choose the machine; default: random.")
+    ] = None,
     nccl: Annotated[
         str,
-        typer.Option(help="real (NVIDIA's own), one of its versions such as 2.29.3, or emulated; real if it is there."),
+        typer.Option(
+            help="libnccl: real (NVIDIA's), a version such as 2.29.3, or emulated; default: real if installed."
+        ),
     ] = "",
-    training: Annotated[str, typer.Option(help="ahead (as programs on PyTorch) or blocking.")] = "blocking",
-    folder: Annotated[Path | None, typer.Option(help="Where the data go; a temporary folder if not given.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
+    training: Annotated[str, typer.Option(help="ahead (as PyTorch enqueues) or blocking.")] = "blocking",
+    folder: Annotated[Path | None, typer.Option(help="Folder of the data; default: a temporary folder.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the whole of Peerwatch on an emulated fleet. Exit code: 0 the verdict is right, 1 it is wrong or missing."""
+    """Run Peerwatch on an emulated fleet with one fault. Exit code: 0 correct verdict, 1 wrong or missing."""
     if training not in ("ahead", "blocking"):
-        raise ValueError(f"there is no training {training!r}: choose ahead or blocking")
+        raise ValueError(f"unknown training {training!r}: use ahead or blocking")
     if fault not in KINDS:
-        raise ValueError(f"there is no fault {fault!r}: choose one of {', '.join(KINDS)}")
+        raise ValueError(f"unknown fault {fault!r}: use one of {', '.join(KINDS)}")
     from cli.demo.emulated import Plan
-    from cli.views.live_table import picture
+    from cli.views.live_table import live_display
 
     chance = random.Random(seed)
     place = folder or Path(tempfile.mkdtemp(prefix="peerwatch-demo-"))
@@ -63,7 +67,7 @@ def demo(
     plan = Plan(fault, chance.choice(names), chance.randrange(gpus), healthy, chance.randrange(1 << 30), place)
     shape = (machines, gpus, tensor, pipeline)
     try:
-        with picture(to_stderr=json) as screen:
+        with live_display(to_stderr=json) as screen:
             missing = _missing()
             if missing:
                 outcome = _simulated(plan, machines, missing, screen)
@@ -72,7 +76,7 @@ def demo(
                 outcome = _emulated(plan, shape, variant, screen)
     except KeyboardInterrupt:
         data = plan.place / "readings.db"
-        say(f"stopped; readings in {data}" if data.exists() else "stopped before there were readings", err=True)
+        say(f"stopped; readings in {data}" if data.exists() else "stopped before the first readings", err=True)
         raise
     if json:
         say_json({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct})
@@ -81,8 +85,8 @@ def demo(
     raise typer.Exit(0 if outcome.correct else 1)
 
 
-def _library(nccl: str, screen: Picture) -> Path | None:
-    """NVIDIA's libnccl that the ranks run on; None: the emulated one, which is said where nobody chose it."""
+def _library(nccl: str, screen: LiveDisplay) -> Path | None:
+    """NVIDIA's libnccl for the ranks; None: the emulated one, which is printed unless it was requested."""
     from emulator.libraries.wheel import DEFAULT, find
 
     if nccl == "emulated":
@@ -91,37 +95,37 @@ def _library(nccl: str, screen: Picture) -> Path | None:
     found = find(version)
     hint = f"python -m emulator.libraries.wheel {version}"
     if nccl and found is None:
-        raise ValueError(f"NVIDIA's libnccl {version} is not here: fetch it with {hint}, or choose --nccl emulated")
+        raise ValueError(f"NVIDIA's libnccl {version} is not installed: fetch it with {hint}, or use --nccl emulated")
     screen.say(
         f"ranks run on NVIDIA's libnccl {version}" if found else f"ranks run on an emulated libnccl ({hint} fetches it)"
     )
     return found
 
 
-def _emulated(plan: Plan, shape: tuple[int, int, int, int], variant: Variant, screen: Picture) -> Outcome:
-    from cli.demo.emulated import Show
+def _emulated(plan: Plan, shape: tuple[int, int, int, int], variant: Variant, screen: LiveDisplay) -> Outcome:
+    from cli.demo.emulated import DemoRun
     from emulator.cluster.fleet import Fleet
 
     data = plan.place / "readings.db"
     if data.exists():
-        raise ValueError(f"{data} is there already: name another --folder")
+        raise ValueError(f"{data} exists already: use another --folder")
     plan.place.mkdir(parents=True, exist_ok=True)
     folder = plan.place / "fleet"
     fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name), **variant)
-    screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings go to {data}")
+    screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings in {data}")
     with closing(open_store(str(data), create=True)) as store, fleet:
-        return Show(plan, fleet, store, screen).run()
+        return DemoRun(plan, fleet, store, screen).run()
 
 
-def _simulated(plan: Plan, machines: int, missing: str, screen: Picture) -> Outcome:
-    from cli.demo.simulated import pretend
+def _simulated(plan: Plan, machines: int, missing: str, screen: LiveDisplay) -> Outcome:
+    from cli.demo.simulated import simulated_demo
 
-    screen.say(f"Without {missing}. What follows is a simulation: its readings are made up by a generator.")
-    return pretend(plan, machines, screen)
+    screen.say(f"Without {missing}. This is a simulation: a generator makes the readings.")
+    return simulated_demo(plan, machines, screen)
 
 
 def _missing() -> str:
-    """What an emulated fleet under real probes lacks here; empty when nothing does."""
+    """What an emulated fleet with real probes lacks here; empty if nothing."""
     from agent.sampling.loop import load_probes
     from bpf.loader import BpfError
 
@@ -146,8 +150,8 @@ def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
         after = f", {(verdict['time'] - start) / 1e9:.0f} s after the onset" if start else ""
         say(f"verdict  {verdict['level']}{after}: {verdict['message']}")
     if not said:
-        say("verdict  nobody differs from its peers")
-    say(f"that is  {'right' if outcome.correct else 'WRONG'}")
+        say("verdict  none: no machine differs from its peers")
+    say(f"result   {'correct' if outcome.correct else 'WRONG'}")
     say(f"data     {place}")
     say()
     say("Try next:")
@@ -156,10 +160,10 @@ def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
 
 
 def next_steps(outcome: Outcome, place: Path, simulated: bool) -> list[str]:
-    """Commands that work as they are printed: on these readings, another fault, and the real thing."""
+    """Commands to copy: on these readings, another fault, and this machine."""
     command = "peerwatch" if shutil.which("peerwatch") else quote(str(Path(sys.executable).with_name("peerwatch")))
     data = quote(str(place / ("recording" if simulated else "readings.db")))
-    steps = [f"{command} replay {data}" if simulated else f"{command} status --store {data} --silent 1h"]
+    steps = [f"{command} replay {data}" if simulated else f"{command} status --store {data} --stale-after 1h"]
     if any(verdict["level"] != "ok" for verdict in outcome.verdicts):
         page = quote(str(place / "verdict.html"))
         steps += [f"{command} show 1 --store {data}", f"{command} report verdict 1 --html {page} --store {data}"]

@@ -1,4 +1,4 @@
-"""`peerwatch up`: agent, detector and embedded store on this machine, in the foreground."""
+"""`peerwatch up`: agent, detector and store on this machine, in the foreground."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from cli.agent_process import agent_command
-from cli.config import judging, located, open_signed, read_settings
+from cli.config import detector_config, locate_store, open_signed, read_settings
 from cli.options import ConfigOption, StoreOption
 from store.influx.config import is_address
 
@@ -24,42 +24,44 @@ def up(
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Run agent, detector and store on this machine until Ctrl-C, and show what they see."""
-    from cli.queries.fleet_status import standing
-    from cli.views.live_table import picture
+    """Run agent, detector and store on this machine until Ctrl-C, with a live table."""
+    from cli.queries.fleet_status import read_fleet_status
+    from cli.views.live_table import live_display
     from detector.alerts.open import open_dispatcher
     from detector.service.runner import Runner
     from detector.service.single_instance import alone
     from store.schema.time import SECOND
 
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends what it began, the agent too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # closing the terminal stops the agent too
         signal.signal(number, signal.default_int_handler)
     settings = read_settings(config)
-    judged = judging(settings)
-    place, late_ns = located(store, config, writing=True)[0], round(judged.lag_s * SECOND)
+    judged = detector_config(settings)
+    place, late_ns = locate_store(store, config, writing=True)[0], round(judged.lag_s * SECOND)
     stop = threading.Event()
     log = _log(place, settings.influxdb.spool_folder)
     with (
-        closing(open_signed(place, True, settings)) as kept,
+        closing(open_signed(place, True, settings)) as readings,
         alone(settings.alerts, place),
-        closing(open_dispatcher(settings.alerts, place, settings.influxdb, but="log")) as desk,
-        picture() as screen,
+        closing(open_dispatcher(settings.alerts, place, settings.influxdb, but="log")) as dispatcher,
+        live_display() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):
-        runner = Runner(kept, judged, time.time_ns() - late_ns)
-        desk.begin(runner.history)
-        desk.quiet = runner.acknowledged
+        runner = Runner(readings, judged, time.time_ns() - late_ns)
+        dispatcher.begin(runner.history)
+        dispatcher.acknowledged = runner.acknowledged
         screen.say(f"readings go to {place}; Ctrl-C ends; elsewhere: peerwatch status --store {quote(place)}")
         while agent.poll() is None:
             now = time.time_ns()
             verdicts = runner.catch_up(now - late_ns, stop)
             runner.look_closer(now)
-            desk.hear(verdicts, runner.machines(), now, runner.blind_spots(now, desk.blind_s))
+            dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
             for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")
-            screen.show(f"peerwatch up, {place}", standing(kept, now, SILENT_NS), runner.detector.suspicions())
+            screen.show(
+                f"peerwatch up, {place}", read_fleet_status(readings, now, SILENT_NS), runner.detector.suspicions()
+            )
             time.sleep(max(0.1, 1 - (time.time_ns() - now) / 1e9))
-        raise OSError(f"the agent ended with code {agent.returncode}; what it said is in {log}")
+        raise OSError(f"the agent ended with code {agent.returncode}; its log is {log}")
 
 
 def _log(place: str, spool_folder: str) -> Path:
@@ -67,12 +69,12 @@ def _log(place: str, spool_folder: str) -> Path:
 
 
 @contextmanager
-def _agent(command: list[str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _agent(command: list[str], file: Path) -> Iterator[subprocess.Popen[bytes]]:
     try:
-        said.parent.mkdir(parents=True, exist_ok=True)
-        log = said.open("ab")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        log = file.open("ab")
     except OSError as error:
-        raise OSError(f"{said} cannot be written: {error.strerror}; run as root, or name another --store") from error
+        raise OSError(f"{file} cannot be written: {error.strerror}; run as root, or use another --store") from error
     with log:
         agent = subprocess.Popen(command, stderr=log, start_new_session=True)
     try:

@@ -1,4 +1,4 @@
-"""`peerwatch writer`: from a NATS stream to a store, for fleets that one server's front door cannot take."""
+"""`peerwatch writer`: from a NATS stream to a store, for fleets with more agents than one server accepts."""
 
 from __future__ import annotations
 
@@ -23,34 +23,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_S = 1.0
-TELL_S = 60.0
+LOG_S = 60.0
 LONGEST_REST_S = 30.0
 
 
 def writer(
     target: Annotated[
-        str | None, typer.Option("--to", help="Where to write: a .db file, or an InfluxDB address; else as configured.")
+        str | None, typer.Option("--to", help="Target: a .db file or an InfluxDB address; default: as configured.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", help="The stream, nats://SERVER:4222/STREAM; else as configured.")
+        str | None, typer.Option("--from", help="The stream, nats://SERVER:4222/STREAM; default: as configured.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Writers of one name share the work; each name is given everything.")
+        str | None, typer.Option(help="Writers with the same name share the messages; each name receives all.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
 ) -> None:
-    """Write what agents publish to a NATS stream into a store, until told to stop (SIGTERM or Ctrl-C)."""
+    """Write the readings in a NATS stream to a store, until SIGTERM or Ctrl-C."""
     settings = read_settings(config)
-    told = settings.writer
-    stream_place, store_place = source or told.ways(settings.store)[0], target or told.ways(settings.store)[1]
+    configured = settings.writer.ways(settings.store)
+    stream_place, store_place = source or configured[0], target or configured[1]
     if not is_stream(stream_place):
         raise StoreError(
-            f"{stream_place or settings.store} is no stream: name one as writer.stream, or with --from nats://SERVER:4222/STREAM"
+            f"{stream_place or settings.store} is not a stream: set writer.stream, or use --from nats://SERVER:4222/STREAM"
         )
     if not store_place:
-        raise StoreError(
-            f"nothing says where to write what comes from {stream_place}: name a store as writer.store, or with --to"
-        )
+        raise StoreError(f"no target for the readings of {stream_place}: set writer.store, or use --to")
     from store.open import open_stream
     from store.transfer.stream_writer import Writer
 
@@ -61,20 +59,20 @@ def writer(
         closing(open_stream(stream_place, settings.nats)) as stream,
         closing(open_place(store_place, True, settings)) as store,
     ):
-        run(Writer(stream, store, name or told.name), stop)
+        run(Writer(stream, store, name or settings.writer.name), stop)
 
 
 def run(carrier: Writer, stop: threading.Event) -> None:
-    """Carry until told to stop; a stream or a store that fails for a while is waited for."""
-    told, failures = time.monotonic(), 0
-    log.info("%s: writing what comes", carrier.stream.address)
+    """Write until `stop` is set; retry while stream or store fails."""
+    logged, failures = time.monotonic(), 0
+    log.info("%s: writing", carrier.stream.address)
     while not stop.is_set():
         try:
             carrier.step(WAIT_S)
             failures = 0
-            if time.monotonic() - told >= TELL_S:
-                told = time.monotonic()
-                waiting = carrier.stream.standing(carrier.name).waiting
+            if time.monotonic() - logged >= LOG_S:
+                logged = time.monotonic()
+                waiting = carrier.stream.consumer_state(carrier.name).waiting
                 log.info(
                     "%d messages written, %d wait, %d lines refused, %d messages unreadable, %d lost",
                     carrier.written,

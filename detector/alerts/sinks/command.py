@@ -1,6 +1,6 @@
-"""A program as a sink: it takes a machine out of work, or puts it back, and so is held on a short leash.
+"""A program as a sink: it drains a machine or returns it to service, within limits on rate and share of the fleet.
 
-What was run is written down before it is run, so that a detector that crashes and starts anew knows of it.
+Each run is written to a file before it starts, so that the limits hold after a crash of the detector.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import BLIND, Alert, RefusedError, RetryLaterError, Sink
 from detector.model.verdict import Level
@@ -23,45 +25,34 @@ log = logging.getLogger(__name__)
 
 HOUR_NS = 3600 * 10**9
 ATTEMPTS = 3
-"""A program that fails is run so often for one incident."""
+"""Most attempts for one incident while the program fails."""
 _OUTPUT_BYTES = 2000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""A machine's name reaches the program only if it cannot be an option, a pattern (Slurm's m[1-9]) or several names."""
+"""Names that are passed to the program: no option, no pattern (Slurm's m[1-9]), not several names."""
 _PLACES = re.compile(r"\{(machine|incident|level)\}")
 
 
 class CommandConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the sink `command`. Raises ValueError for a value that cannot be meant."""
+    """Settings of the sink `command`. Raises ValueError for an invalid value."""
 
     run: tuple[str, ...] = ()
     """The program and its arguments; {machine}, {incident} and {level} are filled in. There is no shell."""
     dry_run: bool = True
-    """Only say what would be run."""
+    """Only log what would be run."""
     levels: tuple[Level, ...] = ("crit",)
-    """At which levels to run it; ok: when the incident is over."""
-    timeout_seconds: float = 30.0
-    """After this long it is killed, with all that it began."""
-    most_per_hour: int = 4
-    """So many runs against machines within an hour, and no more."""
-    most_share: float = 0.1
-    """So large a share of the machines may be taken out at once, and no more."""
-    hold_seconds: float = 86400.0
-    """A machine counts as taken out for so long, or until the program has run for it at level ok."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, naming the key."""
-        for key, low, high in (
-            ("timeout_seconds", 0.1, 3600.0),
-            ("most_per_hour", 1, 10000),
-            ("most_share", 0.0, 1.0),
-            ("hold_seconds", 60.0, 1e8),
-        ):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"alerts.command.{key} is {getattr(self, key)}: it must lie in {low:g} to {high:g}")
+    """Levels at which it runs; ok: at the end of the incident."""
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 30.0
+    """It is killed after so many seconds, with its child processes."""
+    most_per_hour: Annotated[int, Meta(ge=1, le=10000)] = 4
+    """Most runs at level warn or crit within an hour."""
+    most_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
+    """Largest share of the machines that may be taken out at once."""
+    hold_seconds: Annotated[float, Meta(ge=60.0, le=1e8)] = 86400.0
+    """Seconds for which a machine counts as taken out, unless the program ran for it at level ok before."""
 
 
 class Run(msgspec.Struct):
-    """One run: when (Unix ns), for which machine and incident, at which level, and whether it went well."""
+    """One run: time (Unix ns), machine, incident, level, and whether it succeeded."""
 
     time: int
     machine: str
@@ -72,7 +63,7 @@ class Run(msgspec.Struct):
 
 
 class Command(Sink):
-    """Runs the operator's program; `file` keeps what was run, `clock` gives the time (Unix ns)."""
+    """Runs the operator's program; `file` records the runs, `clock` returns Unix ns."""
 
     def __init__(self, config: CommandConfig, file: Path, clock: Callable[[], int]) -> None:
         if not config.run:
@@ -81,14 +72,14 @@ class Command(Sink):
         self.runs: list[Run] = self._known()
 
     def send(self, alert: Alert) -> str:
-        """Run it for this machine if all bounds allow. Raises RefusedError if they do not, LaterError if it fails."""
+        """Run it for this machine within the limits. Raises RefusedError beyond them, RetryLaterError on failure."""
         level = alert.verdict.level
         mine = self._since_turn(alert.incident, level)
         if alert.verdict.kind == BLIND or level not in self.config.levels or any(run.done for run in mine):
             return "nothing to run"
         words = self._words(alert)
         if len(mine) >= ATTEMPTS:
-            raise RefusedError(f"{words[0]} has failed {ATTEMPTS} times for {alert.verdict.machine}: left to people")
+            raise RefusedError(f"{words[0]} has failed {ATTEMPTS} times for {alert.verdict.machine}: skipped")
         self._check(alert)
         now = self.clock()
         run = Run(now, alert.verdict.machine, alert.incident, level, self._dry)
@@ -105,11 +96,11 @@ class Command(Sink):
         return f"ran {words}"
 
     def test(self, alert: Alert) -> str:
-        """Say what would be run; nothing is."""
+        """Return what would be run, without running it."""
         return f"not run, being a test: {self._words(alert)}"
 
     def _since_turn(self, incident: str, level: Level) -> list[Run]:
-        """Runs at this level for this incident since it last got worse or was over: one that begins again counts."""
+        """Runs at this level for this incident since it last became worse or ended."""
         mine = [run for run in self.runs if (run.incident, run.dry) == (incident, self._dry)]
         turns = [at for at, run in enumerate(mine) if (run.level == "ok") != (level == "ok")]
         return [run for run in mine[turns[-1] + 1 if turns else 0 :] if run.level == level]
@@ -125,7 +116,7 @@ class Command(Sink):
     def _words(self, alert: Alert) -> list[str]:
         machine = alert.verdict.machine
         if not _NAME.fullmatch(machine):
-            raise RefusedError(f"{machine[:80]!r} is no name that may be handed to a program")
+            raise RefusedError(f"{machine[:80]!r} is not a name that may be passed to a program")
         values = {"machine": machine, "incident": alert.incident, "level": alert.verdict.level}
         return [_PLACES.sub(lambda found: values[found[1]], word) for word in self.config.run]
 
@@ -138,14 +129,14 @@ class Command(Sink):
             return
         against = [run for run in self.runs if run.dry == self._dry and run.level != "ok"]
         if sum(run.time > now - HOUR_NS for run in against) >= self.config.most_per_hour:
-            raise RefusedError(f"most_per_hour = {self.config.most_per_hour} is reached: {machine} is left to people")
+            raise RefusedError(f"most_per_hour = {self.config.most_per_hour} is reached: {machine} is skipped")
         out = len(held | {machine})
         if out > self.config.most_share * alert.fleet:
             share = f"most_share = {self.config.most_share:g}"
-            raise RefusedError(f"{out} of {alert.fleet} machines are more than {share}: {machine} is left to people")
+            raise RefusedError(f"{out} of {alert.fleet} machines are more than {share}: {machine} is skipped")
 
     def _held(self, now: int) -> set[str]:
-        """Machines that count as taken out."""
+        """Machines that count as taken out of service at `now` (Unix ns)."""
         held: set[str] = set()
         for run in self.runs:
             if run.dry == self._dry and run.time > now - self._hold_ns:
@@ -156,8 +147,8 @@ class Command(Sink):
         return held
 
     def _run(self, words: list[str], alert: Alert) -> None:
-        """Run and wait; its output goes to the log. Files, not pipes: whatever it leaves behind cannot hold us."""
-        import tempfile  # loads half the standard library, which who only reads the settings should not pay
+        """Run and wait; the output is logged. Files, not pipes: a child left behind cannot block this process."""
+        import tempfile  # loads many modules that a reader of the settings alone does not need
 
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
             given.write(json.dumps(alert.as_json()).encode())
@@ -173,14 +164,14 @@ class Command(Sink):
             said.seek(0)
             output = " ".join(said.read(_OUTPUT_BYTES).decode(errors="replace").split())
         log.info(
-            "ran %s: %s; it said: %s", words, "killed" if code is None else f"exit code {code}", output or "nothing"
+            "ran %s: %s; output: %s", words, "killed" if code is None else f"exit code {code}", output or "nothing"
         )
         if code != 0:
             how = f"took longer than {self.config.timeout_seconds:g} s" if code is None else f"ended with code {code}"
-            raise RetryLaterError(f"{words[0]} {how} for {alert.verdict.machine}: {output[:200] or 'it said nothing'}")
+            raise RetryLaterError(f"{words[0]} {how} for {alert.verdict.machine}: {output[:200] or 'no output'}")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
-        """The exit code; None where it had to be killed."""
+        """The exit code; None if it was killed."""
         try:
             return process.wait(self.config.timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -195,11 +186,11 @@ class Command(Sink):
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise ValueError(
-                f"{self.file}, what alerts.command has run, cannot be read: look, then remove it"
+                f"{self.file}, the record of alerts.command, cannot be read: check it, then remove it"
             ) from error
 
     def _save(self) -> None:
-        """Raises OSError: what cannot be written down is not run."""
+        """Write the file. Raises OSError: without a record nothing is run."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new = self.file.with_suffix(".new")
         new.write_bytes(msgspec.json.encode(self.runs))
@@ -207,7 +198,7 @@ class Command(Sink):
 
 
 def _environment(alert: Alert) -> dict[str, str]:
-    """Our own environment without secrets, and the alert as PEERWATCH_MACHINE, PEERWATCH_LEVEL, …"""
+    """This environment without secrets, and the alert as PEERWATCH_MACHINE, PEERWATCH_LEVEL and so on."""
     hidden = ("PEERWATCH_", "CREDENTIALS_")  # tokens, and the folder where systemd keeps them
     ours = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     about = {

@@ -1,4 +1,4 @@
-"""The simplest sink: one line an alert in the program's log."""
+"""The log as a sink: one line per alert in the log of the detector."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Log(Sink):
     """Writes to the log of the detector."""
 
     def send(self, alert: Alert) -> str:
-        """Write the alert as one line; the machine's words cannot break it into two."""
+        """Write the alert as one line; line breaks in names are removed."""
         verdict = alert.verdict
-        # Since when and how to ask for more stands in other words in the log already: its own time and the key.
+        # The log has its own time and the head the key, so the first and last line of the details are redundant.
         task = f" task {verdict.task}," if verdict.task else ""
         head = f"{verdict.level} [{verdict.kind},{task} incident {alert.incident}]"
         _log.log(_LEVELS[verdict.level], "%s %s", head, " | ".join([alert.headline, *details(alert)[1:-1]]))

@@ -1,14 +1,16 @@
-"""A webhook as a sink: each alert is posted as JSON, in our own form, Slack's or Alertmanager's.
+"""A webhook as a sink: each alert is posted as JSON, in the form of Peerwatch, Slack or Alertmanager.
 
-An address may be a secret as a whole (Slack's is): it is in no log, no error and no representation of the settings.
+An address may be a secret (Slack's is): it appears in no log, no error and no representation of the settings.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
 from detector.alerts.forms import FORMS
@@ -17,36 +19,33 @@ from detector.model.verdict import Level
 
 CREDENTIAL, TABLE = "webhook-url", "alerts.webhook"
 ALERTMANAGER_S = 60.0
-"""Alertmanager forgets an alert that is not told again; ours hold for four of these."""
+"""Seconds between repeated posts: Alertmanager resolves an alert that is not repeated; each post is valid for four."""
 _NEVER = (400, 405, 406, 410, 413, 415, 422)
-"""Answers that say that this very request will not be taken, whenever it comes."""
+"""Statuses by which a server refuses this request for good."""
 
 
 class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the sink `webhook`. Raises ValueError for a value that cannot be meant."""
+    """Settings of the sink `webhook`. Raises ValueError for an invalid value."""
 
     url: str = ""
-    """Where to post; better named in a file, since whoever has it can post too."""
+    """Address of the POST; prefer url_file: anyone who knows the address can post."""
     url_file: str = ""
-    """File whose first line is the address; empty: systemd's credential webhook-url, if there is one."""
+    """File with the address in its first line; empty: systemd's credential webhook-url, if there is one."""
     token_file: str = ""
-    """File whose first line is sent as `Authorization: Bearer …`."""
+    """File with the token of `Authorization: Bearer …` in its first line."""
     ca_file: str = ""
-    """Certificates by which an https server is known; empty: the system's."""
+    """CA certificates for https; empty: the system's."""
     template: str = "json"
     """json, slack or alertmanager."""
     least_level: Level = "warn"
-    """warn, or crit: milder incidents are not told."""
-    timeout_seconds: float = 10.0
-    """How long the server may be silent."""
-    repeat_seconds: float = 0.0
-    """How often an incident that lasts is told again; 0: as the template needs."""
+    """warn, or crit: incidents that never reach crit are not posted."""
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=600.0)] = 10.0
+    """Seconds until a request fails."""
+    repeat_seconds: Annotated[float, Meta(ge=0.0, le=1e6)] = 0.0
+    """Seconds between repeated posts of an open incident; 0: as the template needs."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, naming the key and never the address."""
-        for key, low, high in (("timeout_seconds", 0.1, 600.0), ("repeat_seconds", 0.0, 1e6)):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"alerts.webhook.{key} is {getattr(self, key)}: it must lie in {low:g} to {high:g}")
+        """Refuse invalid values, naming the key and never the address."""
         if self.template not in FORMS:
             raise ValueError(f"alerts.webhook.template is {self.template!r}: known are {', '.join(FORMS)}")
         if self.url:
@@ -57,7 +56,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"WebhookConfig(template={self.template!r})"
 
     def address(self) -> str:
-        """Where to post. Raises ValueError where nothing says so, or the file cannot be read."""
+        """Address of the POST. Raises ValueError where none is configured, or the file cannot be read."""
         found = address_of(self.url, self.url_file, CREDENTIAL, TABLE)
         if not found:
             raise ValueError("alerts.webhook names no address: set alerts.webhook.url_file or url")
@@ -65,16 +64,16 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Webhook(Sink):
-    """Posts to one address; `clock` gives the time (Unix ns)."""
+    """Posts to one address; `clock` returns Unix ns."""
 
     def __init__(self, config: WebhookConfig, clock: Callable[[], int]) -> None:
         self.config, self.clock = config, clock
         self.to = Address(config.address(), TABLE, config.timeout_seconds, config.ca_file, config.token_file)
         self.repeat_s = config.repeat_seconds or (ALERTMANAGER_S if config.template == "alertmanager" else 0.0)
-        self.least = config.least_level
+        self.min_level = config.least_level
 
     def send(self, alert: Alert) -> str:
-        """Post it. Raises LaterError where it may be taken later, RefusedError where never."""
+        """Post it. Raises RetryLaterError, or RefusedError where the server refuses it for good."""
         now = self.clock()
         holds = now + round(4e9 * (self.repeat_s or ALERTMANAGER_S))
         answer = self.to.post(json.dumps(FORMS[self.config.template](alert, now, holds)).encode())

@@ -51,7 +51,7 @@ class Frames:
     def feed(self, rows: Mapping[str, Rows]) -> None:
         """Take in what is new."""
         for name, new in rows.items():
-            if name not in TABLES or TABLES[name].judged:
+            if name not in TABLES or TABLES[name].compared:
                 self.windows.setdefault(name, Window(name)).feed(new)
 
     def step_s(self) -> float:

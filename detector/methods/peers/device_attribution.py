@@ -49,7 +49,7 @@ def state(panel: Panel, machine: str) -> NDArray[np.float64]:
     mine = [at for at, who in enumerate(panel.window.entities) if who[0] == machine and at < panel.strength.shape[1]]
     names = panel.window.metrics[: len(panel.strength)]
     keys = [f"{panel.window.table}.{name}" for name in names]
-    bad = [METRICS[key].bad if key in METRICS else "none" for key in keys]
+    bad = [METRICS[key].direction if key in METRICS else "none" for key in keys]
     sign = np.array([{"high": 1.0, "low": -1.0}.get(word, 0.0) for word in bad])
     found: NDArray[np.float64] = np.nan_to_num(panel.strength[:, mine] * sign[:, None])
     return found

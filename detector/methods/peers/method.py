@@ -21,7 +21,6 @@ from detector.methods.peers.device_attribution import is_whole_machine
 from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_pace, reason, slows, standing_tasks
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
-from detector.model.local_metrics import OWN
 from detector.model.metrics import Bounds, bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Level, Verdict
@@ -30,7 +29,7 @@ from detector.timeseries.live_window import Window
 from detector.timeseries.rows import Rows
 from detector.topology.maintenance import Acknowledgement
 from detector.topology.tasks import Tasks
-from store.schema.catalogue import TABLES
+from store.schema.catalogue import LOCAL, TABLES
 from store.schema.time import SECOND
 
 
@@ -47,7 +46,7 @@ class Peers:
         """Take in what is new, judge every table whose next step has come, and say who stands convicted."""
         for name, new in rows.items():
             table = TABLES.get(name)
-            if table is None or table.judged:
+            if table is None or table.compared:
                 self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
         for order in tasks.orders.fresh:
             self._forget(order)
@@ -240,6 +239,6 @@ def _by_machine(found: list[Finding]) -> list[Finding]:
     told = []
     for first, *others in by_machine.values():
         evidence = (*first.verdict.evidence, *(other.verdict.message for other in others))
-        own = any(finding.verdict.metric in OWN for finding in (first, *others))
+        own = any(finding.verdict.metric in LOCAL for finding in (first, *others))
         told.append(replace(first, verdict=replace(first.verdict, evidence=evidence), own=own))
     return told

@@ -12,7 +12,7 @@ from agent.context import Context
 from agent.sources import host
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import FileOrders, Order
+from store.zoom_requests import FileZoomRequests, ZoomRequest
 
 pytestmark = pytest.mark.bench
 SECOND = 10**9
@@ -24,8 +24,8 @@ def test_cost_of_asking(tmp_path: Path) -> None:
     event = Sample("event", {"source": "kernel_log", "code": "xid:13", "severity": "info", "message": "x"})
     for back in range(3600, 0, -1):
         store.write([Batch("m1", now - back * SECOND, (event, Sample("host", {"processes_running": 3.0})))])
-    store.write([Batch("m1", now, (Order(now, "gpu", 20.0, now + SECOND).sample(),))])
-    orders, begin = FileOrders(tmp_path / "s.db", "m1"), time.process_time()
+    store.write([Batch("m1", now, (ZoomRequest(now, "gpu", 20.0, now + SECOND).sample(),))])
+    orders, begin = FileZoomRequests(tmp_path / "s.db", "m1"), time.process_time()
     for _ in range(1000):
         assert len(orders.read(now - 120 * SECOND)) == 1
     each_ms = time.process_time() - begin

@@ -20,15 +20,15 @@ from agent.sampling.zoom import APART_NS, MOST_S, Budget, Zoom, quick, refusal
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import FileOrders, Order
+from store.zoom_requests import FileZoomRequests, ZoomRequest
 
 SECOND = 10**9
 CONFIG = AgentConfig(sources=("host", "gpu", "nccl", "probe"))
 
 
-def order(now: int, **changed: Any) -> Order:
+def order(now: int, **changed: Any) -> ZoomRequest:
     """One that is obeyed."""
-    return replace(Order(now - 3 * SECOND, "host", 19.0, now + 11 * SECOND), **changed)
+    return replace(ZoomRequest(now - 3 * SECOND, "host", 19.0, now + 11 * SECOND), **changed)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_rows_for_a_table_of_their_own() -> None:
 class Given:
     """Orders as they are put in, each given once; or a store that fails."""
 
-    orders: list[Order] = field(default_factory=list)
+    orders: list[ZoomRequest] = field(default_factory=list)
     error: str = ""
     every_s: float = 0.01
     asked: threading.Event = field(default_factory=threading.Event)
 
-    def read(self, after: int) -> list[Order]:
+    def read(self, after: int) -> list[ZoomRequest]:
         """What is later than `after`."""
         self.asked.set()
         if self.error:
@@ -192,10 +192,10 @@ def test_an_order_of_tomorrow_hides_none_of_today() -> None:
 
 def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running agent finds its order in the file that it writes to, and tells there what came of it."""
-    monkeypatch.setattr(FileOrders, "every_s", 0.05)
+    monkeypatch.setattr(FileZoomRequests, "every_s", 0.05)
     config, store = AgentConfig(machine="m1", sources=("host",), period_seconds=0.25), Embedded(tmp_path / "s.db")
     stop = threading.Event()
-    words = (config, store, stop, None, FileOrders(tmp_path / "s.db", "m1"))
+    words = (config, store, stop, None, FileZoomRequests(tmp_path / "s.db", "m1"))
     agent = threading.Thread(target=loop.run, args=words)
     agent.start()
     try:
@@ -204,7 +204,7 @@ def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert time.monotonic() < deadline
             if not given and (given := store.read("host").num_rows > 1):
                 now = time.time_ns()
-                store.write([Batch("m1", now, (Order(now, "host", 20.0, now + 9 * SECOND).sample(),))])
+                store.write([Batch("m1", now, (ZoomRequest(now, "host", 20.0, now + 9 * SECOND).sample(),))])
             stop.wait(0.05)
     finally:
         stop.set()

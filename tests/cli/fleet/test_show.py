@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.commands.fleet.show import folded
 from cli.main import app
-from cli.queries.verdict_history import complete, told
+from cli.queries.verdict_history import complete, group_verdicts
+from cli.views.verdict_screen import folded
 from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
 from store.schema.sample import Batch, Sample
@@ -90,11 +90,13 @@ def test_the_key_of_an_alert(place: Path) -> None:
     store = Embedded(place)
     store.write([said("m3", 180, "crit", "its clock is low again")])  # soon after: the same incident
     store.close()
-    book = IncidentTracker()
+    incidents = IncidentTracker()
     words: list[tuple[int, Level]] = [(20, "warn"), (40, "crit"), (120, "ok"), (180, "crit")]
     for after_s, level in words:
         at = ONSET + after_s * SECOND
-        alert = book.enter(Verdict(at, "all", "m3", "gpu:1", "peer", "gpu.sm_clock_hertz", 4.5, ONSET, level, "low"))
+        alert = incidents.record(
+            Verdict(at, "all", "m3", "gpu:1", "peer", "gpu.sm_clock_hertz", 4.5, ONSET, level, "low")
+        )
     assert alert
     assert alert.event == "changed"
     found = json.loads(CliRunner().invoke(app, ["show", alert.incident, "--json", "--store", str(place)]).stdout)
@@ -209,9 +211,9 @@ def test_the_page(place: Path, tmp_path: Path) -> None:
     assert (tags.count("figure"), tags.count("svg")) == (2, 2)
     assert all(name in text for name in ("prefers-color-scheme:dark", "@media print", "width=device-width"))
     assert "default-src 'none'" in text
-    for picture in ET.fromstring(text.split("\n", 1)[1]).iter("svg"):  # noqa: S314 - our own words
-        assert [path.get("d") for path in picture.iter("path") if path.get("class") == "mine"] != [""]
-        assert not any(word in ET.tostring(picture, "unicode") for word in ("nan", "inf "))
+    for live_display in ET.fromstring(text.split("\n", 1)[1]).iter("svg"):  # noqa: S314 - our own words
+        assert [path.get("d") for path in live_display.iter("path") if path.get("class") == "mine"] != [""]
+        assert not any(word in ET.tostring(live_display, "unicode") for word in ("nan", "inf "))
 
 
 @pytest.fixture
@@ -312,8 +314,8 @@ def test_one_accusation_until_it_is_cleared() -> None:
         return Verdict(at * SECOND, task, "m1", None, "peer", "gpu.power_watts", 2.5, 3, level, f"{level} at {at}")
 
     words = [word(5, "a", "crit"), word(6, "b", "warn"), word(7, "a", "warn"), word(8, "a", "ok"), word(9, "a", "warn")]
-    found = told(words)
-    assert [(one.verdict.message, one.over) for one in found] == [
+    found = group_verdicts(words)
+    assert [(one.verdict.message, one.closed) for one in found] == [
         ("crit at 5", 8 * SECOND),
         ("warn at 6", None),
         ("warn at 9", None),

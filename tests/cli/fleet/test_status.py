@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cli.queries.fleet_status import standing
+from cli.queries.fleet_status import read_fleet_status
 from cli.views.fleet_table import fitting, table
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
@@ -98,7 +98,7 @@ def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     """A long name, its level and the time are not cut where a terminal is narrow; readings that fit stand beside."""
     store, name = Embedded(tmp_path / "s.db"), "rack-07-slot-283"
     store.write([host(name, n * SECOND, n / 100, n) for n in (60, 80)])
-    found = standing(store, 82 * SECOND, 30 * SECOND)
+    found = read_fleet_status(store, 82 * SECOND, 30 * SECOND)
     store.close()
     screen = Console(width=40, file=StringIO())
     drawn, missing = table(found, screen.width)
@@ -132,7 +132,7 @@ def test_readings(tmp_path: Path) -> None:
     """Readings are means of the last half minute over devices, and nothing that was not read is there."""
     store = Embedded(tmp_path / "s.db")
     store.write([host("m1", n * SECOND, n / 100) for n in (10, 60, 80)])
-    found = standing(store, 85 * SECOND, 30 * SECOND).machines["m1"]
+    found = read_fleet_status(store, 85 * SECOND, 30 * SECOND).machines["m1"]
     store.close()
     assert found.age_s == 5.0
     assert found.readings == pytest.approx({"cpu_ratio": 0.7, "gpu_watts": 300.7, "gpu_busy_ratio": 0.35})
@@ -155,7 +155,7 @@ def test_silence(tmp_path: Path) -> None:
     """One silent machine among others is a warning; if all are silent nothing is known."""
     store = Embedded(tmp_path / "s.db")
     store.write([host("m1", 20 * SECOND, 0.5), host("m2", 70 * SECOND, 0.25)])
-    some, none = (standing(store, at * SECOND, 30 * SECOND) for at in (75, 170))
+    some, none = (read_fleet_status(store, at * SECOND, 30 * SECOND) for at in (75, 170))
     store.close()
     assert (some.level, some.machines["m1"].level, some.machines["m2"].level) == ("warn", "unknown", "ok")
     assert (none.level, none.newest) == ("unknown", 70 * SECOND)

@@ -59,7 +59,7 @@ def test_a_test_alert_goes_through_each_sink(place: Path, config: Path, server: 
     assert "webhook: 127.0.0.1 answered 204" in done.stdout
     assert "command: not run, being a test: ['/bin/touch'" in done.stdout
     assert not (tmp_path / "touched").exists()
-    posted = json.loads(server.kept[0])
+    posted = json.loads(server.received[0])
     assert (posted["event"], posted["level"], posted["fleet"]) == ("test", "ok", 3)
 
 
@@ -103,16 +103,16 @@ def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
     store = Signed(Embedded(place), signing_key(str(place), Settings(), True))
     store.write([verdict("m01", now - 90 * SECOND, "crit")])
     wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists()).kill()
-    assert server.kept == []  # nobody knows whether it was told
+    assert server.received == []  # nobody knows whether it was told
     store.write([verdict("m02", now - 80 * SECOND, "crit"), verdict("m01", now - 70 * SECOND, "ok")])
     wait_for(detector(), store, lambda: delivered(place) >= 2).kill()
-    said = [(row["event"], row["machine"], row["level"]) for row in map(json.loads, server.kept)]
+    said = [(row["event"], row["machine"], row["level"]) for row in map(json.loads, server.received)]
     assert sorted(said) == [("begun", "m02", "crit"), ("over", "m01", "ok")]
     store.write([verdict("m03", now - 60 * SECOND, "warn")])
     third = wait_for(detector(), store, lambda: delivered(place) >= 3)
     third.send_signal(signal.SIGTERM)
     assert "hush" not in third.communicate()[1]
-    assert [json.loads(one)["machine"] for one in server.kept[2:]] == ["m03"]
+    assert [json.loads(one)["machine"] for one in server.received[2:]] == ["m03"]
     shown = CliRunner().invoke(app, ["alerts", "show", "--config", str(config)]).output
     assert "webhook: 3 delivered, 0 failed, 0 refused, 0 dropped, 0 hung, 2 open" in shown
     told = json.loads(CliRunner().invoke(app, ["alerts", "show", "--json", "--config", str(config)]).output)
@@ -132,11 +132,14 @@ def test_a_sink_that_cannot_be_opened_stops_nothing(
     store = Signed(Embedded(place), signing_key(str(place), Settings(), True))
     process = wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists())
     process.kill()
-    assert "sink webhook cannot be opened, mend it and start again: alerts.webhook.url_file" in process.communicate()[1]
+    assert (
+        "sink webhook cannot be opened; correct it and restart the detector: alerts.webhook.url_file"
+        in process.communicate()[1]
+    )
     config.write_text(plain)
     store.write([verdict("m02", time.time_ns() - 9 * SECOND, "crit")])
-    wait_for(detector(), store, lambda: len(server.kept) >= 1)
-    assert json.loads(server.kept[0])["machine"] == "m02"
+    wait_for(detector(), store, lambda: len(server.received) >= 1)
+    assert json.loads(server.received[0])["machine"] == "m02"
     store.close()
 
 

@@ -50,10 +50,10 @@ def test_nothing_is_installed(fresh: Path) -> None:
 def test_a_place_of_ones_own(fresh: Path, monkeypatch: pytest.MonkeyPatch, user: int, folder: str) -> None:
     """What writes makes the folder, root the usual one, others their own; what reads then finds it."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    place, settings = config.located(None, None, writing=True)
+    place, settings = config.locate_store(None, None, writing=True)
     assert place == str(fresh / folder / "peerwatch.db")
     config.open_place(place, True, settings).close()
-    assert config.located(None)[0] == place
+    assert config.locate_store(None)[0] == place
     assert (fresh / folder).stat().st_mode & 0o007 == 0
     config.open_place(place).close()
 

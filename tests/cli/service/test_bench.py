@@ -65,8 +65,8 @@ def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) 
         results = list(executor.map(one, runs))
     print()
     for name, fault in INJECTIONS.items():
-        mine = [(right, located, delay) for kind, right, located, delay in results if kind == fault]
-        machine, device = sum(right for right, _, _ in mine), sum(located for _, located, _ in mine)
+        mine = [(right, locate_store, delay) for kind, right, locate_store, delay in results if kind == fault]
+        machine, device = sum(right for right, _, _ in mine), sum(locate_store for _, locate_store, _ in mine)
         after = sorted(delay for right, _, delay in mine if right)
         print(f"{name:36} machine {machine} of {RUNS}, device {device} of {RUNS}", end="")
         print(f", after {after[len(after) // 2]:.0f} s (median; at most {after[-1]:.0f} s)" if after else "")

@@ -123,6 +123,6 @@ def test_nobody_schedules(store: Embedded, monkeypatch: pytest.MonkeyPatch) -> N
     """Where no scheduler is, an error that the command says in one line names the address."""
     monkeypatch.setattr(cluster_module, "CONNECT_S", 0.3)
     order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START)
-    desk = open_dispatcher(AlertsConfig(), str(store.path), InfluxConfig())
-    with closing(desk), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9"):
-        cluster_module.run("tcp://127.0.0.1:9", store, order, desk, threading.Event())
+    dispatcher = open_dispatcher(AlertsConfig(), str(store.path), InfluxConfig())
+    with closing(dispatcher), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9"):
+        cluster_module.run("tcp://127.0.0.1:9", store, order, dispatcher, threading.Event())

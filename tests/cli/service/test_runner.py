@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cli.queries.fleet_status import standing
+from cli.queries.fleet_status import read_fleet_status
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.service import runner
@@ -147,14 +147,14 @@ def test_who_has_no_peers_is_written_once(tmp_path: Path) -> None:
     runner = Runner(store, Config(history_s=0.0), START)
     lonely = [(f"m{n}", "no_peers") for n in range(3)]
     assert at_work(3, range(1, 150)) == lonely
-    said = standing(store, START + 149 * SECOND, 30 * SECOND).alone
+    said = read_fleet_status(store, START + 149 * SECOND, 30 * SECOND).without_peers
     assert said == {f"m{n}": "fewer than 4 of its kind by host" for n in range(3)}
     runner = Runner(store, Config(history_s=0.0), START + 149 * SECOND)
     assert at_work(3, range(150, 240)) == lonely
     runner._repeated -= AGAIN_NS
     assert at_work(3, range(240, 310)) == 2 * lonely
     assert at_work(4, range(310, 380)) == 2 * lonely + [(f"m{n}", "peers") for n in range(3)]
-    assert standing(store, START + 379 * SECOND, 30 * SECOND).alone == {}
+    assert read_fleet_status(store, START + 379 * SECOND, 30 * SECOND).without_peers == {}
     store.close()
 
 
@@ -230,7 +230,7 @@ class Gone(Embedded):
 def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on."""
     place, ear, stop = Gone(tmp_path / "s.db"), Ear(), threading.Event()
-    desk = AlertDispatcher({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
+    dispatcher = AlertDispatcher({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
 
     def feed(until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -242,7 +242,7 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
 
     at = time.time_ns()
     place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9}),)) for n in range(5)])
-    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), desk, stop))
+    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop))
     thread.start()
     begun = time.monotonic()
     feed(lambda: time.monotonic() > begun + 3)
@@ -253,12 +253,12 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
     ear.wait(3)  # nothing is fed any more
     stop.set()
     thread.join()
-    desk.close()
+    dispatcher.close()
     place.close()
     store, back, silent = (alert.headline for alert in ear.heard)
     blind = r"Peerwatch is blind: {} for \d+ s"  # how long, to the second, is the machine's load
     assert re.match(blind.format("the store cannot be used") + r" \(the server cannot be reached\)", store)
-    assert back.startswith("Peerwatch sees again since")
+    assert back.startswith("Peerwatch receives readings again since")
     assert re.match(blind.format("no readings of 5 machines"), silent)
     assert sum("the store cannot be used" in record.getMessage() for record in caplog.records) == 1
     assert len({alert.incident for alert in ear.heard}) == 1

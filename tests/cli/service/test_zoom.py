@@ -12,7 +12,7 @@ from detector.config import Config
 from detector.service.runner import Runner
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import FileOrders, Order
+from store.zoom_requests import FileZoomRequests, ZoomRequest
 from tests.cli.conftest import SECOND, run
 from tests.cli.fleet.test_show import BEGIN, ONSET, place
 
@@ -29,7 +29,7 @@ def test_a_closer_look_is_drawn(place: Path) -> None:
         for n in range(200)
         for gpu, late in (("0", 0), ("1", 3), ("2", 0), ("3", 0))
     ]
-    order = Order(ONSET - SECOND, "gpu", 20.0, ONSET + 9 * SECOND)
+    order = ZoomRequest(ONSET - SECOND, "gpu", 20.0, ONSET + 9 * SECOND)
     store.write([Batch("m3", ONSET, (*rows, order.sample()))])
     store.close()
     shown = run("show", "m3", "--store", place).stdout
@@ -63,7 +63,7 @@ def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
     assert runner.catch_up(end, threading.Event()) == []
     runner.look_closer(end)
     runner.look_closer(end + SECOND)
-    (order,) = FileOrders(tmp_path / "s.db", "m3").read(BEGIN)
+    (order,) = FileZoomRequests(tmp_path / "s.db", "m3").read(BEGIN)
     assert (order.source, order.time, order.until) == ("gpu", end, end + 20 * SECOND)
     assert store.read("event").num_rows == 1
     store.close()

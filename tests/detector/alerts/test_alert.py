@@ -22,16 +22,16 @@ def verdict(time: int, level: Level, machine: str = "m3", task: str = "t9", scor
 
 def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
     """What gets worse is the same incident; what comes long after its end is another one."""
-    book = IncidentTracker()
+    incidents = IncidentTracker()
     late = 46 + REOPEN_NS
     words: tuple[tuple[int, Level], ...] = ((20, "warn"), (31, "crit"), (45, "ok"), (late, "crit"))
-    begun, worse, over, anew = (book.enter(verdict(time, level)) for time, level in words)
+    begun, worse, over, reopened = (incidents.record(verdict(time, level)) for time, level in words)
     assert begun is not None
     assert worse is not None
     assert over is not None
-    assert anew is not None
-    assert [alert.event for alert in (begun, worse, over, anew)] == ["begun", "changed", "over", "begun"]
-    assert begun.incident == worse.incident == over.incident != anew.incident
+    assert reopened is not None
+    assert [alert.event for alert in (begun, worse, over, reopened)] == ["begun", "changed", "over", "begun"]
+    assert begun.incident == worse.incident == over.incident != reopened.incident
     assert (over.start, over.opened, over.end, over.worst) == (13, 20, 45, "crit")
     assert over.finding == worse.verdict
     assert (begun.end, worse.end, begun.standing, over.standing) == (None, None, "warn", "ok")
@@ -39,9 +39,9 @@ def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
 
 def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
     """What comes back within minutes is the same incident, changed; it keeps its key and its beginning."""
-    book = IncidentTracker()
+    incidents = IncidentTracker()
     begun, over, back = (
-        book.enter(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
+        incidents.record(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
     )
     assert begun
     assert over
@@ -52,43 +52,43 @@ def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
 
 def test_a_task_that_goes_by_another_name_opens_no_second_incident() -> None:
     """When `task of m00` becomes `task of m01`, the detector says one over and the other new: it is one incident."""
-    book = IncidentTracker()
-    begun = book.enter(verdict(20, "crit", task="task of m00"))
+    incidents = IncidentTracker()
+    begun = incidents.record(verdict(20, "crit", task="task of m00"))
     renamed = [verdict(31, "crit", task="task of m01"), verdict(31, "ok", task="task of m00")]
-    _, again = (book.enter(word) for word in ends_first(renamed))
+    _, again = (incidents.record(word) for word in ends_first(renamed))
     assert begun
     assert again
     assert (again.incident, again.event) == (begun.incident, "changed")
-    assert IncidentTracker().take_up([begun.verdict, *renamed])[begun.incident].event == "changed"
+    assert IncidentTracker().restore([begun.verdict, *renamed])[begun.incident].event == "changed"
 
 
 def test_the_headline_says_the_likely_cause() -> None:
     """What is wrong, then why and how much; while nothing is read, since when; at the end, what it was."""
-    book = IncidentTracker()
-    begun = book.enter(verdict(20, "crit"))
+    incidents = IncidentTracker()
+    begun = incidents.record(verdict(20, "crit"))
     assert begun
     assert begun.headline == "m3 crit"
     clock = Number("gpu.sm_clock_hertz", "gpu:1", 1.14e9, 1.93e9, 1.95e9, "hertz", "clock 1.14 GHz, peers 1.95 GHz")
     known = replace(begun, brief=Brief("gpu_heat", "a GPU that is slow by heat", numbers=(clock,)))
     assert known.headline == "m3 crit. Likely a GPU that is slow by heat: clock 1.14 GHz, peers 1.95 GHz"
     unread = replace(begun, unread=1_780_000_000_000_000_000)
-    assert unread.headline == "m3 crit (as last seen at 20:26:40 UTC: nothing is read)"
-    over = book.enter(verdict(13 + 130 * 10**9, "ok"))
+    assert unread.headline == "m3 crit (last seen at 20:26:40 UTC; no readings since)"
+    over = incidents.record(verdict(13 + 130 * 10**9, "ok"))
     assert over
     assert over.headline == "m3 ok, after 2 min. It was: m3 crit"
 
 
 def test_a_recovery_from_nothing_is_no_alert() -> None:
     """An incident that was never said has no end."""
-    assert IncidentTracker().enter(verdict(20, "ok")) is None
+    assert IncidentTracker().record(verdict(20, "ok")) is None
 
 
 def test_a_machine_stands_at_its_worst() -> None:
     """While another task's incident is open on it, a machine has not recovered."""
-    book = IncidentTracker()
-    book.enter(verdict(20, "crit", task="t1"))
-    second = book.enter(verdict(21, "warn", task="t2"))
-    over = book.enter(verdict(33, "ok", task="t2"))
+    incidents = IncidentTracker()
+    incidents.record(verdict(20, "crit", task="t1"))
+    second = incidents.record(verdict(21, "warn", task="t2"))
+    over = incidents.record(verdict(33, "ok", task="t2"))
     assert second is not None
     assert over is not None
     assert (second.standing, over.standing, over.verdict.level) == ("crit", "crit", "ok")
@@ -99,16 +99,16 @@ def test_a_book_begun_anew_knows_the_same(words: list[tuple[str, Level]]) -> Non
     """Whether verdicts are heard as they come or read back later, incidents and their keys are the same."""
     said = [verdict(100 + 10 * at, level, machine) for at, (machine, level) in enumerate(words)]
     live, later = IncidentTracker(), IncidentTracker()
-    alerts = [alert for word in said if (alert := live.enter(word))]
-    assert later.take_up(said) == {alert.incident: alert for alert in alerts}
+    alerts = [alert for word in said if (alert := live.record(word))]
+    assert later.restore(said) == {alert.incident: alert for alert in alerts}
     assert later.open == live.open
 
 
 def test_json_says_all() -> None:
     """The object for sinks is JSON and carries key, span, levels and both messages."""
-    book = IncidentTracker()
-    book.enter(verdict(20, "crit"))
-    over = book.enter(verdict(45, "ok", score=0.0))
+    incidents = IncidentTracker()
+    incidents.record(verdict(20, "crit"))
+    over = incidents.record(verdict(45, "ok", score=0.0))
     assert over
     found = json.loads(json.dumps(over.as_json()))
     wanted = {"event": "over", "level": "ok", "worst": "crit", "start": 13, "opened": 20, "end": 45, "machine": "m3"}

@@ -1,4 +1,4 @@
-"""Blindness: who does not see says so, once, and says when it sees again."""
+"""Blindness: a detector without readings says so once, and says when readings come again."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ Open = Callable[..., AlertDispatcher]
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Open]:
     """A function that starts a desk over these sinks, which was told nothing before."""
-    desks: list[AlertDispatcher] = []
+    dispatchers: list[AlertDispatcher] = []
 
     def make(**sinks: Ear) -> AlertDispatcher:
-        desks.append(AlertDispatcher(sinks, tmp_path))
-        desks[-1].begin([])
-        return desks[-1]
+        dispatchers.append(AlertDispatcher(sinks, tmp_path))
+        dispatchers[-1].begin([])
+        return dispatchers[-1]
 
     yield make
-    for desk in desks:
-        desk.close()
+    for dispatcher in dispatchers:
+        dispatcher.close()
 
 
 def test_a_silent_fleet_is_an_alert_and_so_is_its_return(begin: Open) -> None:
     """Nothing before a minute is over; then one alert with a key of its own, and one when readings are back."""
     ear = Ear()
-    desk = begin(ear=ear)
+    dispatcher = begin(ear=ear)
     for at in (100, 159, 160, 161, 230):
         silent = dict.fromkeys(FLEET, 100 * SECOND) if at > 100 else {}
-        desk.hear([], FLEET, at * SECOND, silent)
+        dispatcher.publish([], FLEET, at * SECOND, silent)
     ear.wait(1)
-    desk.hear([], FLEET, 291 * SECOND, {})
+    dispatcher.publish([], FLEET, 291 * SECOND, {})
     assert ear.wait(2) == [("begun", "peerwatch", "crit"), ("over", "peerwatch", "ok")]
     first, last = ear.heard
     assert first.headline == "Peerwatch is blind: no readings of 8 machines for 60 s"
-    assert last.headline.startswith("Peerwatch sees again since 00:04:51 UTC: 8 machines are read, after 3 min")
+    assert last.headline.startswith(
+        "Peerwatch receives readings again since 00:04:51 UTC: 8 machines are read, after 3 min"
+    )
     assert first.incident == last.incident
     assert (first.start, first.verdict.time, last.end) == (100 * SECOND, 160 * SECOND, 291 * SECOND)
 
@@ -56,13 +58,13 @@ def test_a_silent_fleet_is_an_alert_and_so_is_its_return(begin: Open) -> None:
 def test_a_store_that_is_gone_is_an_alert_and_two_log_lines(begin: Open, caplog: pytest.LogCaptureFixture) -> None:
     """The log says once that the store cannot be used and once that it can; people hear it after a minute."""
     ear = Ear()
-    desk = begin(ear=ear)
+    dispatcher = begin(ear=ear)
     with caplog.at_level(logging.INFO):
-        desk.hear([], FLEET, 100 * SECOND)
+        dispatcher.publish([], FLEET, 100 * SECOND)
         for at in range(101, 171):
-            desk.fail(StoreError("the server cannot be reached"), FLEET, at * SECOND)
+            dispatcher.fail(StoreError("the server cannot be reached"), FLEET, at * SECOND)
         ear.wait(1)
-        desk.hear([], FLEET, 171 * SECOND)
+        dispatcher.publish([], FLEET, 171 * SECOND)
     words = [record.getMessage() for record in caplog.records if "store" in record.getMessage()]
     assert words == [
         "the store cannot be used, trying again: the server cannot be reached",
@@ -76,11 +78,11 @@ def test_a_store_that_is_gone_is_an_alert_and_two_log_lines(begin: Open, caplog:
 def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> None:
     """After an outage of everything the last readings are old; they need a minute to come before that is said."""
     ear = Ear()
-    desk = begin(ear=ear)
+    dispatcher = begin(ear=ear)
     for at in (1000, 1059):
-        desk.hear([], FLEET, at * SECOND, dict.fromkeys(FLEET, 100 * SECOND))
-    assert desk.book.open == {}
-    desk.hear([], FLEET, 1060 * SECOND, dict.fromkeys(FLEET, 100 * SECOND))
+        dispatcher.publish([], FLEET, at * SECOND, dict.fromkeys(FLEET, 100 * SECOND))
+    assert dispatcher.incidents.open == {}
+    dispatcher.publish([], FLEET, 1060 * SECOND, dict.fromkeys(FLEET, 100 * SECOND))
     assert ear.wait(1) == [("begun", "peerwatch", "crit")]
     assert ear.heard[0].headline == "Peerwatch is blind: no readings of 8 machines for 16 min"
 
@@ -88,11 +90,11 @@ def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> Non
 def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None:
     """Less than half of the fleet is a warning; when it becomes more, it is the same incident and critical."""
     ear = Ear()
-    desk = begin(ear=ear)
-    desk.hear([], FLEET, 100 * SECOND, {})
-    desk.hear([], FLEET, 170 * SECOND, dict.fromkeys(("m4", "m2", "m7"), 100 * SECOND))
+    dispatcher = begin(ear=ear)
+    dispatcher.publish([], FLEET, 100 * SECOND, {})
+    dispatcher.publish([], FLEET, 170 * SECOND, dict.fromkeys(("m4", "m2", "m7"), 100 * SECOND))
     ear.wait(1)
-    desk.hear([], FLEET, 171 * SECOND, dict.fromkeys(("m4", "m2", "m7", "m1"), 100 * SECOND))
+    dispatcher.publish([], FLEET, 171 * SECOND, dict.fromkeys(("m4", "m2", "m7", "m1"), 100 * SECOND))
     assert ear.wait(2) == [("begun", "peerwatch", "warn"), ("changed", "peerwatch", "crit")]
     assert ear.heard[0].headline == "Peerwatch is blind: no readings of 3 of 8 machines (m2, m4, m7) for 70 s"
     assert ear.heard[0].incident == ear.heard[1].incident
@@ -101,37 +103,37 @@ def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None
 def test_open_incidents_say_that_they_are_as_last_seen(begin: Open) -> None:
     """While nothing is read a repeated alert says since when; blindness names what is open; nobody is called well."""
     ear = Ear()
-    ear.repeat_s, ear.beat_s = 30.0, 1.0
-    desk = begin(ear=ear)
-    desk.hear([verdict(100, "crit")], FLEET, 100 * SECOND)
+    ear.repeat_s, ear.heartbeat_s = 30.0, 1.0
+    dispatcher = begin(ear=ear)
+    dispatcher.publish([verdict(100, "crit")], FLEET, 100 * SECOND)
     ear.wait(1)
-    desk.hear([], FLEET, 102 * SECOND)
+    dispatcher.publish([], FLEET, 102 * SECOND)
     with ear.came:
-        assert ear.came.wait_for(lambda: len(ear.beats) == 2, 30)
+        assert ear.came.wait_for(lambda: len(ear.heartbeats) == 2, 30)
     for at in range(103, 163):
-        desk.fail(StoreError("gone"), FLEET, at * SECOND)
+        dispatcher.fail(StoreError("gone"), FLEET, at * SECOND)
     ear.wait(3)
-    desk.close()
+    dispatcher.close()
     repeated = next(alert for alert in ear.heard if alert.event == "repeat")
-    assert repeated.headline == "m3 is crit (as last seen at 00:01:42 UTC: nothing is read)"
+    assert repeated.headline == "m3 is crit (last seen at 00:01:42 UTC; no readings since)"
     assert repeated.as_json()["unread_since"] == 102 * SECOND
     blind = next(alert for alert in ear.heard if alert.verdict.machine == "peerwatch")
-    assert blind.brief.notes == ("open incidents stay as they were last seen: m3",)
-    assert len(ear.beats) == 2
+    assert blind.brief.notes == ("open incidents keep their last state: m3",)
+    assert len(ear.heartbeats) == 2
 
 
 def test_a_detector_that_starts_anew_while_blind_says_it_once_and_ends_it(begin: Open) -> None:
     """What was open is known to the next one, which tells each sink only how it ends."""
     first, second = Ear(), Ear()
-    desk = begin(ear=first)
-    desk.hear([], FLEET, 100 * SECOND)
-    desk.fail(StoreError("gone"), FLEET, 161 * SECOND)
+    dispatcher = begin(ear=first)
+    dispatcher.publish([], FLEET, 100 * SECOND)
+    dispatcher.fail(StoreError("gone"), FLEET, 161 * SECOND)
     first.wait(1)
-    desk.close()
-    desk = begin(ear=second)
-    desk.fail(StoreError("gone"), FLEET, 180 * SECOND)
-    desk.fail(StoreError("gone"), FLEET, 250 * SECOND)
-    desk.hear([], FLEET, 251 * SECOND)
+    dispatcher.close()
+    dispatcher = begin(ear=second)
+    dispatcher.fail(StoreError("gone"), FLEET, 180 * SECOND)
+    dispatcher.fail(StoreError("gone"), FLEET, 250 * SECOND)
+    dispatcher.publish([], FLEET, 251 * SECOND)
     assert second.wait(1) == [("over", "peerwatch", "ok")]
     assert second.heard[0].incident == first.heard[0].incident
 
@@ -139,12 +141,12 @@ def test_a_detector_that_starts_anew_while_blind_says_it_once_and_ends_it(begin:
 def test_no_machine_is_taken_out_because_nothing_is_read(tmp_path: Path) -> None:
     """The program is not run for Peerwatch's own incident, at no level."""
     ear = Ear()
-    desk = AlertDispatcher({"ear": ear}, tmp_path)
-    desk.begin([])
-    desk.hear([], FLEET, 100 * SECOND)
-    desk.fail(StoreError("gone"), FLEET, 161 * SECOND)
+    dispatcher = AlertDispatcher({"ear": ear}, tmp_path)
+    dispatcher.begin([])
+    dispatcher.publish([], FLEET, 100 * SECOND)
+    dispatcher.fail(StoreError("gone"), FLEET, 161 * SECOND)
     ear.wait(1)
-    desk.close()
+    dispatcher.close()
     config = CommandConfig(("/bin/touch", str(tmp_path / "ran")), dry_run=False, levels=("crit", "ok"), most_share=1.0)
     assert Command(config, tmp_path / "runs.json", lambda: 170 * SECOND).send(ear.heard[0]) == "nothing to run"
     assert not (tmp_path / "ran").exists()
@@ -154,8 +156,8 @@ def test_the_heartbeat_beats_while_machines_are_judged_and_stops_when_they_are_n
     """An address is asked for and a file written each minute; neither happens while the detector sees nothing."""
     server = Scripted()
     sink = Heartbeat(HeartbeatConfig(url=f"{server.url}/ping/5eed"), tmp_path / "heartbeat")
-    desk = AlertDispatcher({"heartbeat": sink}, tmp_path)
-    desk.begin([])
+    dispatcher = AlertDispatcher({"heartbeat": sink}, tmp_path)
+    dispatcher.begin([])
 
     def asked(count: int) -> bool:
         deadline = time.monotonic() + 30
@@ -163,22 +165,22 @@ def test_the_heartbeat_beats_while_machines_are_judged_and_stops_when_they_are_n
             time.sleep(0.01)
         return [path for path, _ in server.asked] == ["/ping/5eed"] * count
 
-    desk.hear([], FLEET, 100 * SECOND)
+    dispatcher.publish([], FLEET, 100 * SECOND)
     assert asked(1)
-    desk.hear([verdict(130, "crit")], FLEET, 130 * SECOND)
-    desk.hear([], FLEET, 161 * SECOND)
+    dispatcher.publish([verdict(130, "crit")], FLEET, 130 * SECOND)
+    dispatcher.publish([], FLEET, 161 * SECOND)
     assert asked(2)
-    assert (tmp_path / "heartbeat").read_text() == "7 machines are well\n"
+    assert (tmp_path / "heartbeat").read_text() == "7 machines are healthy\n"
     (tmp_path / "heartbeat").unlink()
     for at in range(230, 500, 10):
-        desk.hear([], FLEET, at * SECOND, dict.fromkeys(FLEET, 161 * SECOND))
-    desk.fail(StoreError("gone"), FLEET, 600 * SECOND)
-    desk.close()
+        dispatcher.publish([], FLEET, at * SECOND, dict.fromkeys(FLEET, 161 * SECOND))
+    dispatcher.fail(StoreError("gone"), FLEET, 600 * SECOND)
+    dispatcher.close()
     server.close()
     assert asked(2)
     assert not (tmp_path / "heartbeat").exists()
-    ledger = json.loads((tmp_path / "heartbeat.json").read_bytes())
-    assert (ledger["delivered"], ledger["failed"]) == (0, 0)
+    delivery_log = json.loads((tmp_path / "heartbeat.json").read_bytes())
+    assert (delivery_log["delivered"], delivery_log["failed"]) == (0, 0)
 
 
 def test_a_heartbeat_that_is_not_taken_is_counted_without_its_address(tmp_path: Path) -> None:
@@ -186,9 +188,9 @@ def test_a_heartbeat_that_is_not_taken_is_counted_without_its_address(tmp_path: 
     server = Scripted()
     server.close()
     with pytest.raises(OSError, match=r"^127\.0\.0\.1 cannot be reached: .*refused") as caught:
-        Heartbeat(HeartbeatConfig(url=f"{server.url}/ping/5eed"), tmp_path / "beat").beat(FLEET)
+        Heartbeat(HeartbeatConfig(url=f"{server.url}/ping/5eed"), tmp_path / "beat").heartbeat(FLEET)
     assert "5eed" not in str(caught.value)
-    Heartbeat(HeartbeatConfig(), tmp_path / "alone").beat(FLEET)
-    assert (tmp_path / "alone").read_text() == "8 machines are well\n"
-    with pytest.raises(ValueError, match=r"the address in alerts\.heartbeat cannot be meant"):
+    Heartbeat(HeartbeatConfig(), tmp_path / "alone").heartbeat(FLEET)
+    assert (tmp_path / "alone").read_text() == "8 machines are healthy\n"
+    with pytest.raises(ValueError, match=r"the address in alerts\.heartbeat is not valid"):
         HeartbeatConfig(url="file:///etc/passwd")

@@ -93,11 +93,11 @@ def test_only_a_gpu_has_a_card(hot: Path) -> None:
 def test_alerts_wait_for_their_brief(hot: Path, tmp_path: Path) -> None:
     """Each sink gets beginning and end with what was found out; the first line has cause and figures."""
     ear = Ear()
-    desk = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(lambda: Embedded(hot, False)))
-    desk.begin([])
-    desk.hear([SAID], FLEET, SAID.time)
+    dispatcher = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(lambda: Embedded(hot, False)))
+    dispatcher.begin([])
+    dispatcher.publish([SAID], FLEET, SAID.time)
     ear.wait(1)
-    desk.close()
+    dispatcher.close()
     (alert,) = ear.heard
     clock = "clock of the streaming multiprocessors 1.14 GHz, peers 1.95 GHz"
     assert alert.headline == f"m3 gpu:1 is the straggler. Likely a GPU that is slow by heat: {clock}"
@@ -124,12 +124,12 @@ def test_an_alert_goes_out_without_a_brief(
 ) -> None:
     """Whatever keeps the cause from being found out, the alert is sent, and the log says why it lacks it."""
     ear = Ear()
-    desk = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(opened))
-    desk.begin([])
+    dispatcher = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(opened))
+    dispatcher.begin([])
     with caplog.at_level(logging.WARNING):
-        desk.hear([SAID], FLEET, SAID.time)
+        dispatcher.publish([SAID], FLEET, SAID.time)
         ear.wait(1)
-    desk.close()
+    dispatcher.close()
     assert ear.heard[0].headline == "m3 gpu:1 is the straggler"
     assert f"the alert about m3 goes out without its cause: {why}" in caplog.text.replace("'", "")
 
@@ -146,7 +146,7 @@ def test_a_store_that_hangs_holds_up_an_alert_for_seconds_only(tmp_path: Path, m
     briefing = Briefing(stuck)
     for number in range(40):
         verdict = Verdict(SAID.time, "t9", f"m{number}", None, "peer", "a.b", 1.5, ONSET, "crit", "odd")
-        alert = IncidentTracker().enter(verdict)
+        alert = IncidentTracker().record(verdict)
         assert alert
         briefing.ask(alert)
         assert briefing.enrich(alert) == alert

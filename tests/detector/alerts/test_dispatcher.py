@@ -28,7 +28,7 @@ class Ear(Sink):
     def __init__(self, trouble: Callable[[Alert], None] = lambda _: None) -> None:
         self.trouble = trouble
         self.heard: list[Alert] = []
-        self.beats: list[Collection[str]] = []
+        self.heartbeats: list[Collection[str]] = []
         self.came = threading.Condition()
 
     def send(self, alert: Alert) -> str:
@@ -39,10 +39,10 @@ class Ear(Sink):
             self.came.notify_all()
         return "heard"
 
-    def beat(self, machines: Collection[str]) -> None:
+    def heartbeat(self, machines: Collection[str]) -> None:
         """Hear who is well."""
         with self.came:
-            self.beats.append(machines)
+            self.heartbeats.append(machines)
             self.came.notify_all()
 
     def wait(self, count: int) -> list[Said]:
@@ -63,20 +63,20 @@ def verdict(at: int, level: Level, machine: str = "m3") -> Verdict:
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AlertDispatcher]]:
     """A function that starts a desk over these sinks, which goes on from these verdicts; failures are retried soon."""
     monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.02))
-    desks: list[AlertDispatcher] = []
+    dispatchers: list[AlertDispatcher] = []
 
     def make(said: list[Verdict], **sinks: Sink) -> AlertDispatcher:
-        desks.append(AlertDispatcher(sinks, tmp_path))
-        desks[-1].begin(said)
-        desks[-1].hear([], FLEET, SECOND)
-        return desks[-1]
+        dispatchers.append(AlertDispatcher(sinks, tmp_path))
+        dispatchers[-1].begin(said)
+        dispatchers[-1].publish([], FLEET, SECOND)
+        return dispatchers[-1]
 
     yield make
-    for desk in desks:
-        desk.close()
+    for dispatcher in dispatchers:
+        dispatcher.close()
 
 
-def ledger(folder: Path, name: str) -> DeliveryLog:
+def delivery_log(folder: Path, name: str) -> DeliveryLog:
     """A sink's ledger as its file has it."""
     found = read_delivery_log(folder / f"{name}.json")
     assert found
@@ -86,16 +86,16 @@ def ledger(folder: Path, name: str) -> DeliveryLog:
 def test_one_alert_at_each_turn(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
     """Beginning, worsening and end of an incident are told once each, with one key and the size of the fleet."""
     ear = Ear()
-    desk = begin([], ear=ear)
+    dispatcher = begin([], ear=ear)
     for at, level in ((20, "warn"), (30, "crit"), (40, "ok")):
-        desk.hear([verdict(at, level)], FLEET, at * SECOND)
+        dispatcher.publish([verdict(at, level)], FLEET, at * SECOND)
         ear.wait(len(ear.heard) or 1)
         ear.wait({20: 1, 30: 2, 40: 3}[at])
     assert ear.wait(3) == [("begun", "m3", "warn"), ("changed", "m3", "crit"), ("over", "m3", "ok")]
     assert len({alert.incident for alert in ear.heard}) == 1
     assert {alert.fleet for alert in ear.heard} == {8}
-    desk.close()
-    assert (ledger(tmp_path, "ear").delivered, ledger(tmp_path, "ear").told) == (3, {})
+    dispatcher.close()
+    assert (delivery_log(tmp_path, "ear").delivered, delivery_log(tmp_path, "ear").reported) == (3, {})
 
 
 def test_a_sink_that_fails_or_hangs_harms_no_other(
@@ -111,17 +111,17 @@ def test_a_sink_that_fails_or_hangs_harms_no_other(
         door.wait(30)
 
     well = Ear()
-    desk = begin([], broken=Ear(broken), stuck=Ear(stuck), well=well)
+    dispatcher = begin([], broken=Ear(broken), stuck=Ear(stuck), well=well)
     for at in range(20, 25):
-        desk.hear([verdict(at, "crit", f"m{at - 20}")], FLEET, at * SECOND)
+        dispatcher.publish([verdict(at, "crit", f"m{at - 20}")], FLEET, at * SECOND)
     assert len(well.wait(5)) == 5
-    desk.hear([], FLEET, 26 * SECOND)
-    desk.hear([], FLEET, 27 * SECOND + HANG_NS)
+    dispatcher.publish([], FLEET, 26 * SECOND)
+    dispatcher.publish([], FLEET, 27 * SECOND + HANG_NS)
     door.set()
-    desk.close()
-    assert ledger(tmp_path, "stuck").hung == 1
-    assert ledger(tmp_path, "broken").failed > 0
-    assert "no room on the wall" in ledger(tmp_path, "broken").error
+    dispatcher.close()
+    assert delivery_log(tmp_path, "stuck").hung == 1
+    assert delivery_log(tmp_path, "broken").failed > 0
+    assert "no room on the wall" in delivery_log(tmp_path, "broken").error
     assert "sink stuck has hung for" in caplog.text
     assert sum("sink broken fails" in record.getMessage() for record in caplog.records) == 1
 
@@ -131,16 +131,16 @@ def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
 ) -> None:
     """A sink hangs when one call does not return, be it a heartbeat; not when it always has something to do."""
     door, ear, stuck = threading.Event(), Ear(), Ear()
-    stuck.beat_s = 10.0
-    stuck.beat = lambda _: door.wait(30) and None  # type: ignore[assignment,method-assign]
-    desk = begin([], ear=ear, stuck=stuck)
+    stuck.heartbeat_s = 10.0
+    stuck.heartbeat = lambda _: door.wait(30) and None  # type: ignore[assignment,method-assign]
+    dispatcher = begin([], ear=ear, stuck=stuck)
     for n in range(1, 6):
-        desk.hear([verdict(20 + n, "crit", f"m{n}")], FLEET, 20 * SECOND + n * HANG_NS)
+        dispatcher.publish([verdict(20 + n, "crit", f"m{n}")], FLEET, 20 * SECOND + n * HANG_NS)
         ear.wait(n)
     door.set()
-    desk.close()
-    assert (ledger(tmp_path, "ear").hung, ledger(tmp_path, "stuck").hung) == (0, 1)
-    assert "over the machines that are well" in caplog.text
+    dispatcher.close()
+    assert (delivery_log(tmp_path, "ear").hung, delivery_log(tmp_path, "stuck").hung) == (0, 1)
+    assert "over the heartbeat" in caplog.text
 
 
 def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatch
             raise RetryLaterError("the line is busy")
 
     ear = Ear(trouble)
-    desk = begin([], ear=ear)
+    dispatcher = begin([], ear=ear)
     for at, level in ((20, "warn"), (30, "crit"), (40, "ok")):
-        desk.hear([verdict(at, level)], FLEET, at * SECOND)
-    desk.hear([verdict(50, "crit", "m5")], FLEET, 50 * SECOND)
+        dispatcher.publish([verdict(at, level)], FLEET, at * SECOND)
+    dispatcher.publish([verdict(50, "crit", "m5")], FLEET, 50 * SECOND)
     assert tried.wait(30)
     shut.clear()
     assert sorted(ear.wait(2)) == [("begun", "m5", "crit"), ("over", "m3", "ok")]
-    desk.close()
-    found = ledger(tmp_path, "ear")
-    assert (found.delivered, found.failed > 0, list(found.told.values())) == (2, True, [("crit", 50 * SECOND)])
+    dispatcher.close()
+    found = delivery_log(tmp_path, "ear")
+    assert (found.delivered, found.failed > 0, list(found.reported.values())) == (2, True, [("crit", 50 * SECOND)])
 
 
 def test_a_refusal_is_final(
@@ -176,69 +176,69 @@ def test_a_refusal_is_final(
             raise RefusedError("too many machines are out")
 
     ear = Ear(trouble)
-    desk = begin([], ear=ear)
-    desk.hear([verdict(20, "crit"), verdict(21, "crit", "m6")], FLEET, 21 * SECOND)
+    dispatcher = begin([], ear=ear)
+    dispatcher.publish([verdict(20, "crit"), verdict(21, "crit", "m6")], FLEET, 21 * SECOND)
     assert ear.wait(1) == [("begun", "m6", "crit")]
-    desk.close()
-    assert (ledger(tmp_path, "ear").refused, ledger(tmp_path, "ear").failed) == (1, 0)
-    assert "does not pass on the alert about m3: too many machines are out" in caplog.text
+    dispatcher.close()
+    assert (delivery_log(tmp_path, "ear").refused, delivery_log(tmp_path, "ear").failed) == (1, 0)
+    assert "refuses the alert about m3: too many machines are out" in caplog.text
 
 
 def test_a_new_detector_repeats_nothing(begin: Callable[..., AlertDispatcher]) -> None:
     """One that starts anew says only what the last one did not get told: news, and ends."""
     said = [verdict(20, "crit"), verdict(21, "warn", "m4"), verdict(22, "crit", "m5")]
     first = Ear()
-    desk = begin([], ear=first)
-    desk.hear(said, FLEET, 22 * SECOND)
+    dispatcher = begin([], ear=first)
+    dispatcher.publish(said, FLEET, 22 * SECOND)
     first.wait(3)
-    desk.close()
+    dispatcher.close()
     later = [verdict(30, "ok", "m4"), verdict(31, "crit", "m6")]  # written to the store, then killed
     second = Ear()
-    desk = begin([*said, *later], ear=second)
+    dispatcher = begin([*said, *later], ear=second)
     assert sorted(second.wait(2)) == [("begun", "m6", "crit"), ("over", "m4", "ok")]
-    desk.close()
+    dispatcher.close()
     third = Ear()
-    desk = begin([*said, *later], ear=third)
-    desk.hear([verdict(40, "ok", "m5")], FLEET, 40 * SECOND)
+    dispatcher = begin([*said, *later], ear=third)
+    dispatcher.publish([verdict(40, "ok", "m5")], FLEET, 40 * SECOND)
     assert third.wait(1) == [("over", "m5", "ok")]
     assert third.heard[0].incident == next(alert.incident for alert in first.heard if alert.verdict.machine == "m5")
 
 
-def test_a_new_sink_is_not_told_of_old_incidents(begin: Callable[..., AlertDispatcher]) -> None:
+def test_a_new_sink_gets_no_old_incidents(begin: Callable[..., AlertDispatcher]) -> None:
     """Without a ledger nobody knows what was told: then rather not twice; how it ends is told."""
     ear = Ear()
-    desk = begin([verdict(20, "crit")], ear=ear)
-    desk.hear([verdict(40, "ok"), verdict(41, "warn", "m7")], FLEET, 41 * SECOND)
+    dispatcher = begin([verdict(20, "crit")], ear=ear)
+    dispatcher.publish([verdict(40, "ok"), verdict(41, "warn", "m7")], FLEET, 41 * SECOND)
     assert ear.wait(2) == [("over", "m3", "ok"), ("begun", "m7", "warn")]
 
 
 def test_mild_incidents_can_be_left_out(begin: Callable[..., AlertDispatcher]) -> None:
     """A sink for the worst alone hears of an incident when it becomes critical, and then of its end."""
     ear = Ear()
-    ear.least = "crit"
-    desk = begin([], ear=ear)
-    desk.hear([verdict(20, "warn"), verdict(21, "warn", "m4"), verdict(22, "ok", "m4")], FLEET, 22 * SECOND)
-    desk.hear([verdict(30, "crit")], FLEET, 30 * SECOND)
+    ear.min_level = "crit"
+    dispatcher = begin([], ear=ear)
+    dispatcher.publish([verdict(20, "warn"), verdict(21, "warn", "m4"), verdict(22, "ok", "m4")], FLEET, 22 * SECOND)
+    dispatcher.publish([verdict(30, "crit")], FLEET, 30 * SECOND)
     ear.wait(1)
-    desk.hear([verdict(40, "ok")], FLEET, 40 * SECOND)
+    dispatcher.publish([verdict(40, "ok")], FLEET, 40 * SECOND)
     assert ear.wait(2) == [("changed", "m3", "crit"), ("over", "m3", "ok")]
 
 
-def test_what_lasts_is_repeated_slowly_and_who_is_well_told(begin: Callable[..., AlertDispatcher]) -> None:
+def test_open_incidents_are_repeated_and_heartbeats_sent(begin: Callable[..., AlertDispatcher]) -> None:
     """Where a sink asks for it: an open incident again after its period, and each period the machines without one."""
     ear = Ear()
-    ear.repeat_s, ear.beat_s = 60.0, 10.0
-    desk = begin([], ear=ear)
-    desk.hear([verdict(20, "crit")], FLEET, 20 * SECOND)
+    ear.repeat_s, ear.heartbeat_s = 60.0, 10.0
+    dispatcher = begin([], ear=ear)
+    dispatcher.publish([verdict(20, "crit")], FLEET, 20 * SECOND)
     ear.wait(1)
     for at in (30, 79):
-        desk.hear([], FLEET, at * SECOND)
+        dispatcher.publish([], FLEET, at * SECOND)
     with ear.came:
-        assert ear.came.wait_for(lambda: len(ear.beats) >= 2, 30)
+        assert ear.came.wait_for(lambda: len(ear.heartbeats) >= 2, 30)
     assert len(ear.heard) == 1
-    desk.hear([], FLEET, 81 * SECOND)
+    dispatcher.publish([], FLEET, 81 * SECOND)
     assert ear.wait(2)[1] == ("repeat", "m3", "crit")
-    assert set(ear.beats[-1]) == FLEET - {"m3"}
+    assert set(ear.heartbeats[-1]) == FLEET - {"m3"}
 
 
 def test_what_waits_is_bounded(
@@ -248,41 +248,41 @@ def test_what_waits_is_bounded(
     monkeypatch.setattr(module, "MOST_WAITING", 20)
     door = threading.Event()
     ear = Ear(lambda _: door.wait(30) and None)
-    desk = begin([], ear=ear)
+    dispatcher = begin([], ear=ear)
     count, most = 31, 20
-    desk.hear([verdict(20 + n, "crit", f"x{n}") for n in range(count)], FLEET, 2000 * SECOND)
+    dispatcher.publish([verdict(20 + n, "crit", f"x{n}") for n in range(count)], FLEET, 2000 * SECOND)
     door.set()
     ear.wait(most)
-    desk.close()
-    found = ledger(tmp_path, "ear")
+    dispatcher.close()
+    found = delivery_log(tmp_path, "ear")
     assert ear.heard[-1].verdict.machine == f"x{count - 1}"
     assert (found.dropped + found.delivered, found.dropped in (count - most - 1, count - most)) == (count, True)
 
 
-def test_a_ledger_that_cannot_be_kept_stops_nothing(
+def test_a_delivery_log_that_cannot_be_written_stops_nothing(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Alerts go out all the same, and the log says once that they may come twice."""
     os.mkdir(tmp_path / "ear.json")
     ear = Ear()
     with caplog.at_level(logging.WARNING):
-        desk = begin([], ear=ear)
-        desk.hear([verdict(20, "crit"), verdict(21, "warn", "m4")], FLEET, 21 * SECOND)
+        dispatcher = begin([], ear=ear)
+        dispatcher.publish([verdict(20, "crit"), verdict(21, "warn", "m4")], FLEET, 21 * SECOND)
         assert len(ear.wait(2)) == 2
-        desk.close()
-    assert sum("alerts may come twice" in record.getMessage() for record in caplog.records) == 1
+        dispatcher.close()
+    assert sum("may send alerts twice" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_what_is_acknowledged_is_not_repeated(begin: Callable[..., AlertDispatcher]) -> None:
     """Of two incidents that last, the one that somebody has acknowledged is not told again; how it ends is told."""
     ear = Ear()
     ear.repeat_s = 60.0
-    desk = begin([], ear=ear)
-    desk.hear([verdict(20, "crit"), verdict(21, "crit", "m5")], FLEET, 21 * SECOND)
+    dispatcher = begin([], ear=ear)
+    dispatcher.publish([verdict(20, "crit"), verdict(21, "crit", "m5")], FLEET, 21 * SECOND)
     ear.wait(2)
-    desk.quiet = lambda said: said.machine == "m3"
-    desk.hear([], FLEET, 200 * SECOND)
+    dispatcher.acknowledged = lambda said: said.machine == "m3"
+    dispatcher.publish([], FLEET, 200 * SECOND)
     assert ear.wait(3)[2] == ("repeat", "m5", "crit")
-    desk.hear([verdict(210, "ok")], FLEET, 210 * SECOND)
+    dispatcher.publish([verdict(210, "ok")], FLEET, 210 * SECOND)
     assert ear.wait(4)[3] == ("over", "m3", "ok")
-    desk.close()
+    dispatcher.close()

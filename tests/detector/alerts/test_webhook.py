@@ -39,24 +39,24 @@ def serve() -> Iterator[Callable[..., Scripted]]:
 
 def alerts(*levels: Level) -> list[Alert]:
     """One incident on m3 that goes through these levels, a minute apart."""
-    book, found = IncidentTracker(), []
+    incidents, found = IncidentTracker(), []
     for at, level in enumerate(levels):
         time = NOW + 60 * at * SECOND
         said = f"m3 <gpu:1> is {level} & more"
-        alert = book.enter(Verdict(time, "t9", "m3", "gpu:1", "peer", "a.b", 2.25, NOW - 7 * SECOND, level, said))
+        alert = incidents.record(Verdict(time, "t9", "m3", "gpu:1", "peer", "a.b", 2.25, NOW - 7 * SECOND, level, said))
         assert alert is not None
         found.append(alert)
     return found
 
 
-def hook(server: Scripted, **told: Any) -> Webhook:
+def hook(server: Scripted, **settings: Any) -> Webhook:
     """A webhook to that server."""
-    return Webhook(WebhookConfig(url=server.url + SECRET, **told), lambda: NOW)
+    return Webhook(WebhookConfig(url=server.url + SECRET, **settings), lambda: NOW)
 
 
 def posted(server: Scripted) -> list[Any]:
     """What the server took."""
-    return [json.loads(body) for body in server.kept]
+    return [json.loads(body) for body in server.received]
 
 
 def test_json_carries_the_whole_alert(serve: Callable[..., Scripted], tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_no_name_reaches_slack_as_a_mention(serve: Callable[..., Scripted]) -> N
     number = Number("gpu.x", RUDE, 1.5, 2.5, 3.5, "", RUDE)
     brief = Brief("kind", RUDE, RUDE, (RUDE,), (number, number), 7, {"uuid": RUDE})
     said = Verdict(NOW, RUDE, RUDE, RUDE, "peer", RUDE, 2.25, NOW - 7 * SECOND, "crit", RUDE)
-    alert = IncidentTracker().enter(said)
+    alert = IncidentTracker().record(said)
     assert alert
     hook(server, template="slack").send(replace(alert, brief=brief))
     text = posted(server)[0]["text"]

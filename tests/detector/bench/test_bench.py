@@ -26,7 +26,7 @@ class Fleet:
 
     def __init__(self, machines: int, tables: dict[str, int], columns: int = 20) -> None:
         self.chance = np.random.default_rng(7)
-        self.names = {table: [m for m in METRICS.values() if m.table == table and m.bad != "none"] for table in tables}
+        self.names = {table: [m for m in METRICS.values() if m.table == table and m.compared] for table in tables}
         self.names = {table: names[:columns] for table, names in self.names.items()}
         self.idents = {
             table: tuple(

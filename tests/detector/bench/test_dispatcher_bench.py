@@ -26,40 +26,40 @@ FLEET = frozenset(f"machine-{n:06}" for n in range(10_000))
 def verdict(number: int) -> Verdict:
     """A verdict on one of many machines."""
     machine = f"machine-{number:06}"
-    text = f"{machine} gpu:3 runs its multiprocessors at 1.31 GHz where its 7 peers run theirs at 1.98 GHz"
+    text = f"{machine} gpu:3: multiprocessor clock 1.31 GHz (median of 7 peers: 1.98 GHz)"
     return Verdict(NOW, "t9", machine, "gpu:3", "peer", "gpu.sm_clock_hertz", 4.25, NOW - 9, "crit", text)
 
 
 def test_alerts_step(tmp_path: Path) -> None:
     """A step with nothing new, and one with 100 verdicts at once, while the webhook's server is gone."""
     hook = Webhook(WebhookConfig(url="http://127.0.0.1:1/hush"), time.time_ns)
-    desk = AlertDispatcher({"webhook": hook}, tmp_path)
-    desk.begin([])
-    desk.hear([], FLEET, NOW)
+    dispatcher = AlertDispatcher({"webhook": hook}, tmp_path)
+    dispatcher.begin([])
+    dispatcher.publish([], FLEET, NOW)
     begun = time.perf_counter()
     for at in range(100):
-        desk.hear([], FLEET, NOW + at * SECOND)
-    quiet = (time.perf_counter() - begun) / 100
+        dispatcher.publish([], FLEET, NOW + at * SECOND)
+    idle = (time.perf_counter() - begun) / 100
     begun = time.perf_counter()
-    desk.hear([verdict(n) for n in range(100)], FLEET, NOW + 101 * SECOND)
+    dispatcher.publish([verdict(n) for n in range(100)], FLEET, NOW + 101 * SECOND)
     busy = time.perf_counter() - begun
-    desk.close()
-    print(f"\nalerts, step of the detector: {quiet * 1e3:.2f} ms for 10,000 machines; 100 verdicts {busy * 1e3:.1f} ms")
+    dispatcher.close()
+    print(f"\nalerts, step of the detector: {idle * 1e3:.2f} ms for 10,000 machines; 100 verdicts {busy * 1e3:.1f} ms")
 
 
 def test_alerts_delivery(tmp_path: Path) -> None:
     """A hundred alerts from verdict to a real HTTP server on this machine, ledger included."""
     server = Scripted()
-    desk = AlertDispatcher({"webhook": Webhook(WebhookConfig(url=f"{server.url}/x"), time.time_ns)}, tmp_path)
-    desk.begin([])
+    dispatcher = AlertDispatcher({"webhook": Webhook(WebhookConfig(url=f"{server.url}/x"), time.time_ns)}, tmp_path)
+    dispatcher.begin([])
     begun = time.perf_counter()
-    desk.hear([verdict(n) for n in range(100)], FLEET, NOW)
-    while len(server.kept) < 100:
+    dispatcher.publish([verdict(n) for n in range(100)], FLEET, NOW)
+    while len(server.received) < 100:
         time.sleep(0.001)
     took = time.perf_counter() - begun
-    desk.close()
+    dispatcher.close()
     server.close()
-    assert len({json.loads(body)["incident"] for body in server.kept}) == 100
+    assert len({json.loads(body)["incident"] for body in server.received}) == 100
     print(f"\nalerts, webhook: {took * 10:.1f} ms an alert")
 
 
@@ -87,5 +87,5 @@ def test_alerts_history() -> None:
     """Taking up 10,000 verdicts of the past."""
     said = [verdict(n) for n in range(10_000)]
     begun = time.perf_counter()
-    IncidentTracker().take_up(said)
+    IncidentTracker().restore(said)
     print(f"\nalerts, history: 10,000 verdicts in {time.perf_counter() - begun:.2f} s")

@@ -12,13 +12,13 @@ import pyarrow as pa
 from detector.config import Config
 from detector.engine.pipeline import Detector, read_rows, replay, walk
 from detector.engine.zoom_requests import ZoomPlanner
-from store.zoom_requests import Order
+from store.zoom_requests import ZoomRequest
 
 SECOND = 10**9
 Make = Callable[..., pa.Table]
 
 
-def ordered(store: Any, config: Config | None = None) -> list[tuple[int, str, Order]]:
+def ordered(store: Any, config: Config | None = None) -> list[tuple[int, str, ZoomRequest]]:
     """All orders over a recording: when, to whom, and what."""
     detector, fixation = Detector(), ZoomPlanner(config or Config())
     found = []

@@ -35,12 +35,12 @@ def test_golden_sentences() -> None:
         comparison("m07 rdma:mlx5_0/1", "rdma.symbol_errors_total", 12.0, 0.0, 4),
     ]
     assert said == [
-        "m03 gpu:0 spends 0.02 s of each second waiting for its communicators where its 5 peers spend 0.31 s",
-        "m03 gpu:1 runs its multiprocessors at 1.12 GHz where its 63 peers run theirs at 1.98 GHz",
-        "m04 gpu:2 reads 2.1 GB/s where its 7 peers read 6.43 GB/s: bytes received over PCIe",
-        "m05 reads 52 % where its 9 peers read 3.1 %: share of time some thread waited for a CPU",
-        "m06 reads 12.5 where its 8 peers read 48.0: cabinet.fan",
-        "m07 rdma:mlx5_0/1 reads 12.0 errors/s where its 4 peers read 0 errors/s: symbol errors on the wire",
+        "m03 gpu:0: 0.02 s/s waiting for its communicators (median of 5 peers: 0.31 s/s)",
+        "m03 gpu:1: multiprocessor clock 1.12 GHz (median of 63 peers: 1.98 GHz)",
+        "m04 gpu:2: bytes received over PCIe 2.1 GB/s (median of 7 peers: 6.43 GB/s)",
+        "m05: share of time some thread waited for a CPU 52 % (median of 9 peers: 3.1 %)",
+        "m06: cabinet.fan 12.5 (median of 8 peers: 48.0)",
+        "m07 rdma:mlx5_0/1: symbol errors on the wire 12.0 errors/s (median of 4 peers: 0 errors/s)",
     ]
 
 

@@ -81,7 +81,7 @@ def test_machine_is_a_set_of_namespaces(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("rooted")
 def test_fault_strikes_the_machine_named(tmp_path: Path) -> None:
-    """A slow GPU on one machine lets the others wait; healing ends it; a dead rank is healed by starting anew."""
+    """A slow GPU on one machine lets the others wait; healing ends it; a dead rank is healed by a restart."""
     with Fleet(tmp_path, machines=3, rank_options=FAST) as fleet:
         wait_iterations(fleet, 3)
         fleet.inject("slow_gpu", "m01", amount=5.0)

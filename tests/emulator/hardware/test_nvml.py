@@ -121,7 +121,7 @@ def test_fields_have_codes_of_their_own(gpus: Gpus) -> None:
 
 @pytest.mark.parametrize("error", [2, 3, 4, 9, 10, 13, 15, 16, 23, 999])
 def test_any_call_can_fail_with_any_error(gpus: Gpus, error: int) -> None:
-    """A function that is told to fails for that GPU alone, until it is told otherwise."""
+    """A function set to fail fails for that GPU alone, until it is reset."""
     gpus.fail(1, "nvmlDeviceGetName", error)
     assert code(lambda: pynvml.nvmlDeviceGetName(handle(1))) == error
     assert code(lambda: pynvml.nvmlDeviceGetName(handle(2))) == 0
@@ -155,7 +155,7 @@ def test_a_gpu_that_the_driver_does_not_find(gpus: Gpus) -> None:
 
 
 def test_the_driver_goes_and_comes(gpus: Gpus) -> None:
-    """Without it nothing can be initialised; after it was loaded anew, who was has to do it again."""
+    """Without it nothing can be initialised; after it was loaded again, a process has to initialise again."""
     gpu = handle()
     gpus.unload_driver()
     assert code(lambda: pynvml.nvmlDeviceGetName(gpu)) == pynvml.NVML_ERROR_UNINITIALIZED
@@ -218,15 +218,15 @@ def test_processes(gpus: Gpus) -> None:
 
 def test_a_call_that_hangs(gpus: Gpus) -> None:
     """It returns when the hang is over, and not before; other GPUs answer in the meantime."""
-    gpu, told = handle(), list[str]()
+    gpu, names = handle(), list[str]()
     gpus.set(1, hang=1)
-    caller = threading.Thread(target=lambda: told.append(pynvml.nvmlDeviceGetName(gpu)))
+    caller = threading.Thread(target=lambda: names.append(pynvml.nvmlDeviceGetName(gpu)))
     caller.start()
     assert pynvml.nvmlDeviceGetName(handle(2))
-    assert not told
+    assert not names
     gpus.set(1, hang=0)
     caller.join(60)
-    assert told == ["Emulated H100"]
+    assert names == ["Emulated H100"]
 
 
 def test_what_cannot_be_meant_is_named(tmp_path: Path, gpus: Gpus) -> None:

@@ -61,7 +61,7 @@ def test_parts_of_a_unit_are_kept(tmp_path: Path) -> None:
 
 
 def test_narrow_counters_stay_at_their_largest(tmp_path: Path) -> None:
-    """A counter of 16 bits does not begin anew."""
+    """A counter of 16 bits does not restart."""
     ports = Ports(tmp_path, 1, "mlx5_ib")
     ports.add("mlx5_0/1", symbol_errors=1e6)
     assert (folder_of(tmp_path, "mlx5_0/1") / "counters/symbol_error").read_text().strip() == "65535"

@@ -1,4 +1,4 @@
-"""What keeping readings costs: 64 machines of 8 GPUs, one reading a second, in one file."""
+"""Cost of storing samples: 64 machines of 8 GPUs, one reading a second, in one file."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_bench_line_protocol() -> None:
 
 
 def test_bench_spool(tmp_path: Path) -> None:
-    """What a reading costs the agent whose store is InfluxDB, sender included, with a real server."""
+    """Cost of a reading for an agent with InfluxDB as its store, sender included, with a real server."""
     server = servers.influxd(tmp_path)
     server.start()
     begin = time.time_ns()
@@ -244,7 +244,7 @@ def test_bench_influx_read(tmp_path: Path) -> None:
     assert store.read("gpu", begin, begin + 10**9).num_rows == machines  # loads what reading needs
     rest(server)
     before = resident_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     took = spent(server)
     with timed("read all", machines * seconds * len(names), "value"):
         found = store.read("gpu", begin - 1, begin + seconds * 10**9)

@@ -52,13 +52,13 @@ def test_bench_nats(tmp_path: Path) -> None:
     with timed("encode and put into the spool", len(batches), "reading"):
         for batch in batches:
             spool.put(lines_of([batch]), batch.time)
-    size = spool.ledger().waiting_bytes / len(batches)
+    size = spool.line_counts().waiting_bytes / len(batches)
     print(f"{size:.0f} bytes a reading, packed, of {len(lines_of(batches[:1]))} rows")
     before = spent(server)
     with timed("publish from the spool", len(batches), "reading"):
         Sender(spool, stream, 1.0).send()
     print(f"nats-server: {(spent(server) - before) / len(batches) * 1e6:.0f} µs of CPU a reading")
-    assert spool.ledger().sent == sum(len(batch.samples) for batch in batches)
+    assert spool.line_counts().sent == sum(len(batch.samples) for batch in batches)
     before = spent(database), spent(server)
     _carry(stream, influx(f"{database.url}/metrics"), "influxdb", len(batches))
     print(f"influxd: {(spent(database) - before[0]) / len(batches) * 1e6:.0f} µs of CPU a reading", end="; ")
@@ -95,8 +95,8 @@ def test_bench_nats_callers(tmp_path: Path) -> None:
         for number, caller in enumerate(callers):
             _published(caller, number, body)
     print(f"nats-server: {(spent(server) - before) / CALLERS * 1e6:.0f} µs of CPU a reading", end="; ")
-    print(f"{(resident(server) - idle) / CALLERS / 1e3:.0f} kB an agent, its connection and {len(body)} bytes kept")
-    assert stream.standing("w").waiting == CALLERS + 1
+    print(f"{(resident(server) - idle) / CALLERS / 1e3:.0f} kB an agent, its connection and {len(body)} bytes stored")
+    assert stream.consumer_state("w").waiting == CALLERS + 1
     for caller in callers:
         caller.close()
     stream.close()

@@ -18,7 +18,7 @@ import pytest
 
 from store.influx.config import InfluxConfig, address_of
 from store.influx.server import Server
-from store.spool.queue import Ledger, Spool
+from store.spool.queue import LineCounts, Spool
 from store.spool.sender import Spooled
 from tests import servers
 from tests.store.conftest import influx
@@ -41,7 +41,7 @@ sinks, said = {}, {}
 for name in names:
     server = Server(address_of(place), InfluxConfig(timeout_seconds=5.0))
     sinks[name] = Spooled(server, Spool(Path(folder) / name, 10**8, 1e6, 3600.0))
-    said[name] = os.open(Path(folder) / f"{name}.kept", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    said[name] = os.open(Path(folder) / f"{name}.stored", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 due = time.monotonic()
 while True:
     for name, sink in sinks.items():
@@ -62,14 +62,14 @@ def start(place: str, folder: Path, number: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
 
 
-def drained(place: str, folder: Path, began: str) -> Ledger:
+def drained(place: str, folder: Path, began: str) -> LineCounts:
     """What has become of an agent's lines, once nothing waits for the server that began then."""
     sink = Spooled(Server(address_of(place), InfluxConfig(post_seconds=0.1)), Spool(folder, 10**8, 1e6, 3600.0))
-    while sink.spool.ledger().waiting or sink.spool.take_again(1) or sink.spool.began != began:
+    while sink.spool.line_counts().waiting or sink.spool.posts_to_resend(1) or sink.spool.began != began:
         time.sleep(0.02)
-    ledger = sink.spool.ledger()
+    counts = sink.spool.line_counts()
     sink.close()
-    return ledger
+    return counts
 
 
 def trouble(
@@ -99,7 +99,7 @@ def trouble(
 
 
 def test_soak(tmp_path: Path) -> None:
-    """Every row that a spool took is in the server exactly once, and the ledgers add up to what the server holds."""
+    """Every row that a spool took is in the server exactly once, and the totals add up to what the server holds."""
     server = servers.influxd(tmp_path)
     server.start()
     place = f"{server.url}/metrics"
@@ -110,23 +110,23 @@ def test_soak(tmp_path: Path) -> None:
         for agent in agents:
             agent.kill()
             agent.wait()
-    names = sorted(path.stem for path in tmp_path.glob("m*.kept"))
+    names = sorted(path.stem for path in tmp_path.glob("m*.stored"))
     store = influx(place)
-    ledgers = [drained(place, tmp_path / name, store.server.began()) for name in names]
+    totals = [drained(place, tmp_path / name, store.server.began()) for name in names]
     tables = {table: store.read(table) for table in ("host", "event", "source")}
     found = list(zip(*(tables["host"].column(name).to_pylist() for name in ("machine", "time")), strict=True))
-    kept = {(name, int(when)) for name in names for when in (tmp_path / f"{name}.kept").read_text().split()}
-    taken, sent = sum(one.taken for one in ledgers), sum(one.sent for one in ledgers)
-    lost = sum(one.dropped + one.refused for one in ledgers)
+    stored = {(name, int(when)) for name in names for when in (tmp_path / f"{name}.stored").read_text().split()}
+    taken, sent = sum(one.taken for one in totals), sum(one.sent for one in totals)
+    lost = sum(one.dropped + one.refused for one in totals)
     rows = sum(table.num_rows for table in tables.values())
     print(
         f"\n{len(names)} agents, {SECONDS:.0f} s, {kills[0]} kills of the server, {kills[1]} of {AGENTS} agents each: "
-        f"{len(kept)} readings were said to be kept, {len(kept - set(found))} of them are missing, "
+        f"{len(stored)} readings were reported as stored, {len(stored - set(found))} of them are missing, "
         f"{len(found) - len(set(found))} are twice there; spools took {taken} rows, sent {sent}, lost {lost}, "
         f"the server has {rows}"
     )
     assert len(names) == PROCESSES * AGENTS
-    assert kept <= set(found)
+    assert stored <= set(found)
     assert len(found) == len(set(found))
     assert (taken, lost) == (sent, 0)
     assert rows == sent

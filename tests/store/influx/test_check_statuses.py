@@ -45,15 +45,15 @@ def found(server: ServerProcess, place: str, query: str) -> list[dict[str, str]]
 
 
 def test_rows_have_the_form_that_rules_read(influx_server: ServerProcess, database: Callable[[], str]) -> None:
-    """Through an incident only `_level` differs within a series; time is that of writing; texts come back whole."""
+    """Through an incident only `_level` differs within a series; time is that of writing; a message is one line."""
     place = database()
     sink = Influxdb(InfluxdbConfig(), open_statuses(place), Clock())
-    book = IncidentTracker()
+    incidents = IncidentTracker()
     for at, level in ((20, "warn"), (31, "crit"), (45, "ok")):
-        alert = book.enter(verdict(at, level))  # type: ignore[arg-type]
+        alert = incidents.record(verdict(at, level))  # type: ignore[arg-type]
         assert alert is not None
         assert sink.send(alert) == f"written to {place}"
-    sink.beat(["m4", "m 3,x"])
+    sink.heartbeat(["m4", "m 3,x"])
     rows = found(influx_server, place, 'SELECT * FROM "statuses" ORDER BY time')
     assert [(row["machine"], row["_level"], row["event"]) for row in rows] == [
         *(("m 3,x", level, event) for level, event in (("warn", "begun"), ("crit", "changed"), ("ok", "over"))),
@@ -62,7 +62,7 @@ def test_rows_have_the_form_that_rules_read(influx_server: ServerProcess, databa
     ]
     assert [int(row["time"]) - NOW for row in rows] == [0, 1, 2, 3, 4]
     assert [row["_source_timestamp"] for row in rows[:3]] == ["20", "31", "45"]
-    assert (rows[1]["_message"], rows[1]["score"]) == (verdict(31, "crit").message, "2.25")
+    assert (rows[1]["_message"], rows[1]["score"]) == (verdict(31, "crit").message.replace("\n", " "), "2.25")
     assert {row["_check_id"] for row in rows} == {CHECK_ID}
     series = found(influx_server, place, 'SHOW SERIES FROM "statuses"')
     apart = {",".join(part for part in row["key"].split(",") if "_level" not in part) for row in series}
@@ -73,9 +73,9 @@ def test_tags_and_fields_are_those_that_are_named(influx_server: ServerProcess, 
     """Tags are bounded by machines and levels, whatever tasks and incidents come; all else is a field."""
     place = database()
     statuses = open_statuses(place)
-    book = IncidentTracker()
+    incidents = IncidentTracker()
     for n in range(40):
-        alert = book.enter(verdict(100 + n, "crit", f"m{n % 4}", f"task {n}"))
+        alert = incidents.record(verdict(100 + n, "crit", f"m{n % 4}", f"task {n}"))
         assert alert is not None
         statuses.write([status_of(alert)], NOW + n)
     tags = {row["tagKey"] for row in found(influx_server, place, 'SHOW TAG KEYS FROM "statuses"')}
@@ -98,10 +98,10 @@ def test_no_two_rows_share_a_time(influx_server: ServerProcess, database: Callab
 
 def test_a_machine_that_another_incident_holds_is_not_well() -> None:
     """The row of an end is at the level of what is still open; a test is at its own."""
-    book = IncidentTracker()
-    book.enter(verdict(20, "crit", task="t1"))
-    book.enter(verdict(21, "warn", task="t2"))
-    over = book.enter(verdict(33, "ok", task="t2"))
+    incidents = IncidentTracker()
+    incidents.record(verdict(20, "crit", task="t1"))
+    incidents.record(verdict(21, "warn", task="t2"))
+    over = incidents.record(verdict(33, "ok", task="t2"))
     assert over is not None
     assert status_of(over).level == "crit"
     assert status_of(sample(NOW, 8)).level == "ok"
@@ -117,7 +117,7 @@ def test_a_test_alert_is_one_row(influx_server: ServerProcess, database: Callabl
 
 @given(machine=st.text(), message=st.text(), score=st.floats(), task=st.text())
 def test_a_row_is_one_line(machine: str, message: str, score: float, task: str) -> None:
-    """Whatever names and messages hold, a row is a single line, whose tags hold no line end."""
+    """Whatever names and messages hold, a row is a single line, and its tags hold no line end."""
     lines = [line_of(Status(machine, "warn", message, NOW, score, {"task": task}), NOW + n) for n in (0, 1)]
     assert unpack(pack(lines)) == lines
     assert b"\n" not in lines[0].partition(b" _message=")[0]

@@ -39,7 +39,7 @@ def script() -> Iterator[Scripted]:
 
 
 def store(script: Scripted, csv: str, status: int = 200) -> tuple[InfluxByFlux, list[str]]:
-    """A store whose server answers so, and the queries that it hears."""
+    """A store of a server with this answer, and the queries that it receives."""
     heard: list[str] = []
 
     def reply(lines: list[bytes]) -> Reply:
@@ -47,7 +47,7 @@ def store(script: Scripted, csv: str, status: int = 200) -> tuple[InfluxByFlux, 
         return status, csv, {"Content-Type": "text/csv"}
 
     script.reply = reply
-    opened = open_store(f"{script.url}/my bucket", told=InfluxConfig(reading="flux", org="us"))
+    opened = open_store(f"{script.url}/my bucket", config=InfluxConfig(reading="flux", org="us"))
     assert isinstance(opened, InfluxByFlux)
     return opened, heard
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from store.influx.msgpack_response import Packed
+from store.influx.msgpack_response import MessagePackReader
 from store.influx.response import rows_of, series_of
 from store.schema.contract import StoreError
 
@@ -29,7 +29,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def series(draw: st.DrawFn) -> dict[str, Any]:
-    """A series whose rows are mostly laid out alike."""
+    """A series with rows of mostly the same layout."""
     kinds = draw(st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=20))
     usual = [draw(CELLS[kind]) for kind in kinds]
     rows = [[1795169772 * 10**9 + n, *usual] for n in range(draw(st.integers(0, 120) | st.just(700)))]
@@ -130,4 +130,4 @@ def test_an_answer_that_breaks_off_is_an_error(found: list[dict[str, Any]], cut:
     """A connection that ends within an answer never passes for a shorter answer."""
     (whole,) = answer(found[:1], 1 << 30)
     with pytest.raises(StoreError, match=r"ends before its end|no InfluxQL answer"):
-        list(Packed([whole[: max(1, int(len(whole) * cut))]]).series())
+        list(MessagePackReader([whole[: max(1, int(len(whole) * cut))]]).series())

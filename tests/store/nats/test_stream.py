@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from store.influx.config import InfluxConfig
@@ -32,16 +33,7 @@ from tests.servers import NatsProcess
 from tests.store.conftest import influx, rows
 
 NUMBER = itertools.count()
-TOLD = {"timeout_seconds": 2.0, "keep_bytes": 10**7}  # a server sets aside the room of all its streams
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsProcess]:
-    """A real nats-server for these tests."""
-    server = servers.nats(tmp_path_factory.mktemp("nats"))
-    server.start()
-    yield server
-    server.kill()
+OPTIONS = {"timeout_seconds": 2.0, "keep_bytes": 10**7}  # a server sets aside the room of all its streams
 
 
 @pytest.fixture
@@ -49,8 +41,8 @@ def opened() -> Iterator[Callable[..., Stream]]:
     """A function that opens the stream at an address, closed at the end."""
     streams: list[Stream] = []
 
-    def make(place: str, **told: object) -> Stream:
-        streams.append(Stream(stream_of(place), NatsConfig(**{**TOLD, **told})))  # type: ignore[arg-type]
+    def make(place: str, **options: object) -> Stream:
+        streams.append(Stream(stream_of(place), NatsConfig(**{**OPTIONS, **options})))  # type: ignore[arg-type]
         return streams[-1]
 
     yield make
@@ -65,7 +57,7 @@ def place(nats_server: NatsProcess) -> str:
 
 
 def batch(number: int) -> Batch:
-    """One reading, all of whose values tell which."""
+    """One reading; each of its values shows its number."""
     event = Sample("event", {"source": "xid", "code": str(number % 3), "message": f'number "{number}"'})
     return Batch(f"m{number % 5}", number * 10**9, (Sample("host", {"cpu_utilization_ratio": number / 64}), event))
 
@@ -85,7 +77,7 @@ def seen(store: Store) -> list[int]:
 def carry(stream: Stream, store: Store, name: str = "w") -> Writer:
     """Write all that is in the stream, also what was given to a writer before and comes again."""
     writer, deadline = Writer(stream, store, name), time.monotonic() + 60
-    while writer.step(0.2) or (standing := stream.standing(name)).waiting or standing.unsettled:
+    while writer.step(0.2) or (state := stream.consumer_state(name)).waiting or state.unsettled:
         assert time.monotonic() < deadline
     return writer
 
@@ -104,7 +96,7 @@ def taken(stream: Stream, count: int) -> list[Message]:
 def send(sender: Sender) -> None:
     """Send until nothing waits."""
     deadline = time.monotonic() + 60
-    while sender.spool.ledger().waiting:
+    while sender.spool.line_counts().waiting:
         assert time.monotonic() < deadline
         sender.send()
 
@@ -127,7 +119,7 @@ def test_agents_to_two_stores(
     assert carry(stream, with_file, "files").written == carry(stream, with_server, "servers").written == 8
     assert seen(with_file) == seen(with_server) == list(range(1, 9))
     assert rows(with_file, "event") == rows(with_server, "event")
-    assert (stream.standing("files").waiting, stream.standing("servers").lost) == (0, 0)
+    assert (stream.consumer_state("files").waiting, stream.consumer_state("servers").lost) == (0, 0)
     with_file.close()
     with_server.close()
 
@@ -137,12 +129,12 @@ def test_published_again(place: str, opened: Callable[..., Stream], tmp_path: Pa
     stream, store = opened(place), Embedded(tmp_path / "a.db")
     assert stream.write(body(3, 4)).good
     assert stream.write(body(4, 3, 7)).good
-    assert stream.kept() == 3
+    assert stream.message_count() == 3
     carry(stream, store)
     late = opened(place)  # the agent was started again: it sends what the server never acknowledged to it
     unknown = gzip.compress(b"\n".join(lines_of([batch(7)])) + b"\n", mtime=5)  # other bytes, so another id
     assert late.write(unknown + body(9)).good
-    assert stream.kept() == 5
+    assert stream.message_count() == 5
     carry(stream, store)
     assert sorted(seen(store)) == [3, 4, 7, 9]
     store.close()
@@ -160,7 +152,7 @@ def test_writer_killed_before_it_settled(place: str, opened: Callable[..., Strea
     following = opened(place, settle_seconds=0.4)
     for number in (6, 8):
         assert following.write(body(number)).good
-    assert following.standing("w").waiting == 3  # from here on, what comes is new
+    assert following.consumer_state("w").waiting == 3  # from here on, what comes is new
     assert following.write(body(9)).good
     assert [one.again for one in taken(following, 6)] == [True, True, True, True, True, False]
     carry(following, store)
@@ -181,7 +173,7 @@ def test_server_killed_while_publishing(tmp_path: Path, opened: Callable[..., St
             server.kill()
         sender.send()
         if number % 10 == 5 and server.process is None:
-            assert spool.ledger().waiting >= 12  # six readings of two rows since the kill
+            assert spool.line_counts().waiting >= 12  # six readings of two rows since the kill
             server.start()
             kill = threading.Timer(number * 0.0007, server.kill)  # amid a post, before or after it
             kill.start()
@@ -205,8 +197,8 @@ def test_agent_killed_while_publishing(place: str, opened: Callable[..., Stream]
     program = (
         "import sys; from store.influx.config import InfluxConfig; from store.nats.config import NatsConfig\n"
         "from store.open import open_sink; from store.schema.sample import Batch, Sample\n"
-        "told = NatsConfig(post_seconds=0.1, keep_bytes=10**7)\n"
-        "s = open_sink(sys.argv[1], InfluxConfig(spool_folder=sys.argv[2]), told)\n"
+        "config = NatsConfig(post_seconds=0.1, keep_bytes=10**7)\n"
+        "s = open_sink(sys.argv[1], InfluxConfig(spool_folder=sys.argv[2]), config)\n"
         "for n in range(int(sys.argv[3]), 10**6):\n"
         "    s.write([Batch('m1', n * 10**9, (Sample('host', {}), Sample('event', {'code': str(n)})))])\n"
         "    print(n, flush=True)\n"
@@ -220,7 +212,7 @@ def test_agent_killed_while_publishing(place: str, opened: Callable[..., Stream]
         )
         assert agent.stdout is not None
         for line in agent.stdout:
-            if (first := int(line) + 2) % 200 == 0:  # what was not printed may have been kept all the same
+            if (first := int(line) + 2) % 200 == 0:  # what was not printed may be stored all the same
                 break
         agent.send_signal(signal.SIGKILL)
         rest = [int(line) for line in agent.stdout if line.endswith(b"\n")]
@@ -229,11 +221,11 @@ def test_agent_killed_while_publishing(place: str, opened: Callable[..., Stream]
         agent.wait()
     spool, store = Spool(tmp_path / "spool", 10**8, 1e6), Embedded(tmp_path / "a.db")
     send(Sender(spool, opened(place), 1.0))
-    ledger = spool.ledger()
-    assert (ledger.waiting, ledger.dropped, ledger.refused) == (0, 0, 0)
+    counts = spool.line_counts()
+    assert (counts.waiting, counts.dropped, counts.refused) == (0, 0, 0)
     carry(opened(place), store)
     found = seen(store)
-    assert len(found) == len(set(found)) == ledger.taken // 3  # host, event, and how the spool fares
+    assert len(found) == len(set(found)) == counts.taken // 3  # host, event, and how the spool fares
     store.close()
     spool.close()
 
@@ -282,12 +274,12 @@ def test_store_that_lost_what_it_acknowledged(place: str, opened: Callable[..., 
 def test_stream_that_dropped(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
     """Messages that the stream dropped before anybody took them are counted."""
     stream, store = opened(place, keep_bytes=100_000), Embedded(tmp_path / "a.db")
-    assert stream.standing("w").waiting == 0  # begins the writer
+    assert stream.consumer_state("w").waiting == 0  # begins the writer
     for number in range(1, 6):  # two of them fit
         event = Sample("event", {"source": "xid", "code": "5", "message": os.urandom(30_000).hex()})
         host = Sample("host", {"cpu_utilization_ratio": number / 64})
         assert stream.write(pack(lines_of([Batch("m1", number * 10**9, (host, event))]))).good
-    assert stream.standing("w").lost == 3
+    assert stream.consumer_state("w").lost == 3
     writer = carry(stream, store)
     assert (writer.lost, writer.written, seen(store)) == (3, 2, [4, 5])
     store.close()
@@ -305,7 +297,7 @@ def test_too_large_a_post(tmp_path: Path, opened: Callable[..., Stream]) -> None
     assert stream.write(spool.take(10**6)[0].body).status == 413
     send(Sender(spool, stream, 1.0))
     store = Embedded(tmp_path / "a.db")
-    assert spool.ledger().sent == 499
+    assert spool.line_counts().sent == 499
     assert carry(stream, store).written == 4
     assert [row["message"] for row in rows(store, "event")] == [event.values["message"] for event in events]
     spool.close()
@@ -372,13 +364,13 @@ def test_rights_as_documented(tmp_path: Path, opened: Callable[..., Stream]) -> 
         (tmp_path / user).write_text(f"{user}:pw31\n")
         tokens[user] = str(tmp_path / user)
     writer = opened(f"{server.url}/peerwatch", token_file=tokens["writer"])
-    assert writer.standing("w").waiting == 0
+    assert writer.consumer_state("w").waiting == 0
     agent = opened(f"{server.url}/peerwatch", token_file=tokens["agent"])
     assert agent.write(body(1, 2)).good
     with pytest.raises(StoreError):
         agent.take("w", 5, 0.5)
     with pytest.raises(StoreError):
-        opened(f"{server.url}/other", token_file=tokens["agent"], timeout_seconds=0.5).kept()
+        opened(f"{server.url}/other", token_file=tokens["agent"], timeout_seconds=0.5).message_count()
     store = Embedded(tmp_path / "a.db")
     assert carry(writer, store).written == 2
     assert seen(store) == [1, 2]
@@ -404,7 +396,7 @@ def test_who_is_let_in(tmp_path: Path, opened: Callable[..., Stream]) -> None:
 
 
 def test_no_room(place: str, opened: Callable[..., Stream]) -> None:
-    """A stream for which the server has no room is told with the key that makes it smaller."""
+    """If the server has no room for a stream, the error names the key that makes it smaller."""
     stream = opened(place, keep_bytes=1 << 50)
     answer = stream.write(body(1))
     assert not answer.good
@@ -432,5 +424,5 @@ def test_addresses(tmp_path: Path) -> None:
         open_store("nats://a:4222/pw")
     with pytest.raises(StoreError, match=r"nats\.token_file"):
         Stream(stream_of("nats://a/pw"), NatsConfig(token_file=str(tmp_path / "absent")))
-    with pytest.raises(ValueError, match=r"nats\.replicas is 9"):
-        NatsConfig(replicas=9)
+    with pytest.raises(ValueError, match=r"<= 5 - at `\$.replicas`"):
+        msgspec.convert({"replicas": 9}, NatsConfig)

@@ -16,7 +16,8 @@ import pytest
 
 from store.line_protocol.write import unpack
 from store.schema.contract import StoreError
-from store.spool.queue import FILE, POST_LINES, REFUSED_KEPT, Ledger, Post, Spool
+from store.spool.queue import MAX_REFUSED_LINES, POST_LINES, LineCounts, Post, Spool
+from store.spool.schema import FILE
 
 SECOND = 10**9
 WRITER = """
@@ -41,7 +42,7 @@ def line(n: int) -> bytes:
 
 def waiting(store: Spool) -> list[bytes]:
     """All lines that wait, oldest first."""
-    return [one for post in store.take(1 << 30, 1 << 30) for one in unpack(post.body)]
+    return [one for post in store.oldest_posts(1 << 30, 1 << 30) for one in unpack(post.body)]
 
 
 def test_first_in_first_out(tmp_path: Path) -> None:
@@ -52,14 +53,14 @@ def test_first_in_first_out(tmp_path: Path) -> None:
     one.put([], 2)
     one.put(lines[3:], 3)
     assert waiting(one) == waiting(one) == lines
-    first, second = one.take(1 << 20)
+    first, second = one.oldest_posts(1 << 20)
     assert (first.lines, second.lines) == (3, 4)
-    assert one.take(10) == [first]
+    assert one.oldest_posts(10) == [first]
     one.settle([first])
     one.close()
     again = spool(tmp_path)
     assert waiting(again) == lines[3:]
-    assert again.ledger() == Ledger(7, 3, 0, 0, 4, len(second.body))
+    assert again.line_counts() == LineCounts(7, 3, 0, 0, 4, len(second.body))
     again.close()
 
 
@@ -68,22 +69,22 @@ def test_large_puts_are_cut(tmp_path: Path) -> None:
     one = spool(tmp_path)
     lines = [b"host,machine=m1 value=1i %d" % n for n in range(POST_LINES * 2 + 11)]
     one.put(lines, 1)
-    assert [post.lines for post in one.take(1 << 30, 1 << 30)] == [POST_LINES, POST_LINES, 11]
+    assert [post.lines for post in one.oldest_posts(1 << 30, 1 << 30)] == [POST_LINES, POST_LINES, 11]
     assert waiting(one) == lines
     one.close()
 
 
 def test_bound_by_bytes(tmp_path: Path) -> None:
-    """Above the bound the oldest go, are counted, and the newest stay; the ledger adds up."""
+    """Above the bound the oldest go, are counted, and the newest stay; the counts add up."""
     one = spool(tmp_path, most_bytes=20_000)
     lines = [line(n) for n in range(500)]
     for n, single in enumerate(lines):
         one.put([single], n)
-    kept, ledger = waiting(one), one.ledger()
-    assert 50 < len(kept) < 400
-    assert kept == lines[-len(kept) :]
-    assert (ledger.taken, ledger.dropped, ledger.waiting) == (500, 500 - len(kept), len(kept))
-    assert ledger.waiting_bytes <= 20_000
+    stored, counts = waiting(one), one.line_counts()
+    assert 50 < len(stored) < 400
+    assert stored == lines[-len(stored) :]
+    assert (counts.taken, counts.dropped, counts.waiting) == (500, 500 - len(stored), len(stored))
+    assert counts.waiting_bytes <= 20_000
     one.close()
 
 
@@ -93,7 +94,7 @@ def test_bound_by_age(tmp_path: Path) -> None:
     for second in range(1, 101):
         one.put([line(second)], second * SECOND)
     assert len(waiting(one)) == 31
-    assert one.ledger().dropped == 69
+    assert one.line_counts().dropped == 69
     one.close()
 
 
@@ -101,23 +102,23 @@ def test_dropped_while_under_way(tmp_path: Path) -> None:
     """A post that the bounds drop while it is being sent is counted once, as dropped."""
     one = spool(tmp_path, most_seconds=30.0)
     one.put([line(1), line(2)], SECOND)
-    posts = one.take(1 << 20)
+    posts = one.oldest_posts(1 << 20)
     one.put([line(3)], 60 * SECOND)
     one.settle(posts, [(line(1), "400: bad")], 5)
-    ledger = one.ledger()
-    assert (ledger.taken, ledger.sent, ledger.dropped, ledger.refused, ledger.waiting) == (3, 0, 2, 0, 1)
+    counts = one.line_counts()
+    assert (counts.taken, counts.sent, counts.dropped, counts.refused, counts.waiting) == (3, 0, 2, 0, 1)
     one.close()
 
 
 def test_refused_lines_are_kept_for_a_look(tmp_path: Path) -> None:
-    """The newest refused lines are kept with their reasons, and counted for ever."""
+    """The newest refused lines stay with their reasons; all are counted."""
     one = spool(tmp_path)
-    lines = [line(n) for n in range(REFUSED_KEPT + 5)]
+    lines = [line(n) for n in range(MAX_REFUSED_LINES + 5)]
     one.put(lines, 1)
-    one.settle(one.take(1 << 30), [(single, f"400: {n}") for n, single in enumerate(lines)], 9)
-    assert one.ledger().refused == REFUSED_KEPT + 5
+    one.settle(one.oldest_posts(1 << 30), [(single, f"400: {n}") for n, single in enumerate(lines)], 9)
+    assert one.line_counts().refused == MAX_REFUSED_LINES + 5
     assert one.refused()[0] == ("400: 5", lines[5])
-    assert len(one.refused()) == REFUSED_KEPT
+    assert len(one.refused()) == MAX_REFUSED_LINES
     one.close()
 
 
@@ -137,12 +138,12 @@ def test_kill_loses_nothing(tmp_path: Path) -> None:
     numbers = [int(single.split()[-1]) for single in waiting(one)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert last <= len(numbers) <= last + 1
-    assert one.ledger().taken == one.ledger().waiting == len(numbers)
+    assert one.line_counts().taken == one.line_counts().waiting == len(numbers)
     one.close()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """A second agent on one folder is told so in one line."""
+    """A second agent on one folder gets one line."""
     one = spool(tmp_path)
     with pytest.raises(StoreError, match="is in use: stop the other agent") as caught:
         spool(tmp_path)
@@ -161,13 +162,13 @@ def test_threads_put_while_one_settles(tmp_path: Path) -> None:
         thread.start()
     sent = []
     while len(sent) < 200:
-        posts = one.take(3000)
+        posts = one.oldest_posts(3000)
         sent += [int(single.split()[-1]) for post in posts for single in unpack(post.body)]
         one.settle(posts)
     for thread in threads:
         thread.join()
     assert sorted(sent) == [at * 1000 + n for at in range(4) for n in range(50)]
-    assert one.ledger() == Ledger(200, 200, 0, 0, 0, 0)
+    assert one.line_counts() == LineCounts(200, 200, 0, 0, 0, 0)
     one.close()
 
 
@@ -177,27 +178,27 @@ def numbers(posts: list[Post]) -> list[int]:
 
 
 def test_what_was_sent_is_sent_again(tmp_path: Path) -> None:
-    """To a server that was begun anew all goes again, once, also by the next agent; nothing is counted twice."""
+    """To a restarted server all is sent again, once, also by the next agent; no line is counted twice."""
     one = spool(tmp_path, resend_seconds=600.0)
     for n in range(1, 8):
         one.put([line(n)], n * SECOND)
-    one.settle(one.take(1 << 20)[:5], now=8 * SECOND)
-    assert one.take_again(1 << 20) == []
-    one.again("Monday")
-    one.settle(one.take(1 << 20), now=9 * SECOND)
-    first = one.take_again(400)
+    one.settle(one.oldest_posts(1 << 20)[:5], now=8 * SECOND)
+    assert one.posts_to_resend(1 << 20) == []
+    one.request_resend("Monday")
+    one.settle(one.oldest_posts(1 << 20), now=9 * SECOND)
+    first = one.posts_to_resend(400)
     assert numbers(first) == [1, 2]
-    one.settle_again(first)
+    one.settle_resent(first)
     one.close()
     following = spool(tmp_path, resend_seconds=600.0)
     assert following.began == "Monday"
-    rest = following.take_again(1 << 20)
+    rest = following.posts_to_resend(1 << 20)
     assert numbers(rest) == [3, 4, 5]  # the two others were sent to this server
-    following.settle_again(rest)
-    assert following.take_again(1 << 20) == following.take(1 << 20) == []
-    assert following.ledger() == Ledger(7, 7, 0, 0, 0, 0)
-    following.again("Tuesday")
-    assert numbers(following.take_again(1 << 20)) == [1, 2, 3, 4, 5, 6, 7]
+    following.settle_resent(rest)
+    assert following.posts_to_resend(1 << 20) == following.oldest_posts(1 << 20) == []
+    assert following.line_counts() == LineCounts(7, 7, 0, 0, 0, 0)
+    following.request_resend("Tuesday")
+    assert numbers(following.posts_to_resend(1 << 20)) == [1, 2, 3, 4, 5, 6, 7]
     following.close()
 
 
@@ -206,20 +207,20 @@ def test_what_was_sent_goes_after_its_time(tmp_path: Path) -> None:
     one = spool(tmp_path, resend_seconds=30.0)
     for n in range(1, 101):
         one.put([line(n)], n * SECOND)
-        one.settle(one.take(1 << 20), now=n * SECOND)
-    one.again("Monday")
-    found = one.take_again(1 << 20)
+        one.settle(one.oldest_posts(1 << 20), now=n * SECOND)
+    one.request_resend("Monday")
+    found = one.posts_to_resend(1 << 20)
     assert numbers(found) == list(range(found[0].number, 101))
     assert 30 <= len(found) <= 34
     one.put([line(101)], 300 * SECOND)
-    one.settle(one.take(1 << 20), now=300 * SECOND)
-    assert one.take_again(1 << 20) == found
-    one.settle_again(found)
+    one.settle(one.oldest_posts(1 << 20), now=300 * SECOND)
+    assert one.posts_to_resend(1 << 20) == found
+    one.settle_resent(found)
     one.put([line(102)], 400 * SECOND)
-    one.settle(one.take(1 << 20), now=400 * SECOND)
-    one.again("Tuesday")
-    assert numbers(one.take_again(1 << 20)) == [102]
-    assert one.ledger() == Ledger(102, 102, 0, 0, 0, 0)
+    one.settle(one.oldest_posts(1 << 20), now=400 * SECOND)
+    one.request_resend("Tuesday")
+    assert numbers(one.posts_to_resend(1 << 20)) == [102]
+    assert one.line_counts() == LineCounts(102, 102, 0, 0, 0, 0)
     one.close()
 
 
@@ -228,19 +229,19 @@ def test_what_was_sent_makes_room(tmp_path: Path) -> None:
     one = spool(tmp_path, most_bytes=20_000, resend_seconds=600.0)
     for n in range(1, 101):
         one.put([line(n)], n)
-    one.settle(sent := one.take(1 << 20)[:50], now=101)
-    one.again("Monday")
+    one.settle(sent := one.oldest_posts(1 << 20)[:50], now=101)
+    one.request_resend("Monday")
     for n in range(101, 151):
         one.put([line(n)], n)
-    assert one.ledger().dropped == 0 < one.ledger().waiting_bytes < 20_000
-    assert 0 < len(left := one.take_again(1 << 20)) < len(sent)
+    assert one.line_counts().dropped == 0 < one.line_counts().waiting_bytes < 20_000
+    assert 0 < len(left := one.posts_to_resend(1 << 20)) < len(sent)
     assert left == sent[-len(left) :]
     for n in range(151, 251):
         one.put([line(n)], n)
-    assert one.take_again(1 << 20) == []
-    ledger = one.ledger()
-    assert (ledger.taken, ledger.sent, ledger.dropped + ledger.waiting) == (250, 50, 200)
-    assert ledger.dropped > 0
+    assert one.posts_to_resend(1 << 20) == []
+    counts = one.line_counts()
+    assert (counts.taken, counts.sent, counts.dropped + counts.waiting) == (250, 50, 200)
+    assert counts.dropped > 0
     one.close()
 
 
@@ -248,16 +249,16 @@ def test_full_disk(tmp_path: Path) -> None:
     """Where the disk is full, what is not taken is said not to be; what was taken is there and can be sent."""
     one = spool(tmp_path)
     one.put([line(1)], 1)
-    one._connection.execute("PRAGMA max_page_count = 12")
+    one._db.connection.execute("PRAGMA max_page_count = 12")
     with pytest.raises(StoreError, match="the disk is full: free space"):
         one.put([line(n) for n in range(2, 2000)], 2)
-    assert one.ledger().taken == one.ledger().waiting == 1
-    one._connection.execute("PRAGMA max_page_count = 100000")
+    assert one.line_counts().taken == one.line_counts().waiting == 1
+    one._db.connection.execute("PRAGMA max_page_count = 100000")
     one.put([line(3)], 3)
-    posts = one.take(1 << 20)
+    posts = one.oldest_posts(1 << 20)
     assert [post.lines for post in posts] == [1, 1]
     one.settle(posts)
-    assert one.ledger() == Ledger(2, 2, 0, 0, 0, 0)
+    assert one.line_counts() == LineCounts(2, 2, 0, 0, 0, 0)
     one.close()
 
 
@@ -266,17 +267,19 @@ def test_space_is_given_back(tmp_path: Path) -> None:
     one = spool(tmp_path)
     for n in range(60):
         one.put([line(n * 1000 + at) for at in range(500)], n)
-    for post in one.take(1 << 30, 1 << 30):
+    for post in one.oldest_posts(1 << 30, 1 << 30):
         one.settle([post])
-    one._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    free, pages = (one._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+    one._db.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    free, pages = (
+        one._db.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
+    )
     assert free <= 500
     assert pages <= 520
     one.close()
 
 
 def test_damage_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged spool does not keep the agent from starting: it is kept aside, said, and a new one is begun."""
+    """A damaged spool does not stop the agent: it is renamed and logged, and a new one is begun."""
     folder = tmp_path / "spool"
     folder.mkdir()
     (folder / FILE).write_bytes(b"no database, " * 900)
@@ -294,7 +297,7 @@ def test_wrong_bytes_stop_nothing(tmp_path: Path) -> None:
     one = spool(tmp_path, resend_seconds=600.0)
     for number in range(1, 21):
         one.put([line(number)], number)
-    one.settle(one.take(1000), now=5)
+    one.settle(one.oldest_posts(1000), now=5)
     one.close()
     data, chance = (tmp_path / "spool" / FILE).read_bytes(), Random(5)
     aside = 0
@@ -307,10 +310,10 @@ def test_wrong_bytes_stop_nothing(tmp_path: Path) -> None:
         (folder / "spool" / FILE).write_bytes(damaged)
         one = spool(folder, resend_seconds=600.0)
         one.put([line(31)], 10**18)
-        while taken := one.take(10**6):
+        while taken := one.oldest_posts(10**6):
             one.settle(taken, now=10**18)
-        one.again("some time")
-        one.take_again(1000)
+        one.request_resend("some time")
+        one.posts_to_resend(1000)
         one.close()
         aside += (folder / "spool" / FILE).with_suffix(".damaged").exists()
     assert aside > 15
@@ -320,7 +323,7 @@ def test_posts_that_were_sent_before_they_came(tmp_path: Path, caplog: pytest.Lo
     """Posts that count as sent before they came, by one wrong number, are not taken for sent: the file is set aside."""
     one = spool(tmp_path)
     one.put([line(3)], 7)
-    one._connection.execute("INSERT INTO sent VALUES (72057594037927937, 7)")
+    one._db.connection.execute("INSERT INTO sent VALUES (72057594037927937, 7)")
     one.close()
     one = spool(tmp_path)
     one.put([new := line(4)], 8)

@@ -20,8 +20,9 @@ from store.influx.server import Server
 from store.line_protocol.write import lines_of
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
+from store.spool.post import UnsentError, post
 from store.spool.queue import Spool
-from store.spool.sender import BACK_OFF_S, Sender, Spooled, UnsentError, post
+from store.spool.sender import BACK_OFF_S, Sender, Spooled
 from store.transport import Answer
 from tests import servers
 from tests.servers import ServerProcess
@@ -52,11 +53,11 @@ class Rig:
         self.script.close()
 
 
-def server(place: str, folder: Path, **told: object) -> Server:
+def server(place: str, folder: Path, **options: object) -> Server:
     """The server at this address, spoken to with a token."""
     file = folder / "token"
     file.write_text(f"{TOKEN}\n")
-    return Server(address_of(place), InfluxConfig(token_file=str(file), **told))  # type: ignore[arg-type]
+    return Server(address_of(place), InfluxConfig(token_file=str(file), **options))  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=["v1", "v2"])
@@ -78,8 +79,8 @@ def test_what_is_taken_is_gone(rig: Rig) -> None:
     rig.spool.put(LINES[:9], 1)
     rig.spool.put(LINES[9:], 2)
     assert 3.0 <= rig.sender.send() <= 5.0
-    assert rig.script.kept == LINES
-    assert (rig.spool.ledger().waiting, rig.spool.ledger().sent) == (0, 32)
+    assert rig.script.received == LINES
+    assert (rig.spool.line_counts().waiting, rig.spool.line_counts().sent) == (0, 32)
     path, headers = rig.script.asked[0]
     wanted = (
         "/write?db=metrics&precision=ns" if "/write?db" in path else "/api/v2/write?org=us&bucket=metrics&precision=ns"
@@ -91,7 +92,7 @@ def test_what_is_taken_is_gone(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503, 302, 418])
 def test_a_busy_server_is_left_alone(rig: Rig, status: int) -> None:
-    """What a server cannot take now waits; the rest it asks for is kept, and doubles where it asks for none."""
+    """What a server cannot take now waits; the pause it asks for is obeyed, and doubles if it asks for none."""
     rig.spool.put(LINES, 1)
     rig.answer(lambda lines: (status, "busy", {"Retry-After": "77"}))
     assert rig.sender.send() == 77.0
@@ -99,10 +100,10 @@ def test_a_busy_server_is_left_alone(rig: Rig, status: int) -> None:
     waits = [rig.sender.send() for _ in range(12)]
     first, longest = BACK_OFF_S
     assert all(min(longest, first * 2 ** (n + 1)) / 2 <= wait <= longest for n, wait in enumerate(waits))
-    assert rig.spool.ledger().waiting == 32
+    assert rig.spool.line_counts().waiting == 32
     rig.answer(lambda lines: (204, "", {}))
     assert rig.sender.send() <= 5.0
-    assert rig.script.kept == LINES
+    assert rig.script.received == LINES
 
 
 def test_a_date_to_come_back_at(rig: Rig) -> None:
@@ -123,7 +124,7 @@ def test_what_a_person_must_mend_is_said_loudly(rig: Rig, status: int, caplog: p
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(said) == 1
     assert ("influxdb.token_file" if status < 404 else "create the database or bucket") in said[0]
-    assert rig.spool.ledger().waiting == 32
+    assert rig.spool.line_counts().waiting == 32
     assert TOKEN not in caplog.text + rig.sender.error
 
 
@@ -133,21 +134,21 @@ def test_too_much_is_halved(rig: Rig) -> None:
     rig.spool.put(LINES[16:], 2)
     rig.answer(lambda lines: (413, "too large", {}) if len(lines) > 3 or LINES[7] in lines else (204, "", {}))
     rig.sender.send()
-    assert rig.script.kept == [line for line in LINES if line != LINES[7]]
+    assert rig.script.received == [line for line in LINES if line != LINES[7]]
     assert rig.spool.refused() == [("413: too large", LINES[7])]
 
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_bad_lines_are_searched_for(rig: Rig, status: int) -> None:
-    """Bad lines are found and kept with the server's reason; all others are sent; the ledger adds up."""
+    """Bad lines are found and stored with the server's reason; all others are sent; the counts add up."""
     rig.spool.put(LINES[:5], 1)
     rig.spool.put(LINES[5:], 2)
     rig.answer(lambda lines: (status, *bad(lines)[1:]) if bad(lines)[0] == 400 else (204, "", {}))
     rig.sender.send()
-    assert sorted(set(rig.script.kept)) == sorted(set(LINES) - {LINES[12], LINES[13]})
+    assert sorted(set(rig.script.received)) == sorted(set(LINES) - {LINES[12], LINES[13]})
     assert rig.spool.refused() == [(f"{status}: unable to parse", LINES[at]) for at in (12, 13)]
-    ledger = rig.spool.ledger()
-    assert (ledger.taken, ledger.sent, ledger.refused, ledger.waiting) == (32, 30, 2, 0)
+    counts = rig.spool.line_counts()
+    assert (counts.taken, counts.sent, counts.refused, counts.waiting) == (32, 30, 2, 0)
 
 
 def test_a_line_end_within_a_text_is_no_line_end(rig: Rig) -> None:
@@ -167,7 +168,7 @@ def test_all_too_old_at_once(rig: Rig) -> None:
     rig.answer(lambda lines: (400, said, {}))
     rig.sender.send()
     assert len([path for path, _ in rig.script.asked if "write" in path]) == 2
-    assert rig.spool.ledger().refused == 32
+    assert rig.spool.line_counts().refused == 32
 
 
 def test_a_search_that_is_interrupted_begins_anew(rig: Rig) -> None:
@@ -176,28 +177,28 @@ def test_a_search_that_is_interrupted_begins_anew(rig: Rig) -> None:
     calls = iter(range(100))
     rig.answer(lambda lines: (503, "", {}) if next(calls) > 4 else bad(lines))
     rig.sender.send()
-    assert rig.spool.ledger().waiting == 32
+    assert rig.spool.line_counts().waiting == 32
     rig.answer(bad)
     rig.sender.send()
-    assert set(rig.script.kept) == set(LINES) - {LINES[12], LINES[13]}
-    assert rig.spool.ledger().refused == 2
+    assert set(rig.script.received) == set(LINES) - {LINES[12], LINES[13]}
+    assert rig.spool.line_counts().refused == 2
 
 
 @pytest.mark.parametrize("dialect", ["v1", "v2", "auto"])
 def test_nobody_there(tmp_path: Path, dialect: str) -> None:
     """Without a server everything waits, and the one line that is said names the address."""
     spool = Spool(tmp_path / "spool", 10**8, 1e6)
-    nobody = server(f"http://127.0.0.1:{servers.free_port()}/metrics", tmp_path, dialect=dialect)
-    sender = Sender(spool, nobody, 1.0)
+    absent = server(f"http://127.0.0.1:{servers.free_port()}/metrics", tmp_path, dialect=dialect)
+    sender = Sender(spool, absent, 1.0)
     spool.put(LINES, 1)
     assert sender.send() >= 0.5
     assert "does not answer" in sender.error
     assert "Connection refused" in sender.error
-    assert spool.ledger().waiting == 32
+    assert spool.line_counts().waiting == 32
     with pytest.raises(UnsentError):
-        post(nobody, LINES)
+        post(absent, LINES)
     with pytest.raises(StoreError, match="is the server up"):
-        Influx(nobody).write([Batch("m1", 1, (Sample("host", {"processes_running": 2}),))])
+        Influx(absent).write([Batch("m1", 1, (Sample("host", {"processes_running": 2}),))])
     spool.close()
 
 
@@ -240,7 +241,7 @@ def test_outages_of_wire_and_server_lose_nothing(tmp_path: Path) -> None:
             time.sleep(0.002)
 
     some()
-    wait_for(lambda: sink.spool.ledger().waiting == 0)
+    wait_for(lambda: sink.spool.line_counts().waiting == 0)
     for trouble in (wire.cut, lambda: setattr(wire, "mode", "hang"), real.kill):
         trouble()
         some()
@@ -250,16 +251,21 @@ def test_outages_of_wire_and_server_lose_nothing(tmp_path: Path) -> None:
         if real.process is None:
             real.start()
         sink.sender.failures = 0  # the wait before the next attempt is what other tests look at
-        wait_for(lambda: sink.spool.ledger().waiting == 0)
-    ledger = sink.spool.ledger()
+        wait_for(lambda: sink.spool.line_counts().waiting == 0)
+    counts = sink.spool.line_counts()
     sink.close()
     reader = influx(f"{real.url}/metrics")
     assert reader.read("host").column("context_switches_total").to_pylist() == list(range(1, taken + 1))
     assert reader.read("event").num_rows == taken
-    assert (ledger.taken, ledger.sent, ledger.dropped, ledger.refused) == (taken * 3, taken * 3, 0, 0)
-    told = reader.read("source")
-    assert told.num_rows == taken
-    assert max(told.column("waiting_rows").to_pylist()) > 60
+    assert (counts.taken, counts.sent, counts.dropped, counts.refused) == (
+        taken * 3,
+        taken * 3,
+        0,
+        0,
+    )
+    options = reader.read("source")
+    assert options.num_rows == taken
+    assert max(options.column("waiting_rows").to_pylist()) > 60
     reader.close()
     wire.close()
     real.kill(signal.SIGTERM)
@@ -270,7 +276,7 @@ def sent(real: ServerProcess, sender: Sender, *numbers: int) -> list[object]:
     for n in numbers:
         sender.spool.put(lines_of([batch(n)]), time.time_ns())
         sender.send()
-    while sender.spool.ledger().waiting or sender.spool.take_again(1):
+    while sender.spool.line_counts().waiting or sender.spool.posts_to_resend(1):
         sender.send()
     reader = influx(f"{real.url}/metrics")
     found: list[object] = reader.read("host").column("context_switches_total").to_pylist()
@@ -281,7 +287,7 @@ def sent(real: ServerProcess, sender: Sender, *numbers: int) -> list[object]:
 
 @pytest.mark.parametrize("noticed", [False, True])
 def test_a_server_that_lost_what_it_acknowledged(tmp_path: Path, noticed: bool) -> None:
-    """It is sent all again, once, also where no post failed meanwhile; the ledger counts nothing twice."""
+    """It is sent all again, once, also where no post failed meanwhile; no line is counted twice."""
     folder = tmp_path / "influxd"
     folder.mkdir()
     real = servers.influxd(folder)
@@ -298,14 +304,14 @@ def test_a_server_that_lost_what_it_acknowledged(tmp_path: Path, noticed: bool) 
         assert sender.failures == 1
     real.start()
     assert sent(real, sender, 5) == [1, 2, 3, *([4] if noticed else []), 5]
-    ledger = spool.ledger()
-    assert ledger.taken == ledger.sent == (10 if noticed else 8)
+    counts = spool.line_counts()
+    assert counts.taken == counts.sent == (10 if noticed else 8)
     spool.close()
     real.kill()
 
 
 def test_a_server_that_was_killed_amid_a_write(tmp_path: Path) -> None:
-    """InfluxDB 1.6.7 reads what it wrote behind a torn entry until it is started anew; then it is sent it again."""
+    """InfluxDB 1.6.7 reads what it wrote behind a torn entry until it restarts; then it is sent again."""
     folder = tmp_path / "influxd"
     folder.mkdir()
     real = servers.influxd(folder)
@@ -342,7 +348,7 @@ def test_a_wire_that_was_cut_has_nothing_sent_again(tmp_path: Path) -> None:
     assert sender.failures == 1
     wire.mode = "through"
     sender.send()
-    assert (spool.ledger().waiting, spool.take_again(1)) == (0, [])
+    assert (spool.line_counts().waiting, spool.posts_to_resend(1)) == (0, [])
     assert spool.began
     spool.close()
     wire.close()
@@ -366,16 +372,16 @@ def test_a_server_that_does_not_say_since_when_it_runs(tmp_path: Path, dialect: 
     script.reply = bad
     sender.send()
     good = [line for line in LINES if line not in LINES[12:14]]
-    assert sorted(script.kept) == sorted(good)
+    assert sorted(script.received) == sorted(good)
     wire.cut()
     spool.put([b"host,machine=m1 value=1i 99"], time.time_ns())
     sender.send()
     wire.mode = "through"
-    script.kept.clear()
-    while spool.ledger().waiting or spool.take_again(1):
+    script.received.clear()
+    while spool.line_counts().waiting or spool.posts_to_resend(1):
         sender.send()
-    assert sorted(script.kept) == sorted([*good, b"host,machine=m1 value=1i 99"])
-    assert spool.ledger().refused == 2
+    assert sorted(script.received) == sorted([*good, b"host,machine=m1 value=1i 99"])
+    assert spool.line_counts().refused == 2
     spool.close()
     wire.close()
     script.close()
@@ -385,7 +391,8 @@ AGENT = """
 import sys
 from store.influx.config import InfluxConfig, address_of
 from store.spool.sender import Spooled
-from store.influx.server import Answer, Server
+from store.influx.server import Server
+from store.transport import Answer
 from store.line_protocol.write import lines_of
 from store.schema.sample import Batch, Sample
 from store.spool.queue import Spool
@@ -412,12 +419,12 @@ def test_kills_of_the_agent_lose_nothing(tmp_path: Path, database: Callable[[], 
         last = int(rest[-1]) if rest else last
     reader = influx(place)
     sink = Spooled(Server(address_of(place), InfluxConfig(post_seconds=0.1)), Spool(folder, 10**8, 1e6))
-    wait_for(lambda: sink.spool.ledger().waiting == 0)
-    ledger = sink.spool.ledger()
+    wait_for(lambda: sink.spool.line_counts().waiting == 0)
+    counts = sink.spool.line_counts()
     found = reader.read("host").column("context_switches_total").to_pylist()
     assert sorted(set(found)) == sorted(found)
     assert set(range(1, last + 1)) <= set(found)
-    assert ledger.taken == ledger.sent
+    assert counts.taken == counts.sent
     sink.close()
     reader.close()
 
@@ -430,7 +437,7 @@ def test_sampling_never_waits(tmp_path: Path) -> None:
     sink = Spooled(Server(address_of(f"http://127.0.0.1:{listener.port}/m"), config), Spool(tmp_path / "s", 10**8, 1e6))
     for n in range(1, 101):
         sink.write([batch(n)])
-    assert sink.spool.ledger().waiting == 300
+    assert sink.spool.line_counts().waiting == 300
     listener.close()
     sink.close()
 
@@ -467,7 +474,7 @@ def test_a_fault_of_our_own_ends_no_thread(tmp_path: Path, monkeypatch: pytest.M
     made.sender.post_seconds = 0.01
     made.spool.put(LINES, 1)
     made.sender.start()
-    wait_for(lambda: made.spool.ledger().waiting == 0)
-    assert made.script.kept == LINES
+    wait_for(lambda: made.spool.line_counts().waiting == 0)
+    assert made.script.received == LINES
     made.sender.stop()
     made.close()

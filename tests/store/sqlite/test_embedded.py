@@ -36,7 +36,7 @@ def host(machine: str, time: int, value: int) -> Batch:
 
 
 def writer(path: Path, machine: str, count: int) -> subprocess.Popen[str]:
-    """A process that writes batches and says after each that it is kept."""
+    """A process that writes batches and prints after each that it is stored."""
     root = str(Path(__file__).parents[3])
     command = [sys.executable, "-c", WRITER, str(path), machine, str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root})
@@ -77,24 +77,24 @@ def test_threads_share_one_store(tmp_path: Path) -> None:
 
 
 def test_kill_loses_nothing_committed(tmp_path: Path) -> None:
-    """What a writer said was kept is there after kill -9, and the file takes new rows."""
+    """What a writer reported as stored is there after kill -9, and the file takes new rows."""
     path = tmp_path / "s.db"
     process = writer(path, "m7", 100000)
     assert process.stdout is not None
-    kept = [int(process.stdout.readline()) for _ in range(40)][-1]
+    stored = [int(process.stdout.readline()) for _ in range(40)][-1]
     process.send_signal(signal.SIGKILL)
     rest = process.communicate()[0].split("\n")
-    kept = max([kept, *(int(line) for line in rest[:-1])])
+    stored = max([stored, *(int(line) for line in rest[:-1])])
     store = Embedded(path)
     counts = store.read("host").column("context_switches_total").to_pylist()
-    assert counts[:kept] == list(range(1, kept + 1))
+    assert counts[:stored] == list(range(1, stored + 1))
     store.write([host("m8", 10**6, 5)])
     assert store.read("host", 10**6 - 1).num_rows == 1
     store.close()
 
 
 def test_a_write_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Where one sample cannot be kept, nothing of that write is, and the store works on."""
+    """Where one sample cannot be stored, nothing of that write is, and the store works on."""
     store = Embedded(tmp_path / "s.db")
     bad = Batch("m1", 2, (Sample("host", {"processes_running": 3}), Sample("host", {"No Name": 5})))
     with pytest.raises(StoreError, match="'No Name' cannot name a table or column"):
@@ -106,13 +106,13 @@ def test_a_write_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_an_odd_value_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Text where a number belongs is kept as unknown and said once; all beside it is kept."""
+    """Text where a number belongs is stored as null and logged once; all beside it is stored."""
     store = Embedded(tmp_path / "s.db")
     odd = {"gpu": "2", "temperature_celsius": "N/A", "power_watts": 312.5}
     store.write([Batch("m1", n, (Sample("gpu", odd),)) for n in (1, 2)])
     assert rows(store, "gpu", 1) == [{"time": 2, "machine": "m1", "gpu": "2", "power_watts": 312.5}]
     assert [record.message for record in caplog.records] == [
-        "gpu.temperature_celsius is a number and was given a str: such values are kept as unknown"
+        "gpu.temperature_celsius is a number and was given a str: such values are stored as null"
     ]
     store.close()
 
@@ -159,8 +159,8 @@ def test_retention_by_size(tmp_path: Path) -> None:
     dropped = store.prune(20000, size_bytes=5_000_000)
     assert before > 15_000_000
     assert store.size_bytes() <= 5_000_000
-    kept = store.read("event").column("time").to_pylist()
-    assert kept == list(range(dropped + 1, 20001))
+    stored = store.read("event").column("time").to_pylist()
+    assert stored == list(range(dropped + 1, 20001))
     assert store.read("host").num_rows == 2
     store.close()
 
@@ -218,7 +218,7 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reader_sees_what_is_written_meanwhile(tmp_path: Path) -> None:
-    """A reader that was there first, or that came later, reads each row as soon as it is kept."""
+    """A reader that was there first, or that came later, reads each row as soon as it is stored."""
     writes = Embedded(tmp_path / "s.db")
     writes.write([host("m1", 4, 17)])
     writes.close()
@@ -259,8 +259,8 @@ def test_another_schema_is_named(tmp_path: Path, change: str, said: str) -> None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_users_outside_the_group_are_told_so(tmp_path: Path) -> None:
-    """The file is for user and group alone; who is in neither is told in one line how to get in."""
+def test_users_outside_the_group_get_one_line(tmp_path: Path) -> None:
+    """The file is for user and group alone; others get one line that says how to get in."""
     folder = tmp_path / "state"
     folder.mkdir(mode=0o750)
     for above in list(tmp_path.parents)[:-1]:
@@ -282,7 +282,7 @@ def test_users_outside_the_group_are_told_so(tmp_path: Path) -> None:
 
 
 def test_damage_is_explained(tmp_path: Path) -> None:
-    """A file whose pages were overwritten gives one line, not a traceback of SQLite's."""
+    """A file with overwritten pages gives one line, not a traceback of SQLite's."""
     path = tmp_path / "s.db"
     store = Embedded(path)
     store.write([host(f"machine-{n}", n, n) for n in range(1, 5000)])
@@ -309,7 +309,7 @@ def test_damaged_words_are_explained(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_others_may_look(tmp_path: Path) -> None:
-    """A user without the right to write reads a store that nobody holds open, and is told why writing fails."""
+    """A user without the right to write reads a store that no process holds open; a write fails with its cause."""
     path = tmp_path / "s.db"
     store = Embedded(path)
     store.write([host("m1", 4, 19)])

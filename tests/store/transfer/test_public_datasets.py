@@ -52,7 +52,7 @@ def test_jumpstarter_and_smd(tmp_path: Path) -> None:
 
 
 def test_mlperf_power_keeps_one_node_a_sensor(tmp_path: Path) -> None:
-    """A recording for each run and side, in the store's time; nobody is faulty."""
+    """A recording for each run and side, in the store's time; no machine is faulty."""
     rows = {
         "run": ["a", "a", "a", "a", "b"],
         "side": ["ac", "ac", "ac", "dc", "ac"],
