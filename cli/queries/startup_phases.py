@@ -53,7 +53,7 @@ class Starts:
     ready: Floats
     """From the first start in the run until the process creates its first communicator."""
     earlier: int = 0
-    """Machines whose processes started in an earlier run."""
+    """Machines with processes of an earlier run only."""
 
     def median(self) -> Floats:
         """[phase] over the machines where it is known; NaN where none."""
