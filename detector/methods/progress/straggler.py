@@ -17,10 +17,10 @@ from detector.stats.arrays import Floats, Ints, grown
 from detector.topology.rank_table import Left, RankTable
 from store.schema.time import SECOND
 
-LATE, SENDING, OTHERS, BEHIND = 0, 1, 2, 3
-SIGNALS = 4
-"""How much less than the others a rank is at work, how much more it sends, how much the others are at work; and by how
-many steps, -1 to 1, others of its machine are further on within an operation."""
+LATE, SENDING, OTHERS, BEHIND, LENGTH = 0, 1, 2, 3, 4
+SIGNALS = 5
+"""How much less than the others a rank waits, how much more it sends, how much the others wait; by how many steps, -1
+to 1, others of its machine are further on within an operation; and how long its iterations take, in seconds."""
 BOUND = 0.16
 """The least sum over a process's communicators that counts, in shares of time."""
 _OF_PROCESSES = ("evidence", "since", "looks", "firsts", "convicted")
@@ -101,7 +101,7 @@ class StragglerDetector:
             seconds = min(seconds, 2 * ranks.period / SECOND)
             excess, people = self._excess(ranks, crowd, seconds, seats), len(crowd.machine)
             sums = np.array([np.bincount(crowd.process, part, people) for part in excess], np.float64)
-            late, sending, others, behind = sums
+            late, sending, others, behind, _ = sums
             # Nobody is late, and no sender slow, whom the others do not wait for.
             total = np.minimum((late, sending), _EARNED * np.maximum(others, 0.0))
             self.total[:, seats] = np.where(np.isnan(total), self.total[:, seats], total)
@@ -144,8 +144,17 @@ class StragglerDetector:
             norm = np.where(fresh, now, self.norm[signal, live])
             self.norm[signal, live] = norm + pace * (now - norm)
             out[signal, runs] = np.where(warm, smooth - norm, 0.0)
+        out[OTHERS, runs] += np.where(warm, (self._stretch(live) - 1) * self.smooth[OTHERS, live], 0.0)
         self._check(live, process)
         return out
+
+    def _stretch(self, live: Ints) -> Floats:
+        """[series]: how many times as long as usual an iteration takes; 1 where that is not known.
+
+        Programs that run ahead wait nearly all of the time anyway: who waits longer does so in longer iterations.
+        """
+        usual, length = self.norm[LENGTH, live], self.smooth[LENGTH, live]
+        return np.where((usual > 0) & (length > 0), length / np.where(usual > 0, usual, 1.0), 1.0)
 
     def _begin(self, ranks: RankTable, live: Ints, comm: Ints) -> NDArray[np.bool_]:
         """[series]: whether as many ranks of its communicator are heard as usual: others are no measure.
@@ -185,11 +194,22 @@ class StragglerDetector:
 
 def _signals(ranks: RankTable, live: Ints, comm: Ints) -> tuple[Floats, ...]:
     """The signals of each series; 0 where there are no others, or nothing is known."""
-    active, sending = ranks.floats["active"][live], ranks.floats["sending"][live]
-    others = _others(active, comm)
+    waiting, sending = _waiting(ranks, live), ranks.floats["sending"][live]
+    others = _others(waiting, comm)
     slower = sending - _others(sending, comm)
-    behind = _steps_behind(ranks, live, comm)
-    return np.nan_to_num(others - active), np.nan_to_num(slower), np.nan_to_num(others), behind
+    behind, length = _steps_behind(ranks, live, comm), ranks.floats["iteration"][live]
+    return np.nan_to_num(others - waiting), np.nan_to_num(slower), np.nan_to_num(others), behind, np.nan_to_num(length)
+
+
+def _waiting(ranks: RankTable, live: Ints) -> Floats:
+    """[series]: the share of looks that found the network asked for data that was not there.
+
+    NCCL hands operations to its proxy as soon as the host enqueues them, so an operation is at work long before its GPU
+    gets to it; but data that came lies there until the GPU takes it. Where no wait for data is known, an operation at
+    work has to stand for it.
+    """
+    receiving = ranks.floats["receiving"][live]
+    return np.where(np.isnan(receiving), ranks.floats["active"][live], receiving)
 
 
 def _steps_behind(ranks: RankTable, live: Ints, comm: Ints) -> Floats:
