@@ -34,6 +34,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
         "nNodes",
         "localRank",
         "collOpCount",
+        "seqNumber",
         "asyncResult",
         "abortFlag",
         "workFifoProduced",

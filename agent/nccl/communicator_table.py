@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.nccl.inspector import Inspector
-from agent.nccl.operation_count import MEMORY, CountOrigin, CountTracker, continued
+from agent.nccl.operation_count import ATTACH, MEMORY, CountOrigin, CountTracker, continued
 from agent.nccl.probe_throttle import Calls
+from agent.nccl.proxy_sampler import ProxyShares
+from agent.nccl.row import STILL_S
 from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Process
 from bpf.maps import Map
 from store.schema.sample import Value
 
+REPLAYED_S = 10.0
+"""Transfers that move so long after the last call are hardly of calls that ran ahead."""
 _TRIES = 5
 """How often both counts are read until no operation comes between the two."""
 
@@ -32,6 +36,8 @@ class TrackedCommunicator:
     from_memory: bool = False
     """Its calls went uncounted at some time: the count goes on from memory."""
     queries: int = 0
+    replayed: bool = False
+    """CUDA graphs replay its operations: transfers have moved long after the last call."""
     blocked_ns: int = 0
     """For how long it has blocked the host; never decreases."""
 
@@ -39,6 +45,19 @@ class TrackedCommunicator:
         """How many queries came since the last call."""
         new, self.queries = queries - self.queries, queries
         return new
+
+    def note_replays(self, idle_seconds: float | None, shares: ProxyShares | None) -> float | None:
+        """Whether graphs replay its operations, 0 or 1; None: not known.
+
+        It follows from the time since the last call, and from what the proxy did since.
+        """
+        if idle_seconds is None or shares is None:
+            return None
+        if idle_seconds < REPLAYED_S:
+            self.replayed = False
+        elif shares.active > 0 and shares.still < STILL_S:
+            self.replayed = True
+        return float(self.replayed)
 
     def host_blocked_ns(self, entry: Any, clock: int) -> int:
         """For how long it has blocked the host, a wait under way included.
@@ -62,14 +81,14 @@ class CommunicatorTable:
         """What is remembered of that entry."""
         return self._tracked.get(index)
 
-    def track(self, index: int, trainer: TrainingProcess) -> TrackedCommunicator:
-        """The state of that entry, begun where it is new; the driver may name the GPU only after the first call."""
+    def track(self, index: int, trainer: TrainingProcess, gpu: str) -> TrackedCommunicator:
+        """The state of that entry, begun where it is new; its GPU may be known only after the first call."""
         tracked = self._tracked.get(index)
-        if tracked is None or tracked.gpu != trainer.gpu:
-            taken = {other.slot for other in self._tracked.values() if other.gpu == trainer.gpu}
+        if tracked is None or tracked.gpu != gpu:
+            taken = {other.slot for other in self._tracked.values() if other.gpu == gpu}
             slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            tracked = tracked or TrackedCommunicator(trainer.process, trainer.gpu, slot)
-            tracked.gpu, tracked.slot = trainer.gpu, slot
+            tracked = tracked or TrackedCommunicator(trainer.process, gpu, slot)
+            tracked.gpu, tracked.slot = gpu, slot
             self._tracked[index] = tracked
         return tracked
 
@@ -81,7 +100,7 @@ class CommunicatorTable:
         """Learn where our count begins, and whether the library's own moves in step with it."""
         tracked = self._tracked[index]
         origin, count = tracked.origin, tracked.count
-        if tracked.from_memory or (origin.origin and count.in_step):
+        if tracked.from_memory:
             return
         operations, own = self._read_both(index, entry)
         origin.settle(born, operations, own)
@@ -89,7 +108,9 @@ class CommunicatorTable:
             count.compare(operations + origin.base, own)
             if count.in_step and origin.origin == MEMORY:
                 # An operation was under way when the base was learned.
-                origin.base, count.apart = origin.base + count.apart, 0
+                origin.base, count.total, count.apart = origin.base + count.apart, count.total + count.apart, 0
+            if count.refuted:
+                origin.refute()
 
     def _read_both(self, index: int, entry: Any) -> tuple[int, int | None]:
         """Our count and the library's own, read with no call in between; None: it cannot be read."""
@@ -107,9 +128,12 @@ class CommunicatorTable:
         """The row as far as it is known without probes; a count that once went on from memory stays so."""
         tracked = self._tracked[index]
         if suspended and not tracked.from_memory:
-            tracked.from_memory = True
-            if not tracked.count.in_step:  # calls went uncounted from its birth on, but the library counted them
+            if not tracked.count.in_step:
+                # Calls went uncounted from its birth on. Only where the library counts every call is that known.
+                if not self._inspector.counts_calls(int(entry["tgid"]), int(entry["comm"])):
+                    return values | {"counted_from": ATTACH}
                 tracked.count = CountTracker(in_step=True)
+            tracked.from_memory = True
         if not tracked.from_memory:
             return values
         own = self._inspector.operations(int(entry["tgid"]), int(entry["comm"]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-INIT, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT = range(1, 9)
+INIT, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT, GROW, REVOKE = range(1, 11)
 """Kinds of events (enum event_kind, bpf/programs/nccl.bpf.c)."""
 
 _DEVICES = 64
@@ -31,7 +31,9 @@ class Communicator:
     born: bool = False
     """The probes saw it being made: they have counted all it did."""
     ended: bool = False
-    """Finalized, destroyed or aborted by its process."""
+    """Finalized, destroyed, aborted or revoked by its process."""
+    revoked: bool = False
+    """What was under way on it was dropped, and no more will come."""
 
 
 class Table(MutableMapping[Key, Communicator]):
@@ -98,9 +100,9 @@ class Communicators:
             kind = int(event["kind"])
             if kind == BORN:
                 self.assign_address(pid, int(event["out"]), comm)
-            elif kind in (FINALIZE, DESTROY, ABORT):
-                if (pid, comm) in self.known:
-                    self.known[pid, comm] = replace(self.known[pid, comm], ended=True)
+            elif kind in (FINALIZE, DESTROY, ABORT, REVOKE):
+                if (before := self.known.get((pid, comm))) is not None:
+                    self.known[pid, comm] = replace(before, ended=True, revoked=before.revoked or kind == REVOKE)
             else:
                 self._expect(kind, pid, comm, event)
 
@@ -108,6 +110,9 @@ class Communicators:
         out, ranks = int(event["out"]), int(event["ranks"])
         if kind == INIT:
             self._announce(pid, out, Communicator(_digest(event["id"].tobytes()), int(event["rank"]), ranks))
+        elif kind == GROW:  # ranks that it had already are given as -1, and it numbers them itself
+            rank = int(event["rank"])
+            self._announce(pid, out, Communicator(None, rank if rank >= 0 else None, ranks))
         elif kind == INIT_ALL:
             identity = _digest(self._machine, pid, int(event["ns"]))
             for rank in range(min(ranks, _DEVICES)):
@@ -150,6 +155,11 @@ class Communicators:
         if (before.identity, before.rank, before.ranks) != (identity, rank, ranks):
             self.known[pid, comm] = replace(before, identity=identity, rank=rank, ranks=ranks)
         return self.known[pid, comm]
+
+    def is_revoked(self, pid: int, comm: int) -> bool:
+        """Whether its process gave it up, though it still has it."""
+        known = self.known.get((pid, comm))
+        return known is not None and known.revoked
 
     def announced(self, pid: int) -> set[int]:
         """Those under construction, by where their addresses will be, and those seen being made and not ended."""

@@ -22,7 +22,7 @@ class Inspector:
         self._sampler = ProxySampler(hertz) if hertz else None
         self._memories: dict[int, Memory | None] = {}
         self._opened: dict[int, Process] = {}
-        self._found: dict[Key, tuple[Identity, Layout]] = {}
+        self._found: dict[Key, tuple[Identity, Layout, bool]] = {}
         self._tries: dict[Key, int] = {}
 
     def identify(self, process: Process, comm: int) -> Identity | None:
@@ -39,7 +39,7 @@ class Inspector:
         self._tries[key] = self._tries.get(key, 0) + 1
         identity = memory.identity(comm, layout)
         if identity is not None:
-            self._found[key] = identity, layout
+            self._found[key] = identity, layout, self._attachments.counts_calls(process)
             if self._sampler:
                 self._sampler.watch(key, memory, layout)
         return identity
@@ -51,7 +51,16 @@ class Inspector:
     def operations(self, pid: int, comm: int) -> int | None:
         """How many operations the library itself has counted on an identified communicator."""
         found, memory = self._found.get((pid, comm)), self._memory(pid)
-        return memory.operations(comm, found[1]) if found and memory else None
+        return memory.operations(comm, found[1], found[2]) if found and memory else None
+
+    def counts_calls(self, pid: int, comm: int) -> bool:
+        """Whether the library is known to count every call on an identified communicator."""
+        found = self._found.get((pid, comm))
+        return found is not None and found[2]
+
+    def devices(self, pid: int) -> dict[int, int]:
+        """By address of a process's identified communicators, the CUDA device of each."""
+        return {comm: found[0].device for (owner, comm), found in self._found.items() if owner == pid}
 
     def shares(self, pid: int, comm: int) -> ProxyShares | None:
         """The shares of the samples of a communicator since the last call."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from store.schema.sample import Value
 
 BIRTH, MEMORY, ATTACH = "birth", "memory", "attach"
 """Where a count begins: at the communicator's birth, at a base read from memory, or when probes were attached."""
-_TRIES = 10
-"""Readings after which a library's own count is given up, if it does not move in step with ours."""
-_POINT_TO_POINT = ("Send", "Recv")
+_AGREEING = 3
+"""Readings with operations between them that have to agree: one proves nothing."""
+_MISSED = 10
+"""Readings in a row that may disagree, such as of calls under way, before a count is no longer believed."""
+_TRIES = 3 * _MISSED
+"""Readings after which a library's own count is given up; one that disagrees, or cannot be had, counts for three."""
+_POINT_TO_POINT = ("Send", "Recv", "PutSignal", "Signal", "WaitSignal")
 _ONLY_PROBES = (
     "bytes_total",
     "unsized_total",
@@ -19,6 +23,7 @@ _ONLY_PROBES = (
     "iteration_seconds",
     "groups_total",
     "groups_open",
+    "replayed",
 )
 """Columns that are unknown while calls carry no probes."""
 
@@ -28,30 +33,34 @@ class CountOrigin:
     """What to add to the count of one communicator so that it begins with its birth.
 
     Probes may come late, but ranks are compared by the index of an operation. A communicator with a birth that was
-    seen needs nothing. For another one the library's own count (`ncclComm.opCount`) gives the base, if it moves in
-    step with ours: two readings with operations between them must agree.
+    seen needs nothing. For another one the library's own count (Memory.operations) gives the base, if it moves in
+    step with ours.
     """
 
     base: int = 0
     origin: str | None = None
     """birth, memory or attach; None while it is not yet known."""
-    _guess: int = -1
-    _operations: int = 0
+    _tracker: CountTracker = field(default_factory=lambda: CountTracker())
     _tries: int = 0
 
     def settle(self, born: bool, operations: int, own: int | None) -> None:
         """Learn from one reading: our count, and the library's own (None: it cannot be read)."""
         if self.origin is not None:
             return
-        self._tries += 1
+        if own is not None:
+            self._tracker.compare(operations, own)
+        self._tries += 3 if own is None or self._tracker.missed else 1
         if born:
             self.origin = BIRTH
-        elif own is not None and own - operations == self._guess >= 0 and operations > self._operations:
-            self.base, self.origin = self._guess, MEMORY
+        elif self._tracker.in_step and self._tracker.apart >= 0:
+            self.base, self.origin = self._tracker.apart, MEMORY
         elif self._tries > _TRIES:
             self.origin = ATTACH
-        elif own is not None and own - operations != self._guess:
-            self._guess, self._operations = max(own - operations, -1), operations
+
+    def refute(self) -> None:
+        """The library's own count was seen to part from ours: a base that came from it is none."""
+        if self.origin == MEMORY:
+            self.base, self.origin = 0, ATTACH
 
 
 @dataclass(slots=True)
@@ -65,13 +74,24 @@ class CountTracker:
     """The count as last reported, or compared."""
     moved: int = 0
     """When it was last seen to grow, monotonic ns; 0: never."""
+    agreed: int = 0
+    missed: int = 0
+    """Readings, with operations between them, that agreed; and those that did not since the last one that did."""
+
+    @property
+    def refuted(self) -> bool:
+        """Whether both have moved for long and never agreed again."""
+        return self.missed > _MISSED
 
     def compare(self, total: int, own: int) -> None:
         """Compare both counts, read while no operation came. The library counts an operation a moment after us."""
         if self.total < 0 or own - total > self.apart:
-            self.in_step, self.apart, self.total = False, own - total, total
-        elif own - total == self.apart and total > self.total:
-            self.in_step = True
+            self.apart, self.total, self.agreed, self.missed = own - total, total, 0, 0
+        elif total > self.total:
+            agrees, self.total = own - total == self.apart, total
+            self.agreed += agrees
+            self.missed = 0 if agrees else self.missed + 1
+        self.in_step = self.agreed >= _AGREEING and not self.refuted
 
     def carry(self, own: int) -> int:
         """The count by the library's own; it never falls."""

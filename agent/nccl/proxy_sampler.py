@@ -105,7 +105,10 @@ class ProxySampler:
             self._places = {place: known for place, known in self._places.items() if place in wanted}
 
     def pop_shares(self, key: Key) -> ProxyShares | None:
-        """The shares of the samples since the last call; None: no sample succeeded."""
+        """The shares of the samples since the last call; None: no sample succeeded, or nothing was ever at work.
+
+        The proxy works for the network alone: nothing is said of a communicator that stays within NVLink or SHM.
+        """
         with self._lock:
             target = self._targets.get(key)
             if target is None:
@@ -115,6 +118,8 @@ class ProxySampler:
             if not samples:
                 return None
             target.before = now = copy(place.counts)
+            if not now.active:
+                return None
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
             known = alone and target.names_rank
             return ProxyShares(

@@ -7,6 +7,9 @@ from typing import Any
 from agent.nccl.proxy_sampler import ProxyShares
 from store.schema.sample import Value
 
+STILL_S = 2.0
+"""An operation at work that has not moved for so long is unfinished, whoever asks."""
+
 OPERATIONS = (
     "AllReduce",
     "ReduceScatter",
@@ -18,6 +21,10 @@ OPERATIONS = (
     "AlltoAll",
     "Gather",
     "Scatter",
+    "AlltoAllv",
+    "PutSignal",
+    "Signal",
+    "WaitSignal",
 )
 """In the order of bpf/programs/nccl.bpf.c."""
 DATATYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2")
@@ -30,6 +37,17 @@ def of_process(process: Any) -> dict[str, Value]:
         return {}
     starts, lost = int(process["group_starts"]), int(process["lost"])
     return {"groups_total": starts, "groups_open": float(starts - int(process["group_ends"])), "lost_total": lost}
+
+
+def pending_of(new_queries: int, watched: bool, shares: ProxyShares | None) -> float | None:
+    """Whether there is unfinished work, 0 or 1; None: not known.
+
+    A watchdog asks after unfinished work only. Where the communicator is not `watched` by one, an operation that is
+    at work and does not move is unfinished.
+    """
+    if watched or new_queries > 0:
+        return float(new_queries > 0)
+    return None if shares is None else float(shares.active > 0 and shares.still >= STILL_S)
 
 
 def of_transfers(shares: ProxyShares | None, ranks: int | None) -> dict[str, Value]:

@@ -39,8 +39,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "allocations": ("cudaMalloc", "cudaMallocAsync"),
 }
 """Programs that are attached only on request: their functions are called too often to be free."""
-LIFE = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Finalize", "Destroy", "Abort"))
+LIFE = tuple(
+    f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow", "Finalize", "Destroy", "Abort", "Revoke")
+)
 """Beginnings of NCCL's functions that are called seldom: they make or end communicators."""
+COUNTS_CALLS = "ncclAllReduceConfig"
+"""Came with the version (2.31) in which `ncclComm.opCount` began to count calls, on every communicator."""
 _NAMES = ("nccl", "cudart")
 AGAIN_S = 300.0
 """Seconds after which a blocked library is tried again."""
@@ -118,6 +122,10 @@ class Attachments:
             if process in library.users and library.layout:
                 return library.layout
         return None
+
+    def counts_calls(self, process: Process) -> bool:
+        """Whether the NCCL that a process maps counts its calls (2.31 and later), and not its launches."""
+        return any(library.counts_calls for library in tuple(self.libraries.values()) if process in library.users)
 
     def close(self) -> None:
         """Take every probe off."""
@@ -237,6 +245,7 @@ class Attachments:
             self._detach(library, "its process put another file in its place")
             return
         places = {offset: name for name, offset in reversed((answer.functions or {}).items())}  # the first of aliases
+        library.counts_calls = COUNTS_CALLS in (answer.functions or {})
         library.hot = {at: name for at, name in places.items() if name.startswith("nccl") and not name.startswith(LIFE)}
         self._put(library, places)
 

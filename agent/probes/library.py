@@ -34,6 +34,8 @@ class Library:
     """The process and user that it counts against: among those with probes, or among those listed."""
     since: float = field(default_factory=time.monotonic)
     layout: Layout | None = None
+    counts_calls: bool = False
+    """Its own count of operations is one of calls."""
     probes: dict[int, int] = field(default_factory=dict)
     """Descriptors by file offset."""
     users: set[Process] = field(default_factory=set)
@@ -45,6 +47,20 @@ class Library:
     """Why they shall carry none; empty: they shall."""
     file: int = -1
     """Descriptor by which probes are put on."""
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What cannot be read of NCCL in this version, in words."""
+        if not self.hot or self.state != "on":
+            return ()
+        if self.layout is None:
+            return ("its structures are not known: no transfers, no ranks of split communicators, no earlier counts",)
+        gaps = []
+        if not self.counts_calls and "seqNumber" not in self.layout["ncclComm"]:
+            gaps.append("before 2.24 nothing counts calls: communicators older than the probes count from there")
+        if "peer" not in self.layout.get("ncclProxyOp", ()):
+            gaps.append("the rank that a transfer waits for is not read")
+        return tuple(gaps)
 
     @property
     def name(self) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.probes.slot_pool import Pool
 from agent.process.gpu_use import GpuUse
-from agent.process.procfs import Process, Processes, gpu_of
+from agent.process.procfs import Process, Processes, gpu_of, is_index, visible_gpus
 
 _REMEMBERED = 4096
 
@@ -19,6 +19,13 @@ class TrainingProcess:
 
     process: Process
     gpu: str
+    visible: tuple[str, ...] = ()
+    """What CUDA_VISIBLE_DEVICES lists, in its order; empty: all GPUs of the machine."""
+
+    def gpu_at(self, device: int) -> str:
+        """The index, on the machine, of a GPU that this process calls by that number."""
+        named = self.visible[device] if device < len(self.visible) else ""
+        return str(int(named)) if is_index(named) else str(device)
 
 
 class TrainingProcesses:
@@ -62,7 +69,7 @@ class TrainingProcesses:
             for pid, gpu in gpus.items():
                 known = self._known.get(pid)
                 if known is not None and known.gpu != gpu:
-                    self._known[pid] = TrainingProcess(known.process, gpu)
+                    self._known[pid] = replace(known, gpu=gpu)
 
     def last_known(self, pid: int) -> TrainingProcess | None:
         """What was known of a process, be it alive or not."""
@@ -91,10 +98,13 @@ class TrainingProcesses:
         known = self._known.get(process.pid)
         if known is not None and known.process == process:
             return known
-        gpu = gpu_of(self._processes.environment(process.pid))
+        environment = self._processes.environment(process.pid)
+        gpu = gpu_of(environment)
         if len(self._known) >= _REMEMBERED:
             self._known = {pid: trainer for pid, trainer in self._known.items() if self._lives(trainer)}
-        self._known[process.pid] = TrainingProcess(process, self._spare() if gpu is None else gpu)
+        self._known[process.pid] = TrainingProcess(
+            process, self._spare() if gpu is None else gpu, visible_gpus(environment)
+        )
         return self._known[process.pid]
 
     def _lives(self, trainer: TrainingProcess) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from agent.binaries.struct_layouts import Layout
 
 _RANKS = 1 << 20
 _DEVICES = 64
+_COLLECTIVES = 5
+"""Broadcast, Reduce, AllGather, ReduceScatter and AllReduce (NCCL_NUM_FUNCTIONS, nccl_common.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,16 @@ class Memory:
             return None
         return Identity(comm_hash, rank, ranks, device)
 
-    def operations(self, comm: int, layout: Layout) -> int | None:
-        """How many operations the library itself has counted on a communicator."""
-        return self.word(comm + layout["ncclComm"]["opCount"])
+    def operations(self, comm: int, layout: Layout, counts_calls: bool) -> int | None:
+        """How many operations the library itself has counted on a communicator; None where nothing counts them.
+
+        opCount is of calls where the library `counts_calls`, else of launches: then seqNumber has the collectives.
+        """
+        places = layout["ncclComm"]
+        if counts_calls:
+            return self.word(comm + places["opCount"])
+        data = self.read(comm + places["seqNumber"], 8 * _COLLECTIVES) if "seqNumber" in places else None
+        return None if data is None else sum(struct.unpack(f"<{_COLLECTIVES}Q", data))
 
     def _is_whole(self, comm: int, layout: Layout) -> bool:
         """Builds since 2.26 carry the same magic word at both ends."""

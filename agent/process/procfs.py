@@ -229,20 +229,26 @@ class Processes:
         return f"{folder}/map_files/{file.addresses}", f"{folder}/root/{file.path.lstrip('/')}"
 
 
+def visible_gpus(environment: dict[str, str]) -> tuple[str, ...]:
+    """What CUDA_VISIBLE_DEVICES lists: indices, or UUIDs; none where it is not set."""
+    return tuple(part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip())
+
+
 def gpu_of(environment: dict[str, str]) -> str | None:
     """The index of the GPU that a launcher gave to this process (torchrun, Slurm, Open MPI); None: unknown.
 
     With several devices visible the local rank chooses among them, as training frameworks do.
     """
-    visible = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    visible = visible_gpus(environment)
     for key in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"):
         rank = environment.get(key, "")
-        if _is_index(rank):
+        if is_index(rank):
             index = int(rank)
             place = 0 if len(visible) == 1 else index
-            return visible[place] if place < len(visible) and _is_index(visible[place]) else str(index)
-    return visible[0] if len(visible) == 1 and _is_index(visible[0]) else None
+            return visible[place] if place < len(visible) and is_index(visible[place]) else str(index)
+    return visible[0] if len(visible) == 1 and is_index(visible[0]) else None
 
 
-def _is_index(word: str) -> bool:
+def is_index(word: str) -> bool:
+    """Whether a word is the index of a GPU."""
     return word.isdecimal() and word.isascii() and len(word) < 4

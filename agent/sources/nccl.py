@@ -14,7 +14,7 @@ from agent.nccl.communicators import Communicator, Communicators
 from agent.nccl.inspector import Inspector
 from agent.nccl.operation_logs import OperationLogs
 from agent.nccl.probe_throttle import ProbeThrottle
-from agent.nccl.row import of_process, of_transfers, operation_of
+from agent.nccl.row import of_process, of_transfers, operation_of, pending_of
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcess
 from bpf.loader import Kernel
@@ -86,10 +86,15 @@ class Nccl:
         """A row for each communicator of a living process."""
         samples = []
         indices, entries = self._pool.taken()
+        for pid, comm in zip(entries["tgid"].tolist(), entries["comm"].tolist(), strict=True):
+            if pid in living:  # all of a process first: on how many GPUs they are decides where each one is
+                self._inspector.identify(living[pid].process, comm)
         for index, entry in zip(indices.tolist(), entries, strict=True):
             trainer, tracked = living.get(int(entry["tgid"])), self._table.get(index)
             if trainer is None or (tracked is not None and tracked.process != trainer.process) or entry["ended"]:
                 continue  # it came or ended since entries were retired: the next reading will see it
+            if self._communicators.is_revoked(trainer.process.pid, int(entry["comm"])):
+                continue
             values = self._values(index, entry, trainer, clock) | of_process(processes.get(trainer.process.pid))
             suspended = self._throttle.suspended(trainer.process)
             samples.append(Sample("nccl", self._table.continue_row(index, entry, values, suspended, clock)))
@@ -97,10 +102,13 @@ class Nccl:
 
     def _values(self, index: int, entry: Any, trainer: TrainingProcess, clock: int) -> dict[str, Value]:
         pid, comm, queries = int(entry["tgid"]), int(entry["comm"]), int(entry["queries"])
-        tracked = self._table.track(index, trainer)
         known = self._identify(trainer, comm)
+        tracked = self._table.track(index, trainer, self._gpu_of(trainer, comm))
         self._table.compare_counts(index, entry, known.born)
         new_queries = tracked.new_queries(queries)
+        shares = self._inspector.shares(pid, comm)
+        idle_seconds = max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None
+        replayed = tracked.note_replays(idle_seconds, shares)
         return {
             "gpu": tracked.gpu,
             "slot": str(tracked.slot),
@@ -113,12 +121,18 @@ class Nccl:
             "counted_from": tracked.origin.origin,
             "bytes_total": int(entry["bytes"]),
             "unsized_total": int(entry["unsized"]),
-            # A framework's watchdog asks after its unfinished work only; without one nothing is known.
-            "pending": float(new_queries > 0) if queries else None,
-            "idle_seconds": max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None,
+            "pending": pending_of(new_queries, queries > 0 and not tracked.replayed, shares),
+            "replayed": replayed,
+            "idle_seconds": idle_seconds,
             "host_blocked_seconds_total": tracked.host_blocked_ns(entry, clock) / 1e9,
             "iteration_seconds": self._logs.iteration_seconds(trainer.process, clock),
-        } | of_transfers(self._inspector.shares(pid, comm), known.ranks)
+        } | of_transfers(shares, known.ranks)
+
+    def _gpu_of(self, trainer: TrainingProcess, comm: int) -> str:
+        """The GPU of a communicator: the process's, unless its communicators are on several."""
+        devices = self._inspector.devices(trainer.process.pid)
+        device = devices.get(comm)
+        return trainer.gpu if device is None or len(set(devices.values())) == 1 else trainer.gpu_at(device)
 
     def _identify(self, trainer: TrainingProcess, comm: int) -> Communicator:
         pid = trainer.process.pid

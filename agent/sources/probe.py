@@ -34,7 +34,7 @@ class Probe:
             number = copies[library.name]
             names[library.identity] = library.name if number == 1 else f"{library.name}#{number}"
         left_out = self._left_out.rows() if self._states.repeats(now) else []
-        states = {one.identity: (one.state, one.reason, len(one.probes)) for one in libraries}
+        states = {one.identity: (one.state, _reason(one), len(one.probes)) for one in libraries}
         due = set(self._states.due(now, states))
         return [_sample(names[one.identity], one) for one in libraries if one.identity in due] + left_out
 
@@ -43,11 +43,15 @@ class Probe:
         self._attachments.close()
 
 
+def _reason(library: Library) -> str:
+    return "; ".join(filter(None, (library.reason, *library.unread)))
+
+
 def _sample(name: str, library: Library) -> Sample:
     values = {
         "library": name,
         "state": library.state,
-        "reason": library.reason or None,
+        "reason": _reason(library) or None,
         "symbols": len(library.probes),
         "path": library.path,
     }

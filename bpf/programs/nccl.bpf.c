@@ -7,7 +7,7 @@
  */
 #include "common.bpf.h"
 
-enum event_kind { INIT = 1, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT };
+enum event_kind { INIT = 1, INIT_ALL, SPLIT, SHRINK, BORN, FINALIZE, DESTROY, ABORT, GROW, REVOKE };
 
 struct event {
 	u64 kind;
@@ -216,6 +216,16 @@ OPERATION(ncclAlltoAll, 7, ctx->r8, ctx->dx, ctx->cx)
 OPERATION(ncclGather, 8, ctx->r9, ctx->dx, ctx->cx)
 OPERATION(ncclScatter, 9, ctx->r9, ctx->dx, ctx->cx)
 
+/* Of RCCL: another spelling, a bias behind the other arguments, and counts by rank, which are not added up. */
+OPERATION(ncclAllToAll, 7, ctx->r8, ctx->dx, ctx->cx)
+OPERATION(ncclAllReduceWithBias, 0, ctx->r9, ctx->dx, ctx->cx)
+OPERATION(ncclAllToAllv, 10, on_stack(ctx->sp, 2), 0, DATATYPES)
+
+/* One-sided, from 2.29 on. A signal carries no data. */
+OPERATION(ncclPutSignal, 11, on_stack(ctx->sp, 4), ctx->si, ctx->dx)
+OPERATION(ncclSignal, 12, ctx->r8, 0, 0)
+OPERATION(ncclWaitSignal, 13, ctx->dx, 0, 0)
+
 int ncclCommGetAsyncError(struct pt_regs *ctx)
 {
 	struct slot_key key = {.comm = ctx->di};
@@ -299,6 +309,15 @@ int ncclCommInitAll(struct pt_regs *ctx)
 	return init(INIT_ALL, ctx->di, (u32)ctx->si, -1, 0);
 }
 
+/*
+ * Of the old communicator's ranks not all are given the unique id, and new ranks have no old communicator: who the new
+ * one is stands in its memory.
+ */
+int ncclCommGrow(struct pt_regs *ctx)
+{
+	return init(GROW, ctx->r8, (u32)ctx->si, (s32)ctx->cx, 0);
+}
+
 static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s64 color)
 {
 	u64 id = caller(), now = bpf_ktime_get_ns();
@@ -351,7 +370,7 @@ static __always_inline int end(u64 kind, u64 comm)
 		return 0;
 	index = slot_of.lookup(&key);
 	slot = index ? slots.lookup(index) : 0;
-	if (slot && kind != FINALIZE) {
+	if (slot && kind != FINALIZE && kind != REVOKE) {
 		slot->ended = 1;
 		slot_of.delete(&key);
 	}
@@ -378,4 +397,10 @@ int ncclCommDestroy(struct pt_regs *ctx)
 int ncclCommAbort(struct pt_regs *ctx)
 {
 	return end(ABORT, ctx->di);
+}
+
+/* What was under way is dropped. Its ranks may still be split from it before it is destroyed. */
+int ncclCommRevoke(struct pt_regs *ctx)
+{
+	return end(REVOKE, ctx->di);
 }

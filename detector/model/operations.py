@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_POINT_TO_POINT = ("send", "recv", "putsignal", "signal", "waitsignal")
+
 
 def named(operation: str) -> str:
     """An operation as people say it: `AllReduce (f32 × 1024)`."""
@@ -17,5 +19,5 @@ def named(operation: str) -> str:
 def is_point_to_point(operations: NDArray[Any]) -> NDArray[np.bool_]:
     """Which operations, as the store writes them, go from rank to rank: they differ between ranks by nature."""
     kinds = np.char.lower(operations.astype(str))
-    found: NDArray[np.bool_] = np.char.startswith(kinds, "send") | np.char.startswith(kinds, "recv")
+    found: NDArray[np.bool_] = np.any([np.char.startswith(kinds, word) for word in _POINT_TO_POINT], axis=0)
     return found

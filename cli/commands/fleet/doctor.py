@@ -119,8 +119,12 @@ def _libraries(context: Context) -> Iterator[Finding]:
         if library.state == "blocked":
             yield _blocked(name, f"{library.reason} (pid {pids})")
         else:
-            layout = "layout known" if library.layout else "no debug information, so no look at transfers"
-            yield Finding(name, "on", f"{len(library.probes)} probes, pid {pids}" + f"; {layout}" * ("nccl" in name))
+            found = [
+                f"{len(library.probes)} probes, pid {pids}",
+                *["layout known"] * bool(library.layout),
+                *library.unread,
+            ]
+            yield Finding(name, "on", "; ".join(found))
 
 
 def _surroundings() -> Iterator[Finding]:
