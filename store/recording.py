@@ -38,8 +38,8 @@ class Recording:
         self._bounds: list[tuple[Path, int, int]] | None = None
 
     def write(self, batches: Iterable[Batch]) -> NoReturn:
-        """A recording is finished when it is written: always raises RecordingError."""
-        raise RecordingError(f"{self.folder} is a recording and takes no more readings; name a .db file to write to")
+        """A recording is read-only: always raises RecordingError."""
+        raise RecordingError(f"{self.folder} is a recording and is read-only; name a .db file to write to")
 
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; only row groups of that span are read from disk."""
@@ -74,7 +74,7 @@ class Recording:
         return tuple(self._files)
 
     def close(self) -> None:
-        """Nothing is held open between reads."""
+        """Nothing: no file stays open between reads."""
 
     def _first(self, bound: tuple[Path, int, int], after: int) -> int:
         """The least time later than `after` of a row group; of one that begins before it, statistics cannot tell."""

@@ -1,4 +1,4 @@
-"""What a server answers."""
+"""The answer of a server to a write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NO_ANSWER = 0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a write: HTTP status (0: no answer), why, and how long the server wants to be left alone."""
+    """HTTP status (0: no answer), reason, and the seconds that the server asks to wait (Retry-After)."""
 
     status: int
     reason: str = ""
@@ -17,5 +17,5 @@ class Answer:
 
     @property
     def good(self) -> bool:
-        """Whether the server has it."""
+        """Whether the server has stored it."""
         return 200 <= self.status < 300

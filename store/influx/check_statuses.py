@@ -1,4 +1,4 @@
-"""Statuses: what is said of machines, in the form of InfluxDB's own checks, in an ordinary database or bucket.
+"""Statuses of machines in the form of InfluxDB's own checks, in an ordinary database or bucket.
 
 Tags are those of a check and the machine; in a series only `_level` may differ between rows, so all else is a field.
 Form as in InfluxData's Flux package influxdata/influxdb/monitor.
@@ -31,7 +31,7 @@ _POST_LINES = 5000
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is said of one machine; `source_time` (Unix ns) is that of the readings it rests on."""
+    """The status of one machine; `source_time` (Unix ns) is the time of the samples behind it."""
 
     machine: str
     level: str
@@ -51,7 +51,7 @@ class Statuses:
         self._last = 0
 
     def write(self, rows: Sequence[Status], now: int) -> None:
-        """Write the rows as of `now` (Unix ns), each some ns later than all before. Raises StoreError."""
+        """Write the rows at `now` (Unix ns), each 1 ns later than the one before. Raises StoreError."""
         first = max(now, self._last + 1)
         lines = [line_of(row, first + at) for at, row in enumerate(rows)]
         self._last = first + len(lines) - 1

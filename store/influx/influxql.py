@@ -26,9 +26,9 @@ _EARLIEST, _LATEST = -(2**63) + 2, LATEST - 1
 """The times that InfluxDB has; our own last one is just outside."""
 _LISTS = ("SHOW TAG KEYS", "SHOW FIELD KEYS")
 _HALVES = ('"machine" =~ /[13579]$/', '"machine" !~ /[13579]$/')
-"""A server answers a query with one core, so it is asked for the machines in two that are mostly alike."""
+"""A server answers a query with one core, so the machines are read in two halves of about the same size."""
 _FRESH_S = 5.0
-"""For so long what tables and fields there are is not asked again."""
+"""Seconds for which the list of tables and fields is cached."""
 
 
 class Influx:
@@ -41,7 +41,7 @@ class Influx:
         self._checked = self._stamped = False
 
     def begin(self) -> None:
-        """Begin the database where the server has none of that name; a server that does not answer is left alone."""
+        """Create the database if it does not exist; does nothing if the server does not answer."""
         try:
             self._measurements()
         except StoreError as error:
@@ -49,7 +49,7 @@ class Influx:
                 self.server.begin()
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Keep these batches; what a server that fails halfway has taken is taken again when it is written again."""
+        """Store these batches; rows that a server took before it failed are replaced by a second write."""
         lines = lines_of(batches)
         if lines and not self._stamped:
             lines.append(f"{MEASUREMENT} {FIELD}={VERSION}i {time.time_ns()}".encode())
@@ -85,7 +85,7 @@ class Influx:
         return found if wanted is None else found.select([name for name in found.column_names if name in wanted])
 
     def span(self, after: int = 0) -> tuple[int, int] | None:
-        """Times of the oldest and the newest row later than `after`, over all tables."""
+        """First and last time (Unix ns) later than `after`, over all tables."""
         if bound(after) >= _LATEST:
             return None
         from store.influx.response import rows_of
@@ -109,7 +109,7 @@ class Influx:
         return tuple(self._measurements())
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
         self.server.close()
 
     def _fields(self, table: str, wanted: Collection[str] | None) -> str:
@@ -120,7 +120,7 @@ class Influx:
         return ", ".join(map(_quoted, (ROW, *sorted(fields))))
 
     def _check(self) -> None:
-        """Say so where another version has written here. No more: any agent's token can write that row."""
+        """Warn if another version has written here. No error: any agent's token can write that row."""
         from store.influx.response import rows_of
 
         if not self._checked:

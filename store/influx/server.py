@@ -1,4 +1,4 @@
-"""An InfluxDB server: what is sent to it and what it answers, in its first (/write) or second (/api/v2/write) dialect.
+"""An InfluxDB server: writes and queries, in its first (/write) or second (/api/v2/write) dialect.
 
 The second is spoken through influxdb-client; VictoriaMetrics takes both. https://docs.influxdata.com/influxdb/
 """
@@ -27,7 +27,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class Server:
-    """One server and one database of it. Nothing is asked of it before the first write or query."""
+    """One server and one database of it. The first write or query connects."""
 
     def __init__(self, address: Address, config: InfluxConfig) -> None:
         self.address, self.config = address, config
@@ -45,7 +45,7 @@ class Server:
         self._server_start.watch(self._pool)
 
     def write(self, body: bytes) -> Answer:
-        """Send line protocol, packed by gzip, times in nanoseconds. Never raises for what server or network do."""
+        """Send line protocol, packed by gzip, times in nanoseconds. Never raises for errors of server or network."""
         try:
             return self._write_v2(body) if self.dialect() == "v2" else self._write_v1(body)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -111,7 +111,7 @@ class Server:
         return explain(self.address, answer)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
         self._pool.clear()
         if self._client is not None:
             self._client.close()

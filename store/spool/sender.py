@@ -1,4 +1,4 @@
-"""The agent's way to a server: readings go to the spool on disk, a thread of its own carries them to the server."""
+"""The agent's path to a server: samples go to the spool on disk, and a thread posts them to the server."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ log = logging.getLogger(__name__)
 POST_BYTES = 500_000
 """Packed bytes of one post: below the megabyte that proxies let through."""
 BACK_OFF_S = (1.0, 60.0)
-"""The first and the longest wait after a failure; it doubles, and any part of its second half is left out by chance."""
+"""First and longest wait after a failure in seconds; it doubles, with jitter over its second half."""
 LONGEST_REST_S = 900.0
-"""No server is obeyed that wants to be left alone for longer."""
-AGAIN_BYTES = 50_000
-"""So much is sent again at a time, behind what is new: many agents do so at once, to a server that has just begun."""
-AGAIN_S = 1.0
-"""How often."""
-LOUD_S = 600.0
-"""How often it is said again that nothing can be sent."""
+"""Longest Retry-After that is obeyed, in seconds."""
+RESEND_BYTES = 50_000
+"""Bytes sent again at a time, after new samples: all agents do so at once, to a server that has just restarted."""
+RESEND_S = 1.0
+"""Seconds between them."""
+REPEAT_LOG_S = 600.0
+"""Seconds between repeated log lines of one failure."""
 FAREWELL_S = 3.0
-"""How long the end of the agent may wait for a last post; the rest waits on disk."""
+"""Seconds that the end of the agent waits for a last post; the rest stays on disk."""
 
 
 class Sender:
-    """Carries posts from a spool to a server, in a thread of its own or, by `send`, in the caller's."""
+    """Sends posts from a spool to a server, in its own thread or, by `send`, in the caller's."""
 
     def __init__(self, spool: Spool, server: Server, post_seconds: float) -> None:
         self.spool, self.server, self.post_seconds = spool, server, post_seconds
         self.error = ""
         self.failures = 0
-        """Posts in a row that were not taken."""
+        """Consecutive posts that failed."""
         self._broke = False
         self._said: dict[str, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what can be sent at once, and end; what is left waits on disk."""
+        """Send what can be sent at once, and end; the rest stays on disk."""
         self._stop.set()
         self._thread.join(FAREWELL_S)
 
     def send(self) -> float:
-        """Send what waits, and some of what is to be sent again; returns after how many seconds to look again."""
+        """Send what waits, and part of what is to be sent again; returns the seconds until the next call."""
         rest = self.post_seconds
         try:
             self._check_restart()
@@ -68,9 +68,9 @@ class Sender:
                 self.failures, self.error = 0, ""
                 if self._stop.is_set():
                     return rest
-            if posts := self.spool.posts_to_resend(AGAIN_BYTES):
+            if posts := self.spool.posts_to_resend(RESEND_BYTES):
                 self._carry_resent(posts)
-                rest = min(rest, AGAIN_S)
+                rest = min(rest, RESEND_S)
         except UnsentError as error:
             self._broke = self._broke or error.answer.status == NO_ANSWER
             return self._failed(self.server.explain(error.answer), error.answer.retry_after_s)
@@ -80,7 +80,7 @@ class Sender:
         return rest * random.uniform(0.75, 1.25)
 
     def _check_restart(self) -> None:
-        """Have all sent again that stays, where the server is not the one that took it: it may have lost it."""
+        """Have all sent posts that stay sent again after a restart of the server, which may have lost them."""
         if not self.spool.resend_seconds:
             return
         began = self.server.began()
@@ -93,28 +93,28 @@ class Sender:
     def _carry(self, posts: list[Post]) -> None:
         for some, refused in self._delivered(posts):
             self.spool.settle(some, refused, time.time_ns())
-            if refused and self._may_say("refused"):
+            if refused and self._may_log("refused"):
                 log.error("%s refuses %d lines, the first since %s", self.server.address, len(refused), refused[0][1])
 
     def _carry_resent(self, posts: list[Post]) -> None:
-        for some, _ in self._delivered(posts):  # what is refused now was counted when it was refused first
+        for some, _ in self._delivered(posts):  # a refused line was counted when it was refused first
             self.spool.settle_resent(some)
         self._check_restart()
 
     def _delivered(self, posts: list[Post]) -> Iterator[tuple[list[Post], Refused]]:
-        """Send; gives the posts that the server has, and what it refused of them. Raises UnsentError."""
+        """Send; yields the posts that the server has, and the lines of them that it refused. Raises UnsentError."""
         answer = self.server.write(b"".join(one.body for one in posts))
         if answer.good:
             yield posts, []
         elif answer.status in (400, 413, 422):
-            # The search begins post by post: a bad line is mostly alone, and its neighbours need not be unpacked.
+            # The search starts post by post: a bad line is mostly alone, and other posts need not be unpacked.
             for one in posts:
-                yield [one], self._searched(one)
+                yield [one], self._find_refused(one)
         else:
             raise UnsentError(answer)
 
-    def _searched(self, one: Post) -> Refused:
-        """Send the lines of one post; those that are refused, which are all of a post that is damaged on disk."""
+    def _find_refused(self, one: Post) -> Refused:
+        """Send the lines of one post; returns the refused ones, which are all of a post that is damaged on disk."""
         try:
             lines = unpack(one.body)
         except StoreError as error:
@@ -122,8 +122,8 @@ class Sender:
         return post(self.server, lines)
 
     def _failed(self, why: str, rest_s: float | None) -> float:
-        """Say so, not at every attempt; returns how long to wait."""
-        if why[:60] != self.error[:60] or self._may_say("waits"):
+        """Log the failure, though not each time; returns the seconds to wait."""
+        if why[:60] != self.error[:60] or self._may_log("waits"):
             log.error("readings wait on disk: %s", why)
             self._said["waits"] = time.monotonic()
         self.failures, self.error = self.failures + 1, why
@@ -131,10 +131,10 @@ class Sender:
         back_off = min(longest, first * 2.0 ** min(self.failures - 1, 20)) * random.uniform(0.5, 1.0)
         return max(back_off, min(rest_s or 0.0, LONGEST_REST_S))
 
-    def _may_say(self, what: str) -> bool:
-        """Whether it was not said lately."""
+    def _may_log(self, what: str) -> bool:
+        """Whether this was not logged within REPEAT_LOG_S."""
         now = time.monotonic()
-        may = now - self._said.get(what, -LOUD_S) >= LOUD_S
+        may = now - self._said.get(what, -REPEAT_LOG_S) >= REPEAT_LOG_S
         self._said[what] = now if may else self._said[what]
         return may
 
@@ -152,7 +152,7 @@ class Sender:
 
 
 class Spooled:
-    """The agent's side of a server: takes batches as fast as the disk does, whatever server and network do."""
+    """A sink for the agent: stores batches at the speed of the disk, whatever the server and network do."""
 
     def __init__(self, server: Server, spool: Spool, clock: Callable[[], int] = time.time_ns) -> None:
         self.server, self.spool, self._clock = server, spool, clock
@@ -160,12 +160,12 @@ class Spooled:
         self.sender.start()
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Keep these batches on disk, each with a row on how the spool fares. Raises StoreError if it cannot."""
+        """Store these batches on disk, each with a row on the state of the spool. Raises StoreError."""
         batches = [Batch(batch.machine, batch.time, (*batch.samples, self._spool_sample())) for batch in batches]
         self.spool.put(lines_of(batches), self._clock())
 
     def close(self) -> None:
-        """Send what can be sent at once; the rest waits on disk for the next start."""
+        """Send what can be sent at once; the rest stays on disk for the next start."""
         self.sender.stop()
         self.spool.close()
         self.server.close()

@@ -169,7 +169,7 @@ def test_export_streams_and_reports(tmp_path: Path) -> None:
 def test_a_recording_takes_no_more(tmp_path: Path) -> None:
     """Writing to a recording is refused in one line."""
     write_recording(tmp_path / "r", {"host": HOST})
-    with pytest.raises(StoreError, match="takes no more readings"):
+    with pytest.raises(StoreError, match="is read-only"):
         open_store(str(tmp_path / "r")).write([])
 
 

@@ -69,7 +69,7 @@ def test_copies_that_cannot_be(tmp_path: Path) -> None:
     for said, words in {
         "onto itself": (source, source),
         "nothing to copy": (source, tmp_path / "t.db", "--since", "1999-01-01"),
-        "takes no more readings": (source, recording),
+        "is read-only": (source, recording),
         "does not answer": (source, "http://127.0.0.1:9/metrics"),
         "names no database": (source, "http://127.0.0.1:9"),
     }.items():
