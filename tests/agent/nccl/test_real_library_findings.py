@@ -104,21 +104,39 @@ def shares(active: float = 0.7, still: float = 0.0) -> ProxyShares:
 
 
 @pytest.mark.parametrize(
-    ("new_queries", "watched", "seen", "pending"),
+    ("asked", "watched", "seen", "pending"),
     [
-        (3, True, None, 1.0),
-        (0, True, shares(1.0, 25.0), 0.0),
-        (0, False, shares(1.0, 25.0), 1.0),
-        (0, False, shares(1.0, 0.2), 0.0),
-        (0, False, shares(0.0, 0.0), 0.0),
-        (0, False, None, None),
+        (True, True, None, 1.0),
+        (False, True, shares(1.0, 25.0), 0.0),
+        (False, False, shares(1.0, 25.0), 1.0),
+        (False, False, shares(1.0, 0.2), 0.0),
+        (False, False, shares(0.0, 0.0), 0.0),
+        (False, False, None, None),
     ],
 )
 def test_findings_4_3_what_is_at_work_and_still_is_pending(
-    new_queries: int, watched: bool, seen: ProxyShares | None, pending: float | None
+    asked: bool, watched: bool, seen: ProxyShares | None, pending: float | None
 ) -> None:
     """A watchdog's questions tell; without one an operation at work that does not move is unfinished."""
-    assert pending_of(new_queries, watched, seen) == pending
+    assert pending_of(asked, watched, seen) == pending
+
+
+def test_findings_4_3_the_librarys_own_questions_are_no_watchdog() -> None:
+    """NCCL asks itself at each call, and once behind it; a watchdog goes on asking when no call comes."""
+    tracked = TrackedCommunicator(Process(71, 7), "0", 0)
+    for operations in range(1, 50):
+        assert not tracked.note_queries(2 * operations, operations)
+        assert not tracked.note_queries(2 * operations + 1, operations)
+    assert [tracked.note_queries(queries, 50) for queries in (100, 101, 106, 111, 111)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert tracked.watched
+    tracked.replayed = True
+    assert not tracked.watched
 
 
 def test_findings_4_4_replays_are_told_from_calls() -> None:
