@@ -120,7 +120,10 @@ def test_the_reason_of_an_end_is_seen(faulty: Path) -> None:
         row = verdict("m02", time.time_ns() - 20 * SECOND, "ok").samples[0]
         closed = {**row.values, "message": "m02 was cleared by the operator: card swapped"}
         store.write([Batch("m02", time.time_ns() - 20 * SECOND, (Sample("verdict", closed),))])
-    assert "closed by the operator: m02 was cleared by the operator: card swapped" in run("show", "m02", "--store", faulty).stdout
+    assert (
+        "closed by the operator: m02 was cleared by the operator: card swapped"
+        in run("show", "m02", "--store", faulty).stdout
+    )
 
 
 def test_who_is_in_maintenance(place: Path) -> None:
