@@ -53,7 +53,7 @@ class Starts:
     ready: Floats
     """From the first start in the run until the process creates its first communicator."""
     earlier: int = 0
-    """Machines whose processes started in an earlier run."""
+    """Machines with processes of an earlier run only."""
 
     def median(self) -> Floats:
         """[phase] over the machines where it is known; NaN where none."""
@@ -83,7 +83,7 @@ def read_starts(store: Store, first: int, end: int) -> Starts:
     found = _compare(machines[run], gpus[run], {name: values[run] for name, values in marks.items()})
     if not np.isfinite(found.phases[:, 1:]).any():
         raise StoreError(
-            f"the jobs on {len(found.machines)} machines started before the agent: start-up phases are recorded only "
+            f"the jobs on {len(found.machines)} machine{'s' * (len(found.machines) != 1)} started before the agent: start-up phases are recorded only "
             "for jobs that start after it; restart the job to see them"
         )
     return replace(found, earlier=len(set(machines) - set(machines[run])))

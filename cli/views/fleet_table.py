@@ -48,7 +48,7 @@ def table(found: FleetStatus, width: int) -> tuple[Table, list[str]]:
     from rich.text import Text
 
     names = list(dict.fromkeys(name for machine in found.machines.values() for name in machine.readings))
-    columns = [["machine", *found.machines], ["state", *(machine.level for machine in found.machines.values())]]
+    columns = [["machine", *found.machines], ["is", *(machine.level for machine in found.machines.values())]]
     columns.append(["read", *(f"{time_format.ago(machine.age_s)} ago" for machine in found.machines.values())])
     for name in names:
         head, scale = HEADS.get(name, (name.replace("_", " "), 1.0))

@@ -205,7 +205,7 @@ def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["agent"]["state"] == "on"
     assert (found["source host"]["state"], found["source host"]["why"]) == ("blocked", "no such pressure")
     assert found["source nccl"]["state"] == "off"
-    assert "4711 hits" in found["kernel"]["why"]
+    assert "4711 probe hits" in found["kernel"]["why"]
     library = found["library /opt/libnccl.so.2"]
     assert (library["state"], library["why"]) == ("blocked", "0 probes; stripped, or static")
     assert library["mend"].startswith("use a libnccl")
@@ -224,5 +224,5 @@ def test_an_agent_that_is_silent_is_not_asked(tmp_path: Path) -> None:
     code, found = run("--config", str(config), "--store", str(place))
     assert (code, found["agent"]["state"], found["source host"]["state"]) == (0, "off", "on")
     assert found["agent"]["why"] == (
-        "no reading of m17 within 30 s: no agent runs here; what follows was looked at by this command"
+        "no reading of m17 within 30 s: no agent runs here; this command checked the rest itself"
     )

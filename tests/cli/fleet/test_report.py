@@ -106,7 +106,7 @@ def test_the_drawing(place: Path) -> None:
     assert "not seen" in next(line for line in lines if line.startswith("m4"))
     assert any(line.startswith("median") for line in lines)
     few = run("report", "startup", "--store", place, "--top", "2").stdout
-    assert "3 faster machines are not drawn" in few
+    assert "3 faster machines are not shown" in few
     assert "\nm0" not in few
 
 
@@ -133,9 +133,9 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     store = Embedded(path)
     assert "holds no reading yet" in one_line(run("report", "startup", "--store", path), 1)
     store.write([Batch("m1", BEGIN * SECOND, (Sample("host", {"cpu_utilization_ratio": 0.5}),))])
-    assert "nothing is known of any start" in one_line(run("report", "startup", "--store", path), 1)
+    assert "no start of a job in that time" in one_line(run("report", "startup", "--store", path), 1)
     store.write([Batch("m1", BEGIN * SECOND, (older(BEGIN - 9.0),))])
-    assert "1 machines are older than the agents" in one_line(run("report", "startup", "--store", path), 1)
+    assert "the jobs on 1 machine started before the agent" in one_line(run("report", "startup", "--store", path), 1)
     store.close()
     assert "is no time" in one_line(run("report", "startup", "--store", path, "--since", "soon"), 1)
 

@@ -126,10 +126,10 @@ def test_the_numbers(place: Path) -> None:
     assert found["likely"]["kind"] == "software_crash"  # Xid 13 is a program's
     assert found["runners_up"] == []  # nobody else's clock moved at all
     lines = [row["what"] for row in found["timeline"]]
-    assert [line.split(":")[0] for line in lines][-3:] == ["warn", "crit", "ok"]
-    assert [line.split(": ")[1] for line in lines if line.startswith("unlike")] == [
-        "gpu.sm_clock_hertz down",
-        "gpu.power_watts down",
+    assert [line.split(":")[0] for line in lines][-3:] == ["warn", "crit", "resolved"]
+    assert [line.split(": ")[1] for line in lines if line.startswith("differs")] == [
+        "clock of the streaming multiprocessors down",
+        "power draw down",
     ]
 
 
@@ -243,22 +243,22 @@ def test_a_hang_in_words(hang: Path) -> None:
     done = run("show", "1", "--store", hang)
     assert done.returncode == 0, done.stderr
     text = done.stdout
-    story = text[text.index("how the ranks stood") :].splitlines()
+    story = text[text.index("state of the ranks") :].splitlines()
     assert story[1:4] == [
         "communicator c0ffee01, 5 ranks",
-        "  ranks 0-2, 4 (m0, m1, m2, m4): AllReduce (f32 × 9), 11 operations so far; waiting for a chunk",
-        "  rank 3 (m3 gpu:1): AllReduce (f32 × 9), 10 operations so far; nothing unfinished",
+        "  ranks 0-2, 4 (m0, m1, m2, m4): AllReduce (f32 × 9), 11 operations; waits for a chunk",
+        "  rank 3 (m3 gpu:1): AllReduce (f32 × 9), 10 operations; idle",
     ]
     assert story[5:] == [
-        "where they were, 5 ranks, numbered as in the largest communicator",
-        "odd: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read",
+        "stacks of 5 ranks, numbered as in the largest communicator",
+        "deviates: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read",
         f"    {RUDE} (train.py:3)",
         "    main (train.py:9)",
         "ranks 0-2 (m0, m1, m2), after 8 s without an operation; sleeps in read",
         "    wait (train.py:5)",
         "rank 4 (m4 gpu:1): no stack, it has ended",
         "",
-        f"peerwatch report verdict 1 --html FILE --store {hang} draws it",
+        f"as an HTML page: peerwatch report verdict 1 --html FILE --store {hang}",
     ]
 
 
@@ -280,7 +280,7 @@ def test_a_hang_as_an_object_and_as_a_page(hang: Path, tmp_path: Path) -> None:
     assert reader.open == []
     words = "".join(reader.words)
     assert f"{RUDE} (train.py:3)\nmain (train.py:9)" in words
-    assert "odd: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read" in words
+    assert "deviates: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read" in words
 
 
 def test_a_recording_without_verdicts(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_recording_without_verdicts(tmp_path: Path) -> None:
     )
     assert made.exit_code == 0, made.output
     done = run("show", "1", "--json", "--store", tmp_path / "r")
-    assert "it is replayed first" in done.stderr
+    assert "replaying it first" in done.stderr
     fault = json.loads((tmp_path / "r" / "labels.json").read_text())["faults"][0]
     found = json.loads(done.stdout)
     assert (found["machine"], found["likely"]["kind"]) == (fault["machine"], "gpu_heat")

@@ -51,7 +51,7 @@ def test_a_large_fleet(tmp_path: Path) -> None:
     store.write([host(name, now - (190 if name == "m003" else 20) * SECOND, 0.3) for name in names])
     store.write([verdict("m090", now - 70 * SECOND, "crit"), verdict("m005", now - 80 * SECOND, "warn")])
     store.close()
-    words = "status", "--silent", "110s", "--store", tmp_path / "s.db"
+    words = "status", "--stale-after", "110s", "--store", tmp_path / "s.db"
     lines = run(*words).stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:4]] == [["m090", "crit"], ["m005", "warn"], ["m003", "unknown"]]
     assert lines[4] == "not listed: 94 ok; --all lists every machine"
@@ -146,7 +146,7 @@ def test_who_has_no_peers(place: Path) -> None:
         values = {"source": "detector", "code": code, "severity": "info", "message": reason}
         store.write([Batch(machine, now - back * SECOND, (Sample("event", values),))])
     store.close()
-    assert f"no peers: m02: {reason}; there only hard evidence speaks" in run("status", "--store", place).stdout
+    assert f"no peers: m02: {reason}; only hard evidence applies" in run("status", "--store", place).stdout
     found = json.loads(run("status", "--json", "--store", place).stdout)
     assert found["without_peers"] == [{"machine": "m02", "reason": reason}]
 
@@ -169,7 +169,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     assert "is the agent running" in one_line(run("status", "--store", tmp_path / "absent.db"), 3)
     (tmp_path / "text.db").write_text("no database\n" * 100)
     assert "is not an SQLite file" in one_line(run("status", "--store", tmp_path / "text.db"), 3)
-    assert "is no duration" in one_line(run("status", "--store", tmp_path / "empty.db", "--silent", "soon"), 3)
+    assert "is not a duration" in one_line(run("status", "--store", tmp_path / "empty.db", "--stale-after", "soon"), 3)
 
 
 def test_orders_are_no_readings(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_as_it_was(place: Path) -> None:
     """A store of long ago is shown as of then, by a time or by how long ago that is."""
     assert run("status", "--store", place, "--at", "2026-05-01T12:00").returncode == 3
     assert run("status", "--store", place, "--at", "0.1s").returncode == 0
-    assert "is no time" in one_line(run("status", "--store", place, "--at", "noon"), 3)
+    assert "is not a time" in one_line(run("status", "--store", place, "--at", "noon"), 3)
 
 
 def test_a_row_of_another_schema(place: Path) -> None:
