@@ -19,6 +19,8 @@ from store.schema.sample import Value
 
 REPLAYED_S = 10.0
 """Transfers that move so long after the last call are hardly of calls that ran ahead."""
+_UNPROMPTED = 3
+"""Queries that prove a watchdog: one may belong to a call that was under way."""
 _TRIES = 5
 """How often both counts are read until no operation comes between the two."""
 
@@ -36,15 +38,32 @@ class TrackedCommunicator:
     from_memory: bool = False
     """Its calls went uncounted at some time: the count goes on from memory."""
     queries: int = 0
+    operations: int = 0
+    """Both as last counted by the probes."""
+    unprompted: int = 0
+    """Queries that came while no operation was enqueued, since the last one, or until they proved a watchdog."""
     replayed: bool = False
     """CUDA graphs replay its operations: transfers have moved long after the last call."""
     blocked_ns: int = 0
     """For how long it has blocked the host; never decreases."""
 
-    def new_queries(self, queries: int) -> int:
-        """How many queries came since the last call."""
-        new, self.queries = queries - self.queries, queries
-        return new
+    def note_queries(self, queries: int, operations: int) -> bool:
+        """Whether a watchdog asked since the last call.
+
+        NCCL asks itself as well, at most calls (2.32): a watchdog is what asks while no operation is enqueued.
+        """
+        new, enqueued = queries - self.queries, operations - self.operations
+        self.queries, self.operations = queries, operations
+        if not enqueued:
+            self.unprompted += new
+        elif self.unprompted < _UNPROMPTED:
+            self.unprompted = 0
+        return new > 0 and self.watched
+
+    @property
+    def watched(self) -> bool:
+        """Whether a watchdog asks after its work, and no graphs replay it, which a watchdog does not see."""
+        return self.unprompted >= _UNPROMPTED and not self.replayed
 
     def note_replays(self, idle_seconds: float | None, shares: ProxyShares | None) -> float | None:
         """Whether graphs replay its operations, 0 or 1; None: not known.

@@ -111,4 +111,4 @@ class ProbeThrottle:
             library.suspend_reason = f"probes on its calls are suspended: {why}, and progress is read from memory"
         elif self._mode == "auto" or followed:
             state.has_suspended = False
-            library.reason = f"probes on its calls stay, though {why}: NCCL's own count does not follow the calls of all communicators"
+            library.reason = f"probes on its calls stay, though {why}: not all communicators have a count in memory"

@@ -39,14 +39,14 @@ def of_process(process: Any) -> dict[str, Value]:
     return {"groups_total": starts, "groups_open": float(starts - int(process["group_ends"])), "lost_total": lost}
 
 
-def pending_of(new_queries: int, watched: bool, shares: ProxyShares | None) -> float | None:
+def pending_of(asked: bool, watched: bool, shares: ProxyShares | None) -> float | None:
     """Whether there is unfinished work, 0 or 1; None: not known.
 
     A watchdog asks after unfinished work only. Where the communicator is not `watched` by one, an operation that is
     at work and does not move is unfinished.
     """
-    if watched or new_queries > 0:
-        return float(new_queries > 0)
+    if watched:
+        return float(asked)
     return None if shares is None else float(shares.active > 0 and shares.still >= STILL_S)
 
 

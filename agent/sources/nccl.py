@@ -101,11 +101,11 @@ class Nccl:
         return samples
 
     def _values(self, index: int, entry: Any, trainer: TrainingProcess, clock: int) -> dict[str, Value]:
-        pid, comm, queries = int(entry["tgid"]), int(entry["comm"]), int(entry["queries"])
+        pid, comm = int(entry["tgid"]), int(entry["comm"])
         known = self._identify(trainer, comm)
         tracked = self._table.track(index, trainer, self._gpu_of(trainer, comm))
         self._table.compare_counts(index, entry, known.born)
-        new_queries = tracked.new_queries(queries)
+        asked = tracked.note_queries(int(entry["queries"]), int(entry["operations"]))
         shares = self._inspector.shares(pid, comm)
         idle_seconds = max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None
         replayed = tracked.note_replays(idle_seconds, shares)
@@ -121,7 +121,7 @@ class Nccl:
             "counted_from": tracked.origin.origin,
             "bytes_total": int(entry["bytes"]),
             "unsized_total": int(entry["unsized"]),
-            "pending": pending_of(new_queries, queries > 0 and not tracked.replayed, shares),
+            "pending": pending_of(asked, tracked.watched, shares),
             "replayed": replayed,
             "idle_seconds": idle_seconds,
             "host_blocked_seconds_total": tracked.host_blocked_ns(entry, clock) / 1e9,

@@ -1,4 +1,4 @@
-"""From a stream to a store: what is taken is written, then settled, so that a kill at any moment loses no reading.
+"""Writes a stream to a store: messages are written, then acknowledged, so that a kill at any moment loses no sample.
 
 A message that may have been written before is compared with what the store holds, key by key. InfluxDB needs no such
 look: a row written again takes its own place. After InfluxDB restarts, what it
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,27 +17,25 @@ from store.influx.influxql import Influx
 from store.line_protocol.parse import batches_of
 from store.line_protocol.write import plain, split
 from store.nats.stream import Message, Stream
-from store.schema.columns import key_columns
 from store.schema.contract import Store, StoreError, UnfitError
-from store.schema.sample import Batch, Sample, Value
+from store.schema.sample import Batch
 from store.spool.post import Refused, UnsentError, post
 from store.spool.sender import POST_BYTES
+from store.transfer.missing import missing
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 500
 """Messages taken at once."""
 AGAIN_S = 1.0
-"""How long to wait for messages that are to be written again."""
+"""Seconds to wait for messages that are to be written again."""
 LOOK_S = 10.0
 """Period of the check whether the stream dropped messages that no writer had taken."""
 
 MOST_LINES = 50_000
 """Lines of one transaction, and of one message: an agent's has 5,000."""
 SAY_S = 60.0
-"""How often it is said that lines are refused."""
-
-Key = tuple[Value, ...]
+"""Seconds between log lines on refused lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,14 @@ class _Taken:
 
 
 class Writer:
-    """Carries messages to one store. Writers of one name share the work; each other name is given everything."""
+    """Writes messages to one store. Writers of one name share the work; each other name is given everything."""
 
     def __init__(self, stream: Stream, store: Store, name: str) -> None:
         self.stream, self.store, self.name = stream, store, name
         self.written = self.refused = self.lost = 0
         """Messages written, lines that the store refused, messages that the stream dropped before they were taken."""
         self.unread = 0
-        """Messages passed over, since no agent has written them."""
+        """Messages ignored, since no agent has written them."""
         self._said = -SAY_S
         self._looked = -LOOK_S
         self._took: deque[tuple[float, int, int]] = deque()
@@ -74,11 +72,11 @@ class Writer:
             self.stream.settle([one.message for one in some])
             self.written += sum(bool(one.text) for one in some)
         if isinstance(self.store, Influx):
-            self._mend(self.store)
+            self._rewrite_recent(self.store)
         return len(messages)
 
-    def _mend(self, store: Influx) -> None:
-        """After a restart of InfluxDB have all written again that it took lately, some of it in each step."""
+    def _rewrite_recent(self, store: Influx) -> None:
+        """After a restart of InfluxDB, write again what it acknowledged lately, a part in each step."""
         while self._took and self._took[0][0] <= time.monotonic() - store.server.config.resend_seconds:
             self._took.popleft()
         if not store.server.config.resend_seconds:
@@ -107,21 +105,21 @@ class Writer:
             return
         read = [(one.message, self._batches(one)) for one in taken]
         try:
-            self._keep(read)
+            self._store(read)
         except UnfitError:
             for one in read:
                 try:
-                    self._keep([one])
+                    self._store([one])
                 except UnfitError as error:
                     self._set_aside(one[0], error)
 
-    def _keep(self, read: Iterable[tuple[Message, list[Batch]]]) -> None:
+    def _store(self, read: Iterable[tuple[Message, list[Batch]]]) -> None:
         fresh: list[Batch] = []
         again: list[Batch] = []
         for message, batches in read:
             (again if message.again else fresh).extend(batches)
         if again:
-            again = list(_missing(self.store, again))
+            again = list(missing(self.store, again))
         if fresh or again:
             self.store.write([*again, *fresh])
 
@@ -133,7 +131,7 @@ class Writer:
         return found
 
     def _pass_on(self, store: Influx, taken: Sequence[_Taken]) -> Refused:
-        """Lines as they are, packed as they are; gives those that the server refuses, and why."""
+        """Post the packed lines unchanged; returns those that the server refuses, with reasons."""
         refused: Refused = []
         if not taken:
             return refused
@@ -149,7 +147,7 @@ class Writer:
         return refused
 
     def _portions(self, messages: Iterable[Message], again: bool = False) -> Iterator[list[_Taken]]:
-        """What goes into one post or transaction. A message that cannot be read has no text."""
+        """Messages grouped into posts or transactions. A message that cannot be read has no text."""
         some: list[_Taken] = []
         size = lines = 0
         for message in messages:
@@ -180,7 +178,7 @@ class Writer:
         self.unread += 1
         if self.unread == 1:
             log.error(
-                "%s: message %d cannot be read and is passed over, as will be others: %s",
+                "%s: message %d cannot be read and is ignored, as will be others: %s",
                 self.stream.address,
                 message.sequence,
                 error,
@@ -204,29 +202,3 @@ class Writer:
                 self.stream.address,
                 lost,
             )
-
-
-def _missing(store: Store, batches: Sequence[Batch]) -> Iterator[Batch]:
-    """The samples of which the store has fewer rows of their keys."""
-    samples = [(batch, sample) for batch in batches for sample in batch.samples]
-    for table in sorted({sample.table for _, sample in samples}):
-        ours = [(_key(table, batch, sample), batch, sample) for batch, sample in samples if sample.table == table]
-        wanted = Counter(key for key, _, _ in ours)
-        times = [batch.time for _, batch, _ in ours]
-        have = Counter(_there(store, table, min(times) - 1, max(times)))
-        for key, batch, sample in ours:
-            if have[key] < wanted[key]:
-                yield Batch(batch.machine, batch.time, (sample,))
-
-
-def _key(table: str, batch: Batch, sample: Sample) -> Key:
-    return (batch.time, batch.machine, *(sample.values.get(key) for key in key_columns(table)[2:]))
-
-
-def _there(store: Store, table: str, after: int, until: int) -> Iterable[Key]:
-    rows = store.read(table, after, until, ())
-    cells = [
-        rows.column(name).to_pylist() if name in rows.column_names else [None] * rows.num_rows
-        for name in key_columns(table)
-    ]
-    return zip(*cells, strict=True)

@@ -16,13 +16,12 @@ def test_birth_needs_nothing() -> None:
 
 
 def test_the_librarys_own_count_fills_in_what_was_missed() -> None:
-    """Two readings that agree, with operations between them, give the base; one does not."""
+    """Three readings that agree with the first, with operations between, give the base; readings at rest do not."""
     baseline = CountOrigin()
-    baseline.settle(born=False, operations=10, own=275)
-    assert baseline.origin is None
-    baseline.settle(born=False, operations=10, own=275)
-    assert baseline.origin is None
-    baseline.settle(born=False, operations=18, own=283)
+    for operations in (10, 10, 18, 18, 18, 21):
+        baseline.settle(born=False, operations=operations, own=265 + operations)
+        assert baseline.origin is None
+    baseline.settle(born=False, operations=25, own=290)
     assert (baseline.base, baseline.origin) == (265, "memory")
 
 

@@ -111,12 +111,14 @@ def test_what_memory_does_not_tell_stays_probed() -> None:
 
 
 def test_a_count_goes_on_by_the_librarys_own() -> None:
-    """Two readings that agree, with operations between, carry it on; it never falls. Another pace is not believed."""
+    """Readings that agree, with operations between, carry it on; it never falls. Another pace is not believed."""
     count = CountTracker()
-    for ours, own in ((7, 19), (9, 20), (9, 21), (15, 27)):
+    for ours, own in ((7, 19), (9, 20), (9, 21), (15, 27), (16, 28)):
         count.compare(ours, own)
+        assert not count.in_step
+    count.compare(19, 31)
     assert count.in_step
-    assert [count.carry(own) for own in (28, 27, 35)] == [16, 16, 23]
+    assert [count.carry(own) for own in (32, 31, 39)] == [20, 20, 27]
     slow = CountTracker()
     for ours in range(1, 60):
         slow.compare(3 * ours, 2 * ours)

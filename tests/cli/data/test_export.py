@@ -41,7 +41,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "nothing in that span" in one_line(
         run("export", tmp_path / "x", "--store", store, "--since", "1980-02-03"), 1
     )
-    assert "is no time" in one_line(run("export", tmp_path / "x", "--store", store, "--since", "noon"), 1)
+    assert "is not a time" in one_line(run("export", tmp_path / "x", "--store", store, "--since", "noon"), 1)
     assert "is not there" in one_line(run("export", tmp_path / "x", "--store", tmp_path / "absent.db"), 1)
     assert run("export", tmp_path / "x", "--since", "2020-01-01", "--last", "1h", "--store", store).returncode == 2
     # SQLite's own files beside the store stay where the last who had it open could only read.

@@ -64,7 +64,7 @@ def test_a_task_that_is_not_there(tmp_path: Path) -> None:
 def test_nothing_to_replay(tmp_path: Path) -> None:
     """A store without a reading is no healthy fleet: it is said so, and the exit code tells it."""
     Embedded(tmp_path / "s.db").close()
-    assert "holds no reading, so there is nothing to replay" in one_line(run("replay", tmp_path / "s.db"), 1)
+    assert "holds no reading" in one_line(run("replay", tmp_path / "s.db"), 1)
 
 
 def test_machines_are_those_named(tmp_path: Path) -> None:

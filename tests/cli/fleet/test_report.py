@@ -135,7 +135,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     store.write([Batch("m1", BEGIN * SECOND, (Sample("host", {"cpu_utilization_ratio": 0.5}),))])
     assert "no start of a job in that time" in one_line(run("report", "startup", "--store", path), 1)
     store.write([Batch("m1", BEGIN * SECOND, (older(BEGIN - 9.0),))])
-    assert "1 machines are older than the agents" in one_line(run("report", "startup", "--store", path), 1)
+    assert "the jobs on 1 machine started before the agent" in one_line(run("report", "startup", "--store", path), 1)
     store.close()
     assert "is no time" in one_line(run("report", "startup", "--store", path, "--since", "soon"), 1)
 

@@ -128,8 +128,8 @@ def test_the_numbers(place: Path) -> None:
     lines = [row["what"] for row in found["timeline"]]
     assert [line.split(":")[0] for line in lines][-3:] == ["warn", "crit", "resolved"]
     assert [line.split(": ")[1] for line in lines if line.startswith("differs")] == [
-        "gpu.sm_clock_hertz down",
-        "gpu.power_watts down",
+        "clock of the streaming multiprocessors down",
+        "power draw down",
     ]
 
 
@@ -243,14 +243,14 @@ def test_a_hang_in_words(hang: Path) -> None:
     done = run("show", "1", "--store", hang)
     assert done.returncode == 0, done.stderr
     text = done.stdout
-    story = text[text.index("how the ranks stood") :].splitlines()
+    story = text[text.index("state of the ranks") :].splitlines()
     assert story[1:4] == [
         "communicator c0ffee01, 5 ranks",
-        "  ranks 0-2, 4 (m0, m1, m2, m4): AllReduce (f32 × 9), 11 operations so far; waiting for a chunk",
-        "  rank 3 (m3 gpu:1): AllReduce (f32 × 9), 10 operations so far; nothing unfinished",
+        "  ranks 0-2, 4 (m0, m1, m2, m4): AllReduce (f32 × 9), 11 operations; waits for a chunk",
+        "  rank 3 (m3 gpu:1): AllReduce (f32 × 9), 10 operations; idle",
     ]
     assert story[5:] == [
-        "where they were, 5 ranks, numbered as in the largest communicator",
+        "stacks of 5 ranks, numbered as in the largest communicator",
         "deviates: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read",
         f"    {RUDE} (train.py:3)",
         "    main (train.py:9)",
@@ -258,7 +258,7 @@ def test_a_hang_in_words(hang: Path) -> None:
         "    wait (train.py:5)",
         "rank 4 (m4 gpu:1): no stack, it has ended",
         "",
-        f"peerwatch report verdict 1 --html FILE --store {hang} draws it",
+        f"as an HTML page: peerwatch report verdict 1 --html FILE --store {hang}",
     ]
 
 

@@ -89,7 +89,7 @@ def test_begin_check_and_show(tmp_path: Path) -> None:
     file = tmp_path / "new" / "c.toml"
     assert run("config", "init", file).returncode == 0
     assert config.read_settings(file) == config.Settings()
-    assert "is there already: name another file, or say --overwrite" in one_line(run("config", "init", file), 1)
+    assert "exists already: use another file or --overwrite" in one_line(run("config", "init", file), 1)
     text = file.read_text().replace("#period_seconds = 1.0", "period_seconds = 2.5").replace("#url = ", "url = ")
     file.write_text(text.replace('url = ""', 'url = "https://hooks.example/T0/S3CR3T"'))
     assert ": ok; store " in run("config", "check", "--config", file).stdout
@@ -103,8 +103,11 @@ def test_begin_check_and_show(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("[agent]\nsauces = []\n", "there is no such key: sauces"),
-        ('[influxdb]\ntoken_file = "/nonexistent/t"\n', "influxdb.token_file names /nonexistent/t, which is not there"),
+        ("[agent]\nsauces = []\n", "unknown key: sauces"),
+        (
+            '[influxdb]\ntoken_file = "/nonexistent/t"\n',
+            "influxdb.token_file names /nonexistent/t, which does not exist",
+        ),
         ('[detector]\ncalibration = "/nonexistent/c"\n', "/nonexistent/c"),
     ],
 )
@@ -127,7 +130,7 @@ def test_manual_pages(tmp_path: Path) -> None:
     """Each command has a page with all its options, there is one on the configuration, and groff takes them all."""
     names = {path.name for path in manual.write(tmp_path)}
     assert {"peerwatch.1", "peerwatch.toml.5", "peerwatch-status.1", "peerwatch-alerts-test.1"} <= names
-    assert "\\-\\-silent" in (tmp_path / "man1" / "peerwatch-status.1").read_text()
+    assert "\\-\\-stale\\-after" in (tmp_path / "man1" / "peerwatch-status.1").read_text()
     assert "period_seconds" in (tmp_path / "man5" / "peerwatch.toml.5").read_text()
     for path in tmp_path.glob("man*/*"):
         assert path.read_text().isascii()

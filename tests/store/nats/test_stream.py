@@ -294,7 +294,7 @@ def test_too_large_a_post(tmp_path: Path, opened: Callable[..., Stream]) -> None
     stream, spool = opened(f"{server.url}/s"), Spool(tmp_path / "spool", 10**7, 1e6)
     events = [Sample("event", {"message": blake2b(b"%d" % number).hexdigest()}) for number in range(1, 500)]
     spool.put(lines_of([Batch("m1", number, (event,)) for number, event in enumerate(events, 1)]), 1)
-    assert stream.write(spool.take(10**6)[0].body).status == 413
+    assert stream.write(spool.oldest_posts(10**6)[0].body).status == 413
     send(Sender(spool, stream, 1.0))
     store = Embedded(tmp_path / "a.db")
     assert spool.line_counts().sent == 499
@@ -329,7 +329,7 @@ POISON = {
 def test_poison(
     kind: str, place: str, opened: Callable[..., Stream], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What no agent writes is passed over, counted and said once; what stands beside it is written."""
+    """What no agent writes is ignored, counted and logged once; the rest is written."""
     stream = opened(place)
     server = servers.influxd(tmp_path) if kind == "influx" else None
     if server:
@@ -346,7 +346,7 @@ def test_poison(
     writer = carry(stream, store)
     assert seen(store) == [1, 2]
     assert writer.unread == (5 if server else 7)
-    assert len([one for one in caplog.records if "passed over" in one.message]) == 1
+    assert len([one for one in caplog.records if "is ignored" in one.message]) == 1
     store.close()
     if server:
         server.kill()
