@@ -1,6 +1,6 @@
 """Makes agent/binaries/layouts.json again: reads NVIDIA's wheels, fetched one by one.
 
-`python tools/nccl_layouts.py` (about 7 GB to fetch, 10 minutes); wheels are not stored. A build more is a line more here.
+`python tools/nccl_layouts.py` (about 7 GB to fetch, 10 minutes); no wheel stays. A build more is a line more here.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def read_starts(store: Store, first: int, end: int) -> Starts:
     found = _compare(machines[run], gpus[run], {name: values[run] for name, values in marks.items()})
     if not np.isfinite(found.phases[:, 1:]).any():
         raise StoreError(
-            f"the jobs on {len(found.machines)} machine{'s' * (len(found.machines) != 1)} started before the agent: start-up phases are recorded only "
-            "for jobs that start after it; restart the job to see them"
+            f"the jobs on {len(found.machines)} machine{'s' * (len(found.machines) != 1)} started before the agent: "
+            "start-up phases are recorded only for jobs that start after it; restart the job to see them"
         )
     return replace(found, earlier=len(set(machines) - set(machines[run])))
 
