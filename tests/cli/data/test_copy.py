@@ -47,8 +47,8 @@ def test_there_and_back(tmp_path: Path, database: Callable[[], str]) -> None:
     """A history goes from a file to InfluxDB and back; a second copy, or the rest of one, doubles nothing."""
     source, place, back = filled(tmp_path / "s.db"), database(), tmp_path / "back.db"
     said = run("copy", source, place, "--until", "1970-01-01T10:00")
-    assert said.split(";")[0] == "22 rows copied, 0 were there already"
-    assert run("copy", source, place).split(";")[0] == "40 rows copied, 22 were there already"
+    assert said.split(";")[0] == "22 rows copied, 0 existed already"
+    assert run("copy", source, place).split(";")[0] == "40 rows copied, 22 existed already"
     for _ in range(2):
         run("copy", place, back)
     one, other = Embedded(source), Embedded(back)
@@ -68,7 +68,7 @@ def test_copies_that_cannot_be(tmp_path: Path) -> None:
     run("export", recording, "--store", source, "--since", "1970-01-01T09:00")
     for said, words in {
         "onto itself": (source, source),
-        "nothing to copy": (source, tmp_path / "t.db", "--since", "1999-01-01"),
+        "holds no reading in that time": (source, tmp_path / "t.db", "--since", "1999-01-01"),
         "takes no more readings": (source, recording),
         "does not answer": (source, "http://127.0.0.1:9/metrics"),
         "names no database": (source, "http://127.0.0.1:9"),
