@@ -1,11 +1,10 @@
-"""`peerwatch doctor`: each source and probe - on, off or blocked, why, and the command that mends it."""
+"""`peerwatch doctor`: each source and probe with its state, the reason, and the remedy."""
 
 from __future__ import annotations
 
 import json as text
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ import typer
 from cli.config import Settings, open_place, read_settings
 from cli.queries.agent_service import report
 from cli.queries.delivery_health import START, Finding, sinks, stream, writers
+from cli.queries.remedies import remedy
 from cli.terminal import console
 from cli.time_format import ago
 from store.nats.config import is_stream
@@ -29,18 +29,6 @@ LOOK_S = 20.0
 """How long to wait for the answers about the libraries of running processes."""
 _CELL = 4096
 STYLE = {"on": "green", "off": "dim", "blocked": "bold red"}
-# What a reason is mended by, by a word of the reason.
-_MENDS = (
-    ("python3-bpfcc", "apt-get install python3-bpfcc"),
-    ("another project", "pip uninstall bcc && apt-get install python3-bpfcc"),
-    ("linux-libc-dev", "apt-get install linux-libc-dev"),
-    ("run as root", "sudo peerwatch doctor"),
-    ("stripped, or static", "use a libnccl that exports its functions, such as NVIDIA's wheel or package"),
-    ("py-spy is not installed", f"{sys.executable} -m pip install py-spy"),
-    ("Permission Denied", "sudo peerwatch doctor"),
-    ("CONFIG_DEBUG_INFO_BTF", "boot a kernel that was built with it, such as the distribution's own"),
-    ("replaced on disk", "run with CAP_CHECKPOINT_RESTORE, or restart the training process"),
-)
 
 
 def doctor(
@@ -150,10 +138,9 @@ def _stacks() -> Finding:
     me = Processes().find(os.getpid())
     found = take(me, spy_path()) if me else {"form": "none", "error": "/proc does not show this process"}
     if found["form"] == "python":
-        return Finding("stacks", "on", "of ranks that stand still; of those without Python what the kernel tells")
+        return Finding("stacks", "on", "Python stacks of ranks that hang; kernel stacks of other processes")
     why = str(found["error"])
-    mend = next((mend for word, mend in _MENDS if word in why), "")
-    return Finding("stacks", "off", f"no more than the kernel tells of ranks that stand still: {why}", mend)
+    return Finding("stacks", "off", f"kernel stacks only: {why}", remedy(why))
 
 
 def _store(place: str, settings: Settings) -> Finding:
@@ -179,9 +166,9 @@ def _blocked(name: str, why: str) -> Finding:
 
 
 def _mended(finding: Finding) -> Finding:
-    """With the mend of what is blocked, where one is known."""
-    mend = next((mend for word, mend in _MENDS if finding.state == "blocked" and word in finding.why), finding.mend)
-    return replace(finding, mend=mend)
+    """The finding with the remedy of its reason, where it is blocked and one is known."""
+    known = remedy(finding.why) if finding.state == "blocked" else ""
+    return replace(finding, mend=known or finding.mend)
 
 
 def _show(findings: list[Finding]) -> None:

@@ -68,7 +68,7 @@ def test_copies_that_cannot_be(tmp_path: Path) -> None:
     run("export", recording, "--store", source, "--since", "1970-01-01T09:00")
     for said, words in {
         "onto itself": (source, source),
-        "holds no reading": (source, tmp_path / "t.db", "--since", "1999-01-01"),
+        "holds no reading in that time": (source, tmp_path / "t.db", "--since", "1999-01-01"),
         "is read-only": (source, recording),
         "does not answer": (source, "http://127.0.0.1:9/metrics"),
         "names no database": (source, "http://127.0.0.1:9"),

@@ -19,7 +19,7 @@ def test_from_recording_to_configuration(tmp_path: Path) -> None:
     told = json.loads(run(*words, "--json").stdout)
     assert (told["recordings"], set(told["tails"]), told["beyond"] > 50) == (2, {"gpu"}, True)
     shown = run(*words).stdout
-    assert f"one false alarm in 240 machine-hours lies {told['beyond']:,.0f} times beyond them" in shown
+    assert f"one false alarm in 240 machine-hours needs {told['beyond']:,.0f} times as many" in shown
     config.write_text(f'[detector]\ncalibration = "{file}"\n')
     done = run("replay", fleet(tmp_path / "slow", "m5"), "--json", "--config", config)
     assert {json.loads(line)["machine"] for line in done.stdout.splitlines()} == {"m5"}

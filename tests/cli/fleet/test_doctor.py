@@ -84,13 +84,13 @@ PY_SPY = f"{sys.executable} -m pip install py-spy"
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        (None, ("stacks", "on", "of ranks that stand still; of those without Python what the kernel tells", "")),
+        (None, ("stacks", "on", "Python stacks of ranks that hang; kernel stacks of other processes", "")),
         (
             "/nowhere/py-spy",
             (
                 "stacks",
                 "off",
-                f"no more than the kernel tells of ranks that stand still: py-spy is not installed: {PY_SPY}",
+                f"kernel stacks only: py-spy is not installed: {PY_SPY}",
                 PY_SPY,
             ),
         ),
@@ -134,7 +134,10 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
     [
         ("the BPF compiler is missing: apt-get install python3-bpfcc", "apt-get install python3-bpfcc"),
         ("the bcc found at /x is another project of that name", "pip uninstall bcc && apt-get install python3-bpfcc"),
-        ("the kernel does not let this process load BPF: run as root or …", "sudo peerwatch doctor"),
+        (
+            "the kernel does not let this process load BPF: run as root or …",
+            "sudo systemctl start peerwatch-agent, or sudo peerwatch up",
+        ),
     ],
 )
 def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

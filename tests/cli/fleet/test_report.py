@@ -137,7 +137,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     store.write([Batch("m1", BEGIN * SECOND, (older(BEGIN - 9.0),))])
     assert "the jobs on 1 machine started before the agent" in one_line(run("report", "startup", "--store", path), 1)
     store.close()
-    assert "is no time" in one_line(run("report", "startup", "--store", path, "--since", "soon"), 1)
+    assert "is not a time" in one_line(run("report", "startup", "--store", path, "--since", "soon"), 1)
 
 
 def test_many_machines(tmp_path: Path) -> None:

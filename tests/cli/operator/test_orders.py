@@ -119,6 +119,8 @@ def test_the_reason_of_an_end_is_seen(faulty: Path) -> None:
     with closing(signed(faulty)) as store:
         row = verdict("m02", time.time_ns() - 20 * SECOND, "ok").samples[0]
         closed = {**row.values, "message": "m02 was cleared by the operator: card swapped"}
+        action = {"source": "operator", "code": "clear", "severity": "info"}
+        store.write([Batch("m02", time.time_ns() - 21 * SECOND, (Sample("event", action),))])
         store.write([Batch("m02", time.time_ns() - 20 * SECOND, (Sample("verdict", closed),))])
     assert (
         "closed by the operator: m02 was cleared by the operator: card swapped"

@@ -122,16 +122,22 @@ def test_a_call_that_hangs_delays_no_other_sink(
 ) -> None:
     """While this sink hangs another one gets its alert, and the hang is counted."""
     monkeypatch.setattr(delivery, "FAREWELL_S", 0.2)
-    release, arrived = threading.Event(), threading.Event()
+    release, arrived, entered = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(_: Alert) -> str:
+        entered.set()
+        return str(release.wait(30))
+
     stuck = opened(name, servers((204, "", {})), tmp_path)
     monkeypatch.setattr(stuck, "takes_alerts", True, raising=False)
-    monkeypatch.setattr(stuck, "send", lambda _: str(release.wait(30)))
+    monkeypatch.setattr(stuck, "send", hang)
     other = opened("log", servers((204, "", {})), tmp_path)
     monkeypatch.setattr(other, "send", lambda _: str(arrived.set()))
     dispatcher = AlertDispatcher({"stuck": stuck, "other": other}, tmp_path / "state")
     dispatcher.begin([])
     dispatcher.publish([alert().verdict], FLEET, NOW)
     assert arrived.wait(30)
+    assert entered.wait(30)
     for seconds in (1, 2 + delivery.HANG_NS // SECOND):
         dispatcher.publish([], FLEET, NOW + seconds * SECOND)
     release.set()
