@@ -1,7 +1,7 @@
-"""Reads libraries in a process of its own: which functions are where, and how NCCL lays out its structures.
+"""The child process that reads libraries: offsets of functions, and the layout of NCCL's structures.
 
-The files belong to others. So a child with bounds on time and memory reads them, one answer a line, and whoever
-started it survives whatever they hold.
+The files belong to other users. So the child has bounds on time and memory, prints one answer a line, and what a file
+holds cannot harm the agent.
 """
 
 from __future__ import annotations
@@ -22,17 +22,9 @@ import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from agent.binaries.dwarf_layout import find_layout
 from agent.binaries.opened_file import Opened, open_library
-from agent.binaries.struct_layouts import (
-    OPTIONAL,
-    STRUCTURES,
-    Layout,
-    LayoutCache,
-    is_plausible,
-    is_whole,
-    shipped,
-    wanted_of,
-)
+from agent.binaries.struct_layouts import Layout, LayoutCache, shipped
 from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
 from agent.system.rights import give_up
 
@@ -51,7 +43,6 @@ MEMORY_BYTES = 8 << 30
 DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
 _MATCHES, _CLONES = 4096, 64
 """Of one function: how many occurrences of its name are read, and how many forms of it; as many trace points."""
-_LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
 def find_functions(elf: Any, data: mmap.mmap, wanted: list[str], kinds: tuple[str, ...] = _KINDS) -> dict[str, int]:
@@ -160,43 +151,6 @@ def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, An
     return {"functions": functions | places, "semaphores": semaphores, "variables": known}
 
 
-def find_layout(elf: Any) -> Layout | None:
-    """Byte offsets of the members that are read from outside, and sizes; None where not all are there."""
-    if not elf.has_dwarf_info():
-        return None
-    dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
-    units = []
-    for unit in dwarf.iter_CUs():
-        name = unit.get_top_DIE().attributes.get("DW_AT_name")
-        path = os.path.basename(name.value.decode(errors="replace")) if name else ""
-        units.append((_LIKELY_UNITS.index(path) if path in _LIKELY_UNITS else len(_LIKELY_UNITS), unit))
-    layout: Layout = {}
-    wanted = {*STRUCTURES, *OPTIONAL}
-    for _, unit in sorted(units, key=lambda pair: pair[0]):
-        for die in unit.get_top_DIE().iter_children():
-            _learn(die, layout)
-        if wanted <= layout.keys():
-            break
-    return layout if is_whole(layout) else None
-
-
-def _learn(die: Any, layout: Layout) -> None:
-    if die.tag != "DW_TAG_structure_type" or "DW_AT_declaration" in die.attributes:
-        return
-    name = die.attributes["DW_AT_name"].value.decode(errors="replace") if "DW_AT_name" in die.attributes else ""
-    wanted = wanted_of(name)
-    if not wanted or name in layout:
-        return
-    members = {"sizeof": int(die.attributes["DW_AT_byte_size"].value)}
-    for member in die.iter_children():
-        label = member.attributes.get("DW_AT_name")
-        place = member.attributes.get("DW_AT_data_member_location")
-        if member.tag == "DW_TAG_member" and label and place and label.value.decode(errors="replace") in wanted:
-            members[label.value.decode()] = int(place.value)
-    if is_plausible(name, members):
-        layout[name] = members
-
-
 def find_build_id(elf: Any) -> str:
     """The build id in hex digits; empty where the linker left none."""
     section = elf.get_section_by_name(".note.gnu.build-id")
@@ -206,7 +160,7 @@ def find_build_id(elf: Any) -> str:
     return notes[0] if notes and re.fullmatch(r"[0-9a-f]{16,128}", notes[0]) else ""
 
 
-def before(elf: Any, status: os.stat_result, name: str) -> Layout | None:
+def layout_of(elf: Any, status: os.stat_result, name: str) -> Layout | None:
     """The layout as shipped or cached for this build, else from debug information: then it is cached.
 
     Any user may give a file any build id: only what root owns shares its layout with files of the same build.
@@ -240,7 +194,7 @@ def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict
         more = layout_for in found["functions"]
         yield answer | found | {"done": not more}
         if more:
-            yield {"layout": before(elf, opened.status, opened.identity), "done": True}
+            yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
 
 
 def answers(opened: Opened | OSError, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:

@@ -117,7 +117,7 @@ class SymbolLookup:
         """It is no longer queued."""
         self._of_user.subtract((question.owner[0],))
         self._of_process.subtract((question.owner,))
-        self._of_user, self._of_process = +self._of_user, +self._of_process  # only those who have some
+        self._of_user, self._of_process = +self._of_user, +self._of_process  # without zeros
 
     def _finish(self) -> list[LookupResult]:
         """Queue again what the child did not answer; a child that died did so over one file, which is not asked for."""

@@ -70,8 +70,10 @@ class Log:
         return self._records(limit) if self._device else self._lines(limit)
 
     def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._file)
+        """Close the file, once: a closed number is soon another file's."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _records(self, limit: int) -> list[Record]:
         found: list[Record] = []

@@ -1,4 +1,4 @@
-"""What a line of the kernel log tells: one row of a table each.
+"""The meaning of lines of the kernel log: one row of a table each.
 
 Every pattern begins where the line does, so that no name of a process or mount can pretend to be a driver. What was
 corrected is information, what a program or a server elsewhere may have caused is a warning, and only what this

@@ -1,4 +1,4 @@
-"""What an Xid of the NVIDIA driver means: a program's own doing, something to watch, or a fault of the hardware.
+"""The meaning of each Xid of the NVIDIA driver: a program's error, a warning, or a fault of the hardware.
 
 Codes: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors) and nverror.h of its open kernel modules. A wrong
 alarm takes a healthy machine out of service: what a program can cause by itself is information, and

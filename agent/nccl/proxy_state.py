@@ -1,4 +1,4 @@
-"""What a communicator's proxy thread is at: its list of transfers, in one system call while it is as it was."""
+"""The state of a communicator's proxy thread: its list of transfers, read in one system call if unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of a communicator's row, in the words of the store."""
+"""The columns of a communicator's row in the table `nccl`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One GPU as NVML tells it: what it has is found out once, and then read with few calls."""
+"""One GPU in NVML: its columns are found out once, and then read with few calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that the driver tells through NVML, waited for on a thread of their own."""
+"""Events of the driver through NVML, waited for on a thread of their own."""
 
 from __future__ import annotations
 

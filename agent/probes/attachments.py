@@ -273,5 +273,5 @@ class Attachments:
             os.close(library.file)
             library.file = -1
         library.state, library.reason = "gone", why
-        # Its number may be another file's by the time somebody maps it again: look afresh then.
+        # Its number may be another file's by the time a process maps it again: it is read again then.
         self._known.evict(library.identity)

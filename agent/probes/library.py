@@ -1,4 +1,4 @@
-"""A library that carries probes or cannot, and how many of them one user and one process may bring about."""
+"""A library that carries probes or cannot, and the share of libraries that one user and one process may have."""
 
 from __future__ import annotations
 

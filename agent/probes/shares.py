@@ -1,4 +1,4 @@
-"""What users and processes gave back of the kernel's arrays: what they took is counted there (common.bpf.h)."""
+"""Shares of the kernel's arrays: the entries that users and processes gave back; the kernel counts those taken."""
 
 from __future__ import annotations
 

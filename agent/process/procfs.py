@@ -171,7 +171,7 @@ class Processes:
         self.crowded = {process for process in self.crowded if process.pid in alive}
 
     def user(self, process: Process) -> int:
-        """Who started it: its real user, whatever rights it has by now; its folder may be root's for that."""
+        """Its real user, whatever rights it has by now; its folder may be root's for that."""
         if process not in self._users:
             folder = f"{self._root}/{process.pid}"
             try:

@@ -1,4 +1,4 @@
-"""Where to probe a CPython for its garbage collections, by what its file still tells of itself.
+"""The places at which a CPython is probed for garbage collections, by the symbols that its file has.
 
 Versions 3.8 to 3.14 were read (Modules/gcmodule.c; from 3.13 on Python/gc.c and Python/gc_free_threading.c). None of
 the functions meant is public, so a stripped build has them only as trace points, if it was built with those.

@@ -1,4 +1,4 @@
-"""Which files and statistics of a port stand behind the columns of the table `rdma`, whatever its driver calls them."""
+"""Maps the columns of the table `rdma` to the files and statistics of a port, by the names that its driver uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the network interfaces of one RDMA port count: pauses, losses and marks that the port's own files lack."""
+"""Counters of one RDMA port's network interfaces: pauses, losses and marks that the port's own files lack."""
 
 from __future__ import annotations
 

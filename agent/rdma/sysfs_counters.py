@@ -1,4 +1,4 @@
-"""The files of one RDMA port: what peers are compared by is held open, the rest is opened when it is due."""
+"""The files of one RDMA port: those of compared columns stay open, the others are opened when they are due."""
 
 from __future__ import annotations
 

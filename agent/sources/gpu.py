@@ -26,20 +26,20 @@ _GRAVE_BY_TEXT = NVLINK - {74}
 
 
 class Gpu:
-    """One row a GPU at each reading that NVML answers; none while it does not, since old figures are no figures.
+    """One row a GPU at each reading that NVML answers; none while it does not: stale values are not repeated.
 
     What changes slowly is read every 10 s and repeated in between.
     """
 
     def __init__(self, watch: Watch, training: TrainingProcesses) -> None:
         self._watch, self._training = watch, training
-        self._names, self._facts = GpuNames(), GpuConditions()
+        self._names, self._conditions = GpuNames(), GpuConditions()
         self._xids, self._repeats = Xids(), Repeats()
         self._slow: dict[str, dict[str, Value]] = {}
         self._read_slow: int | None = None
         self._driver = ""
         self._identity: dict[str, dict[str, Value]] = {}
-        """By name, what tells which card it is: UUID, serial number and PCI address, as far as the driver knows."""
+        """By name, the identity of the card: UUID, serial number and PCI address, as far as the driver knows."""
         self._gone: frozenset[str] = frozenset()  # names of GPUs that the driver does not find any more
 
     def read(self, now: int) -> list[Sample]:
@@ -115,11 +115,12 @@ class Gpu:
         lost |= {f"gpu:{name}": "the driver does not find it any more" for name in self._gone}
         events = list[Event]()
         for device, why in lost.items():
-            events += self._facts.begin(now, "gpu_lost", device, f"the GPU is lost: {why}")
+            events += self._conditions.begin(now, "gpu_lost", device, f"the GPU is lost: {why}")
         for device, why in unread.items():
-            events += self._facts.begin(now, "gpu_unread", device, f"the GPU cannot be read: {why}", "warn")
-        events += self._facts.end("gpu_lost", "gpu_back", "the GPU is there again", frozenset((*lost, *unread)))
-        return events + self._facts.end("gpu_unread", "gpu_read", "the GPU can be read", frozenset((*lost, *unread)))
+            events += self._conditions.begin(now, "gpu_unread", device, f"the GPU cannot be read: {why}", "warn")
+        current = frozenset((*lost, *unread))
+        events += self._conditions.end("gpu_lost", "gpu_back", "the GPU is there again", current)
+        return events + self._conditions.end("gpu_unread", "gpu_read", "the GPU can be read", current)
 
     def _devices(self, reasons: Mapping[str, Any]) -> dict[str, str]:
         names = ((self._names.name(int(index)), str(why)[:100]) for index, why in reasons.items())
@@ -148,17 +149,17 @@ class Gpu:
         return replace(event, severity="warn") if event and code in _GRAVE_BY_TEXT else event
 
     def _stalls(self, now: int) -> list[Event]:
-        """Whether NVML hangs, or went away: the driver was unloaded or loaded again, or the child has failed."""
+        """Events of NVML as a whole: it hangs, the driver was unloaded or loaded again, or the child has failed."""
         watch, gone = self._watch, list[Event]()
         if watch.error and self._driver and not watch.stalled:
-            gone = self._facts.begin(now, "nvml_gone", "", watch.error, "warn")
+            gone = self._conditions.begin(now, "nvml_gone", "", watch.error, "warn")
         elif not watch.error:
-            gone = self._facts.end("nvml_gone", "nvml_back", self._driver)
+            gone = self._conditions.end("nvml_gone", "nvml_back", self._driver)
         device = "" if watch.where is None else f"gpu:{self._names.name(watch.where) or watch.where}"
         if watch.stalled:
             where = f"; the call that hangs is on {device}" if device else ""
-            return gone + self._facts.begin(now, "nvml_stalled", device, f"{watch.error}{where}")
-        return gone + self._facts.end("nvml_stalled", "nvml_resumed", "NVML answers again")
+            return gone + self._conditions.begin(now, "nvml_stalled", device, f"{watch.error}{where}")
+        return gone + self._conditions.end("nvml_stalled", "nvml_resumed", "NVML answers again")
 
     def _place(self, processes: Mapping[str, list[int]]) -> None:
         """Tell on which GPU a process computes, if its number is one of ours and there is only one such GPU.

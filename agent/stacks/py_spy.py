@@ -1,4 +1,4 @@
-"""py-spy, which reads the stacks of a Python process from outside: started, bounded, and understood.
+"""Runs py-spy, which reads the stacks of a Python process from outside, and parses its output.
 
 No process is stopped: memory is read while it runs, which is enough for one that is stalled. What py-spy finds
 is under the control of others.

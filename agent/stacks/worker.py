@@ -1,4 +1,4 @@
-"""The child that takes stacks: py-spy for Python, the kernel's word for the rest, within bounds of time and memory."""
+"""The child that takes stacks: py-spy for Python, /proc for the rest, within bounds of time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Something discrete that a source saw, and the folding of its repeats: a storm of one event makes two rows."""
+"""Events of the sources; repeats of one are counted, so that a storm of it makes two rows."""
 
 from __future__ import annotations
 

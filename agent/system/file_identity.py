@@ -1,4 +1,4 @@
-"""What a file is, whatever path leads to it."""
+"""The identity of a file, whatever path leads to it."""
 
 from __future__ import annotations
 

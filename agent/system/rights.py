@@ -1,4 +1,4 @@
-"""What children give up before they touch what others control: capabilities, and all ways to gain any."""
+"""Drops the capabilities of a child before it reads input of other users, and all ways to gain any."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_kernel_that_does_not_tell_its_layout(probes_allowed: None, flags: lis
 
 @pytest.fixture(scope="module")
 def first(probes_allowed: None) -> Keeper:
-    """What a first start keeps."""
+    """The images that a first start caches."""
     keeper = Keeper()
     load(STEMS, keeper).close()
     return keeper

@@ -66,10 +66,10 @@ def probed(probes_allowed: None) -> Any:
 @pytest.mark.bpf
 def test_drain_keeps_order_over_the_wrap(probed: Any) -> None:
     """Events come out once, in order, also when the ring has gone round several times; who drains gives room back."""
-    from agent.probes.shares import ProxyShares
+    from agent.probes.shares import KernelShares
 
     kernel, destroy = probed
-    taken, shares = [], ProxyShares(kernel.maps)
+    taken, shares = [], KernelShares(kernel.maps)
     for turn in range(20):
         for number in range(turn * 211, (turn + 1) * 211):
             destroy(None if number == 0 else 0)

@@ -44,7 +44,7 @@ class Ranks:
         self.processes = [
             subprocess.Popen(
                 command(
-                    "trainer",
+                    "training.main",
                     [
                         *(*groups, f"--rank={rank}", f"--report={self.report_path(rank)}", *FAST, *options),
                         f"--fabric={folder / 'fabric'}",

@@ -62,7 +62,7 @@ def test_the_example_names_every_key() -> None:
         ("stoer = 'x'", "there is no such key: stoer"),
         ("[agent]\nperiod = 5", r"there is no such key: period - at \$\.agent"),
         ("[agent]\nperiod_seconds = 'often'", r"Expected float, got str - at \$\.agent\.period_seconds"),
-        ("[agent]\nperiod_seconds = 0", "agent.period_seconds is 0"),
+        ("[agent]\nperiod_seconds = 0", r"Expected float >= 0.05 - at \$\.agent\.period_seconds"),
         ("[agent]\nsources = ['hots']", "agent.sources names 'hots'"),
         ("[detector]\nsigma = 3", r"there is no such key: sigma - at \$\.detector"),
         ("[alerts]\nsinks = ['pager']", "alerts.sinks names 'pager': known are log, influxdb, webhook, command"),

@@ -108,7 +108,7 @@ def seen(watch: Callable[..., Watch], task: Task) -> Watch:
 
 
 def attached(seen: Watch, library: Path) -> set[int]:
-    """The processes on whose mapping of the library probes are."""
+    """The processes that map a library with probes."""
     assert seen.context.attachments is not None
     users = [one.users for one in seen.context.attachments.libraries.values() if one.path == str(library)]
     return {process.pid for some in users for process in some}
@@ -175,7 +175,7 @@ def test_only_calls_of_the_program_count_as_synchronizing(task: Task, seen: Watc
 
 
 def test_a_rank_that_does_not_come_is_waited_for(task: Task, seen: Watch) -> None:
-    """Who entered waits, at work and without progress, and says for whom; who hangs outside has nothing at work."""
+    """A rank that entered waits, active without progress, and names the rank it waits for; others do not."""
     task.both("reduce", "world", 2, 1000)
     task.both("synchronize")
     task.tell(0, "reduce", "world", 1, 400_000)

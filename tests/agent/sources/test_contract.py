@@ -54,6 +54,7 @@ def test_host_keeps_the_contract() -> None:
     for now in (10**18, 10**18 + 10**9):
         check(list(source.read(now)))
     source.close()
+    source.close()
 
 
 @pytest.mark.bpf
@@ -66,6 +67,40 @@ def test_probed_sources_keep_the_contract(watch: Any, caller: Any, emulated: Lib
         check(list(worker.source.read(time.time_ns())))
     rows = seen.until(lambda rows: all(rows.get(table) for table in ("nccl", "cuda", "host")) and rows)
     assert {row["source"] for row in rows["source"]} == {*(worker.name for worker in seen.reader.workers), "kernel"}
+
+
+@pytest.mark.bpf
+def test_a_source_that_fails_leaves_the_others_alone(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever source raises an error, its row has the message, and every other source is read as before."""
+    seen = watch()
+    names = {worker.name for worker in seen.reader.workers}
+
+    def success() -> dict[str, float]:
+        return {row["source"]: row["success"] for row in seen.read()["source"] if row["source"] in names}
+
+    healthy = success()
+    assert healthy.keys() == names
+
+    def fail(now: int) -> list[Sample]:
+        raise OSError("the disk is gone")
+
+    for worker in seen.reader.workers:
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.source, "read", fail)
+            assert success() == healthy | {worker.name: 0.0}
+            assert "the disk is gone" in next(
+                row["error"] for row in seen.rows["source"] if row["source"] == worker.name
+            )
+
+
+@pytest.mark.bpf
+def test_closing_twice_is_harmless(watch: Any) -> None:
+    """Every source may be closed again after it was closed."""
+    seen = watch()
+    seen.read()
+    for worker in seen.reader.workers:
+        worker.source.close()
+        worker.source.close()
 
 
 @pytest.mark.bpf
