@@ -108,7 +108,8 @@ def _told_by_memory(rank: Rank, seen: Watch, comm: int) -> Identity | None:
     layout = seen.until(lambda _: next((one.layout for one in _of(rank, attachments) if one.layout), None))
     memory = Memory(rank.pid)
     try:
-        print(f"ncclComm.opCount is {memory.operations(comm, layout, counts_calls=True)} after {OPERATIONS} operations")
+        counts = [memory.operations(comm, layout, counts_calls) for counts_calls in (True, False)]
+        print(f"opCount and the sum of seqNumber are {counts} after {OPERATIONS} operations")
         return memory.identity(comm, layout)
     finally:
         memory.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.nccl.row import OPERATIONS
+from agent.nccl.row import OPERATIONS as ALL_OPERATIONS
 from emulator.libraries.build import Libraries
 from tests.agent.conftest import Watch
 
@@ -17,6 +20,27 @@ MIX = (
     "ncclSend=4,ncclRecv=5,ncclAlltoAll=1,ncclGather=1,ncclScatter=2,ncclCommGetAsyncError=3,ncclGroupStart=1,ncclGroupEnd=1"
 )
 CALLS = 100_000
+OPERATIONS = ALL_OPERATIONS[: ALL_OPERATIONS.index("AlltoAllv")]
+"""Those of NVIDIA's library; what RCCL has besides, and one-sided ones, are called in a stand-in."""
+STAND_IN = {
+    "ncclAllToAll": ((0, 0, 17, 7, 0xA00, 0), "AlltoAll:f32:17", 68),
+    "ncclAllToAllv": ((0, 0, 0, 0, 0, 0, 7, 0xB00, 0), "AlltoAllv:12:0", 0),
+    "ncclAllReduceWithBias": ((0, 0, 19, 8, 0, 0xC00, 0, 0), "AllReduce:f64:19", 152),
+    "ncclPutSignal": ((0, 23, 6, 1, 0, 0, 0, 0, 0, 0xD00, 0), "PutSignal:f16:23", 46),
+    "ncclSignal": ((1, 0, 0, 0, 0xE00, 0), "Signal:i8:0", 0),
+    "ncclWaitSignal": ((3, 0, 0xF00, 0), "WaitSignal:i8:0", 0),
+}
+"""By function its arguments, one of them the communicator; how it is shown, and its bytes."""
+SCRIPT = """
+import ctypes, json, os, sys
+node, library = open(os.environ["EMULATED_DEVICES"] + "/nvidia0"), ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for name, arguments in json.loads(sys.argv[2]).items():
+    getattr(library, name)(*map(ctypes.c_size_t, arguments))
+print("done", flush=True)
+sys.stdin.readline()
+"""
 
 
 def slots(seen: Any, pid: int) -> Any:
@@ -117,3 +141,26 @@ def test_lost_hits_are_counted(watch: Any, caller: Any, emulated: Libraries) -> 
     assert processes["lost"][processes["tgid"] == process.pid].tolist() == [37]
     (kernel,) = [row for row in seen.read()["source"] if row["source"] == "kernel"]
     assert kernel["lost_total"] >= 37
+
+
+@pytest.mark.bpf
+def test_findings_4_5_other_spellings_and_one_sided_calls(watch: Any, tmp_path: Path) -> None:
+    """RCCL's spellings and one-sided operations are counted on the communicator that each is handed."""
+    nccl, source = tmp_path / "libnccl.so.2", "".join(f"int {name}(void) {{ return 0; }}\n" for name in STAND_IN)
+    subprocess.run(["cc", "-shared", "-O0", "-x", "c", "-o", str(nccl), "-"], input=source, text=True, check=True)
+    calls = json.dumps({name: arguments for name, (arguments, _, _) in STAND_IN.items()})
+    seen, order = watch(), [sys.executable, "-c", SCRIPT, str(nccl), calls]
+    with subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        seen.wait_attached(nccl)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        entries = slots(seen, process.pid)
+        rows = seen.until(lambda rows: of(process.pid, rows.get("nccl", [])))
+        process.kill()
+    assert sorted(entries["comm"].tolist()) == [0xA00, 0xB00, 0xC00, 0xD00, 0xE00, 0xF00]
+    shown = sorted((row["operation"], row["bytes_total"]) for row in rows)
+    assert shown == sorted((shown, size) for _, shown, size in STAND_IN.values())
