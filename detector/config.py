@@ -6,6 +6,38 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class StragglerConfig:
+    """Settings of the straggler detector; an excess is a share of time, 0.16 is 16 % of it."""
+
+    smoothing_seconds: float = 3.0
+    """Time constant of the EWMA that takes the noise out of the wait signals."""
+    baseline_seconds: float = 300.0
+    """Time constant of the EWMA that is the baseline."""
+    warmup_samples: int = 15
+    """Samples that make a baseline."""
+    min_excess: float = 0.16
+    """The least excess over the baseline that counts, summed over the communicators of a process."""
+    max_gain: float = 1.5
+    """The most that a second adds to the CUSUM, in seconds at twice `min_excess`."""
+    threshold_seconds: float = 8.0
+    """CUSUM threshold: seconds at twice `min_excess`."""
+    min_samples: int = 5
+    """The fewest samples that raise an alarm."""
+    max_excess_per_wait: float = 4.0
+    """A process's excess counts up to so many times the excess of what the other ranks wait."""
+    slow_sender_share: float = 0.25
+    """A straggler is called a slow sender if sending is more than this share of its excess."""
+    machine_ratio: float = 1.5
+    """A straggler's excess is so many times that of every other machine of its task."""
+    tie_ratio: float = 0.75
+    """Ranks of one machine within this ratio of its largest excess are told apart by steps ..."""
+    tie_step_weight: float = 0.25
+    """... and a step weighs so much."""
+    rank_decay: float = 0.1
+    """By so many ranks a sample the usual number of reporting ranks fades."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Durations are seconds of data time unless the name says steps."""
 
@@ -73,6 +105,8 @@ class Config:
     """Live, the newest readings are judged this late: by then all machines' rows are in."""
     overlap_s: float = 5.0
     """Live, so much is read again each time, for rows that came later still."""
+    straggler: StragglerConfig = field(default_factory=StragglerConfig)
+    """`[detector.straggler]`: the process that its peers wait for in every iteration."""
     zoom_s: float = 20.0
     """Live, for so long an agent is asked to read what is suspect many times a second ..."""
     zoom_hertz: float = 20.0

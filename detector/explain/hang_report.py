@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from detector.explain.rank_snapshot import Members, Standing
+from detector.explain.rank_snapshot import Members, RankSnapshot
 from detector.explain.ras_findings import ras_findings
 from detector.explain.stack_groups import StackGroup, stack_groups
 from detector.model.verdict import Verdict
@@ -39,7 +39,7 @@ def standstill_of(store: Readable, verdict: Verdict, team: Collection[str], span
     runs = verdict.metric.endswith("_ratio")  # who is late, or slow, does not stand still
     if verdict.kind not in _KINDS or runs or "nccl" not in there:
         return Standstill()
-    standing = Standing(rows_of("nccl", store.read("nccl", verdict.time - _BACK_NS, verdict.time)))
+    standing = RankSnapshot(rows_of("nccl", store.read("nccl", verdict.time - _BACK_NS, verdict.time)))
     members = standing.members(verdict.machine, verdict.device) if verdict.kind == "progress" else ()
     stacks: tuple[StackGroup, ...] = ()
     if "stack" in there:

@@ -13,6 +13,7 @@ import numpy as np
 
 from detector.stats.arrays import Floats, Ints
 from detector.timeseries.rows import Rows
+from detector.topology.components import connected_components
 from store.schema.time import SECOND
 
 WORLD, TENSOR, DATA, PIPELINE, EXPERT = "world", "tensor", "data", "pipeline", "expert"
@@ -90,7 +91,7 @@ def find_tasks(rows: Rows) -> tuple[Task, ...]:
     processes, process = np.unique(machine * len(pids) + pid, return_inverse=True)
     processes = np.stack([processes // len(pids), pids[processes % len(pids)]])
     members = _members(rows, known, machine, process, comm, processes[0])
-    label = _connected(members, processes.shape[1])
+    label = connected_components(members.process, members.comm, processes.shape[1])
     found = []
     for task in np.unique(label[members.process]):
         there = label[members.process] == task
@@ -125,19 +126,6 @@ def _members(rows: Rows, known: Ints, machine: Ints, process: Ints, comm: Ints, 
     values = (pairs // count, pairs % count, rank, ranks, rate, *share, iteration)
     who, what, rank, ranks, rate, pair, everybody, iteration = (value[fresh] for value in values)
     return _Members(who, what, machine_of, rank, ranks, rate, pair, everybody, iteration)
-
-
-def _connected(members: _Members, processes: int) -> Ints:
-    """A label for each process, the same for all that communicators join."""
-    label = np.arange(processes)
-    while True:
-        of_comm = np.full(int(members.comm.max(initial=0)) + 1, processes)
-        np.minimum.at(of_comm, members.comm, label[members.process])
-        new = label.copy()
-        np.minimum.at(new, members.process, of_comm[members.comm])
-        if (new == label).all():
-            return label
-        label = new
 
 
 def _task(members: _Members, there: Ints, names: Sequence[str], who: tuple[tuple[str, int], ...]) -> Task:

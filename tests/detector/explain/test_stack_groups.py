@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from detector.explain.explanation import explain
-from detector.explain.rank_snapshot import GPU, RECEIVES, RESTS, SENDS, WAITS, Place, Standing
+from detector.explain.rank_snapshot import GPU, RECEIVES, RESTS, SENDS, WAITS, Place, RankSnapshot
 from detector.explain.stack_groups import stack_groups
 from detector.model.verdict import Verdict
 from detector.timeseries.rows import Rows, rows_of
@@ -44,9 +44,9 @@ def stacks(rows: Sequence[dict[str, Any]]) -> Rows:
     return rows_of("stack", table(sorted(rows, key=lambda row: row["time"])))
 
 
-def standing(rows: Sequence[dict[str, Any]]) -> Standing:
+def standing(rows: Sequence[dict[str, Any]]) -> RankSnapshot:
     """The ranks as the newest of these rows show them."""
-    return Standing(rows_of("nccl", table(rows)))
+    return RankSnapshot(rows_of("nccl", table(rows)))
 
 
 def test_the_odd_one_is_named() -> None:

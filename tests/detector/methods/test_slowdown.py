@@ -78,15 +78,15 @@ def train(kind: str, culprit: int = 7, late: float = 0.1, **more: Any) -> tuple[
 def test_who_comes_late_is_first_and_his_victims_are_not(host: bool) -> None:
     """By looks alone, or with the host's waiting, the late rank is told apart from those whom it makes late."""
     method, _ = train("late", host=host, until=75)
-    (task, machine), words = next(iter(method.told.items()))
+    (task, machine), words = next(iter(method.slowdown_text.items()))
     assert (task, machine) == ("run", "m3")
-    assert words.startswith("by how long operations take: m3 gpu:1 comes late (")
+    assert words.startswith("by the times of its operations m3 GPU 1 comes late to its collectives (")
 
 
 def test_a_slow_link_is_told_from_a_late_rank() -> None:
     """Where all ranks of a communicator take longer it is slow; that alone convicts nobody."""
     method, found = train("slow", late=0.13)
-    assert all(" communicates slowly (" in words for words in method.told.values())
+    assert all(" communicates slowly (" in words for words in method.slowdown_text.values())
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
 
 
@@ -94,7 +94,7 @@ def test_a_slow_link_is_told_from_a_late_rank() -> None:
 def test_nobody_is_told_where_nothing_can_be(more: dict[str, Any]) -> None:
     """Regular iterations, longer ones for all, and looks that several communicators share say nothing."""
     method, _ = train(**more)
-    assert method.told == {}
+    assert method.slowdown_text == {}
 
 
 def test_what_is_too_little_to_see_at_once_convicts_in_time() -> None:
@@ -104,7 +104,7 @@ def test_what_is_too_little_to_see_at_once_convicts_in_time() -> None:
     assert {(finding.verdict.machine, finding.verdict.device) for finding in mine} == {("m2", "gpu:0")}
     assert 24 * SECOND <= mine[0].verdict.time - START - ONSET * SECOND <= 75 * SECOND
     assert abs(mine[0].verdict.since - START - ONSET * SECOND) <= 9 * SECOND
-    assert "m2 gpu:0 comes late" in mine[0].verdict.message
+    assert "m2 GPU 0 makes iterations longer. By the times of its operations m2 GPU 0 comes late" in mine[0].verdict.message
 
 
 def test_what_passes_convicts_nobody_by_itself() -> None:
@@ -113,7 +113,7 @@ def test_what_passes_convicts_nobody_by_itself() -> None:
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
     verdict = Verdict(1, "run", "m3", None, "peer", "gpu.sm_clock_hertz", 3.0, 0, "crit", "m3 is slow", ("so",))
     finding = Finding(verdict, False, 1.0)
-    first, second = method.explained(finding).verdict.evidence
-    assert (first, second[:40]) == ("so", "by how long operations take: m3 gpu:1 co")
+    first, second = method.annotate(finding).verdict.evidence
+    assert (first, second[:40]) == ("so", "by the times of its operations m3 GPU 1 ")
     elsewhere = Finding(Verdict(1, "run", "m5", None, "peer", "x", 1.0, 0, "crit", ""), False, 1.0)
-    assert method.explained(elsewhere) == elsewhere
+    assert method.annotate(elsewhere) == elsewhere

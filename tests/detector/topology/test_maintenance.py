@@ -52,7 +52,7 @@ def test_clear_forgets_once_and_for_all_that_was(memory: Any, fleet: Make) -> No
     host = fleet(steps=120)
     first, over = replay(memory({"host": host, "event": events(LOST, order, order, reason="card swapped")}))
     assert (over.machine, over.level, over.metric) == ("m3", "ok", "event.xid:79")
-    assert over.message == "m3 gpu:3 was cleared by the operator: card swapped (event.xid:79)"
+    assert over.message == "m3 GPU 3 was cleared by the operator: card swapped (event.xid:79)"
     assert first.time < over.time == START + 61 * SECOND
     again = (80.5, "m3", "kernel_log", "xid:79")
     assert said(memory, events(LOST, order, again), host=host) == [
@@ -160,7 +160,7 @@ def test_maintenance_closes_what_is_open_and_ends_by_itself(memory: Any, fleet: 
     table = events(LOST, order, (80.5, "m3", "kernel_log", "xid:48"), until=120.25, reason="new riser")
     verdicts = list(replay(memory({"host": fleet(steps=160), "event": table})))
     assert [v.level for v in verdicts] == ["crit", "ok"]
-    assert verdicts[1].message == "m3 gpu:3 is in maintenance: new riser (event.xid:79)"
+    assert verdicts[1].message == "m3 GPU 3 is in maintenance: new riser (event.xid:79)"
     later = pa.concat_tables([table, events(again)])
     assert said(memory, later, host=fleet(steps=160))[2:] == [("m3", "crit", 131)]
 

@@ -210,6 +210,6 @@ def test_communicators_of_the_past_are_forgotten() -> None:
     progress = Progress(Config())
     for hour in range(500):
         now = START + hour * 3600 * SECOND
-        progress.series.feed(rows_of("nccl", table(now, SIX[:2], {"comm": f"{hour:016x}", "operations_total": 1.0})))
-        progress.let_go(now - GONE_NS)
-    assert len(progress.series._comms) < 9
+        progress.ranks.update(rows_of("nccl", table(now, SIX[:2], {"comm": f"{hour:016x}", "operations_total": 1.0})))
+        progress.evict(now - GONE_NS)
+    assert len(progress.ranks._comms) < 9

@@ -44,7 +44,7 @@ def learned(*parts: tuple[list[Comm], Iterable[int]]) -> tuple[Roles, RankTable]
         rows = rows_of("nccl", table(comms, steps))
         for at in steps:
             now = START + at * SECOND
-            ranks.feed(rows.span(now - SECOND, now))
+            ranks.update(rows.span(now - SECOND, now))
             roles.look(now, ranks)
     return roles, ranks
 
