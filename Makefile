@@ -30,7 +30,7 @@ C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup tools packages servers demo test bench soak format install uninstall clean
+.PHONY: help setup tools packages servers nccl demo test bench soak format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -88,10 +88,15 @@ servers: tools
 		rm -rf "$$room"
 	done
 
-demo: setup ## an emulated fleet, one fault, and the verdict; options in ARGS
+# NVIDIA's own library, which the emulated ranks run on; without it they run on an emulated one.
+nccl: setup
+	@$(VENV)/bin/python -m emulator.libraries.wheel $(NCCL) || true
+
+demo: nccl ## an emulated fleet, one fault, and the verdict; options in ARGS
 	@exec $(VENV)/bin/peerwatch demo $(ARGS)
 
-test: servers ## every check: style, types, floors, C format, tests
+test: NCCL := 2.21.5 2.23.4 2.27.3 2.29.3 2.32.3
+test: servers nccl ## every check: style, types, floors, C format, tests
 	@[ $$(id -u) -eq 0 ] || echo "test: without root, tests that load probes are skipped"
 	export PATH="$(VENV)/bin:$$PATH"
 	ruff check
@@ -101,7 +106,7 @@ test: servers ## every check: style, types, floors, C format, tests
 	clang-format --dry-run -Werror $(C_FILES)
 	python -m pytest -rs --durations=10 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-bench: servers ## what it costs and how well it does, measured here and printed
+bench: servers nccl ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)
 
 soak: servers ## ten minutes of a hundred agents and their server under random kills
@@ -132,10 +137,7 @@ install: packages ## as root: program, units and configuration (which is kept if
 		install -d $(PREFIX)/share/peerwatch/$$folder
 		install -m 644 systemd/$$folder/* $(PREFIX)/share/peerwatch/$$folder/
 	done
-	shopt -s nullglob
-	for page in man/*.[1-8]; do
-		install -D -m 644 $$page $(PREFIX)/share/man/man$${page##*.}/$${page##*/}
-	done
+	$(PREFIX)/bin/python -I -m cli.manual $(PREFIX)/share/man
 	if [ $$(id -u) -eq 0 ] && [ $(UNITS) = $(SYSTEM_UNITS) ]; then
 		id -u peerwatch >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin peerwatch
 		ln -sf $(PREFIX)/bin/peerwatch /usr/local/bin/peerwatch

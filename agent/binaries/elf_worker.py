@@ -31,6 +31,7 @@ SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
+_KINDS = "SHT_DYNSYM", "SHT_SYMTAB"
 _EXECUTABLE = 1  # PF_X
 _PAGE = 4096
 CPU_SECONDS, FIRST_SECONDS = 10, 4  # for each file, and for its functions alone
@@ -44,14 +45,14 @@ _MATCHES, _CLONES = 4096, 64
 _LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
 
 
-def find_functions(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, int]:
+def find_functions(elf: Any, data: mmap.mmap, wanted: list[str], kinds: tuple[str, ...] = _KINDS) -> dict[str, int]:
     """File offsets of those of the wanted functions that this file defines.
 
     A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are looked for as
     bytes and symbols by the place of their name.
     """
     found: dict[str, int] = {}
-    for symbols, low, high in _tables(elf, data, _FUNCTION):
+    for symbols, low, high in _tables(elf, data, _FUNCTION, kinds):
         for name in wanted:
             if name not in found:
                 symbol = _symbol(data, symbols, name.encode(), low, high)
@@ -71,10 +72,18 @@ def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | Non
     return None
 
 
-def _tables(elf: Any, data: mmap.mmap, kind: int) -> Iterator[tuple[Any, int, int]]:
+def without_private_runtime(elf: Any, data: mmap.mmap, functions: dict[str, int]) -> dict[str, int]:
+    """Without the CUDA runtime that NVIDIA's libnccl carries for itself: NCCL calls it, no program does."""
+    public = find_functions(elf, data, list(functions), _KINDS[:1])
+    if not any(name.startswith("nccl") for name in public):
+        return functions
+    return {name: at for name, at in functions.items() if name in public or not name.startswith("cuda")}
+
+
+def _tables(elf: Any, data: mmap.mmap, kind: int, kinds: tuple[str, ...] = _KINDS) -> Iterator[tuple[Any, int, int]]:
     """The symbols of that kind that this file defines, table by table, and where their names begin and end."""
     for section in elf.iter_sections():
-        if section["sh_type"] not in ("SHT_DYNSYM", "SHT_SYMTAB"):
+        if section["sh_type"] not in kinds:
             continue
         names = elf.get_section(section["sh_link"])
         low, high = names["sh_offset"], names["sh_offset"] + names["sh_size"]
@@ -132,6 +141,7 @@ def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[
 def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, Any]]:
     """Where functions are, functions with clones (`name*`), trace points (`provider:name`) and variables (`&name`)."""
     functions = find_functions(elf, data, [name for name in wanted if name.isidentifier()])
+    functions = without_private_runtime(elf, data, functions)
     for name in wanted:
         if name.endswith("*"):
             functions |= find_clones(elf, data, name[:-1])

@@ -14,6 +14,7 @@ _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its 
 _FIRST_NS = 20 * SECOND  # who began so much earlier than the open incident is no consequence of it
 _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
 _HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
+_NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
 _REST_NS = 60 * SECOND  # so long a fault has to last after an order closed it, to be said again
 _SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
@@ -28,6 +29,10 @@ class Incidents:
     """Until when (Unix ns) an incident stays open that was said before this detector began, and not found yet."""
     apart: frozenset[tuple[str, str]] = frozenset()
     """Machines, by name, that are known to have nothing to do with each other now."""
+    notes: list[Verdict] = field(default_factory=list)
+    """What differs and harms nobody, since it was last asked for."""
+    noted: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Machine, device and metric -> when (Unix ns) it was last noted."""
     rest: dict[tuple[str, str], int] = field(default_factory=dict)
     """Since when (Unix ns) an incident is closed by order: for a minute nothing older than that is said of it."""
     still: int = 0
@@ -41,7 +46,10 @@ class Incidents:
             self.open[key], self.kept[key] = Finding(verdict, verdict.kind != "peer", 1.0), until
 
     def update(self, now: int, findings: Iterable[Finding], orders: OperatorState | None = None) -> list[Verdict]:
-        """The verdicts to say now: new, worse, or cleared."""
+        """The verdicts to say now: new, worse, or cleared; notes are kept apart."""
+        found = list(findings)
+        self._note([finding.verdict for finding in found if finding.verdict.level == "note"])
+        findings = [finding for finding in found if finding.verdict.level != "note"]
         closed = self._close(now, orders or OperatorState())
         current: dict[tuple[str, str], Finding] = {}
         for finding in sorted(findings, key=_order):
@@ -58,6 +66,19 @@ class Incidents:
         self.still = 0 if verdicts else self.still + (now - self._at if self._at else 0)
         self._at = now
         return verdicts
+
+    def _note(self, verdicts: Iterable[Verdict]) -> None:
+        """Keep what is new of the things that harm nobody: one note a machine and reading, and an hour."""
+        for verdict in verdicts:
+            key = verdict.machine, verdict.device or "", verdict.metric
+            if verdict.time - self.noted.get(key, -_NOTE_NS) >= _NOTE_NS:
+                self.noted[key] = verdict.time
+                self.notes.append(verdict)
+
+    def take_notes(self) -> list[Verdict]:
+        """The notes since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def settled(self) -> bool:
         """Whether nothing is left that would clear by itself: what is open for long stands until somebody mends it."""

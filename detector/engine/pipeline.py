@@ -11,6 +11,7 @@ import numpy as np
 from detector.config import Config
 from detector.engine.eviction import SWEEP_NS, let_go
 from detector.engine.incidents import Incidents
+from detector.harm.judge import Harm
 from detector.methods.evidence.method import Evidence
 from detector.methods.peers.clustering import Likeness, beside_alike
 from detector.methods.peers.coverage import alone, by_machine, sentences
@@ -60,6 +61,7 @@ class State:
     methods: list[Method] = field(default_factory=list)
     incidents: Incidents = field(default_factory=Incidents)
     likeness: Likeness = field(default_factory=Likeness)
+    harm: Harm = field(default_factory=Harm)
     swept: int = NEVER
     """When it was last looked for who went for good, Unix ns."""
 
@@ -82,7 +84,10 @@ class Detector:
         state.tasks.turn(now)
         if now - state.swept >= SWEEP_NS:
             state.swept = now
+            known = frozenset(state.tasks.seen)
             let_go(state.tasks, state.methods, self.config)
+            if gone := known - state.tasks.seen:
+                state.harm.let_go(gone)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         for method in state.methods:
             if isinstance(method, Progress):
@@ -94,6 +99,12 @@ class Detector:
         for panels in self._panels():
             findings = [at_port(finding, panels) for finding in findings]
         findings = [beside_alike(finding, state.tasks.roles) for finding in findings]
+        for panels in self._panels():
+            state.harm.note(now, panels, self.config)
+            findings += state.harm.standstill.findings()
+            state.harm.blame(now, (finding.verdict for finding in state.incidents.open.values()))
+            graded = (state.harm.graded(finding, panels, now) for finding in findings)
+            findings = [finding for finding in graded if finding is not None]
         return state.incidents.update(now, findings, state.tasks.orders)
 
     def tell_apart(self, store: Store, now: int) -> None:

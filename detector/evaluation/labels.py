@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detector.model.verdict import Verdict
+from detector.model.verdict import RANK, Verdict
 from store.schema.time import SECOND
 
 GRACE_S = 60.0
@@ -118,7 +118,7 @@ def assess(
     """
     grace = int(grace_s * SECOND)
     judged = [v for v in verdicts if not any(start <= v.time <= end + grace for start, end in labels.unjudged)]
-    raised = [v for v in judged if v.level != "ok"]
+    raised = [v for v in judged if RANK[v.level] > RANK["note"]]
     found = tuple(_found(fault, raised, grace) for fault in labels.faults)
     first: dict[tuple[int, int], Verdict] = {}
     for v in raised:
@@ -154,7 +154,7 @@ def _alarms(faults: tuple[Fault, ...], judged: list[Verdict], grace: int) -> Ite
         key = v.task, v.machine
         if v.level == "ok":
             open_.discard(key)
-        elif key not in open_:
+        elif v.level != "note" and key not in open_:
             open_.add(key)
             if not any(_counts(v, fault, grace) for fault in faults):
                 during = next((fault.kind for fault in faults if _is_within(v.time, fault, grace)), "")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["ok", "warn", "crit"]
-RANK: dict[Level, int] = {"ok": 0, "warn": 1, "crit": 2}
+Level = Literal["ok", "note", "warn", "crit"]
+"""A note says that something differs which harms nobody: it goes to no sink, and is no alarm."""
+RANK: dict[Level, int] = {"ok": 0, "note": 1, "warn": 2, "crit": 3}
 
 
 @dataclass(frozen=True, slots=True)

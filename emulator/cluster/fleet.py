@@ -28,7 +28,8 @@ class Fleet:
 
     `agent` gives each machine's agent as a command line, by machine name. Logs and reports lie in
     `folder`/<machine>/; without a folder they go to a temporary one that is deleted at the end. `rank_options` are
-    handed to every rank (see trainer.py). Raises FleetError, FaultError, BuildError: one line each.
+    handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one;
+    `training` is a word of trainer.RANKS. Raises FleetError, FaultError, BuildError: one line each.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Fleet:
         seed: int = 0,
         agent: AgentCommand | None = None,
         rank_options: Sequence[str] = (),
+        nccl: Path | None = None,
+        training: str = "blocking",
     ) -> None:
         world = machines * gpus
         if gpus > GPUS:
@@ -56,6 +59,7 @@ class Fleet:
         self.folder = own if folder is None else folder.resolve()
         self._gpus, self._world, self._shape = gpus, world, (tensor, pipeline)
         self._seed, self._agent, self._rank_options = seed, agent, tuple(rank_options)
+        self._nccl, self._training = nccl, training
         self._machines: dict[str, Machine] = {}
         self._fabric: fabric.Fabric | None = None
         self._broken = False
@@ -97,7 +101,7 @@ class Fleet:
         folder = self.folder / name
         ranks = {rank: self._rank_command(rank, folder) for rank in range(index * self._gpus, (index + 1) * self._gpus)}
         agent = self._agent(name) if self._agent else None
-        return MachineSpec(name, folder, libraries, self.fabric_path, ranks, agent)
+        return MachineSpec(name, folder, libraries, self.fabric_path, ranks, agent, self._nccl)
 
     def _rank_command(self, rank: int, folder: Path) -> list[str]:
         tensor, pipeline = self._shape
@@ -112,8 +116,12 @@ class Fleet:
             "report": folder / f"rank{rank}.json",
             "fabric": self.fabric_path,
             "library-folder": folder / "lib",
+            "training": self._training,
         }
-        return command("training.main", [f"--{key}={value}" for key, value in named.items()] + list(self._rank_options))
+        real = ["--real-nccl"] if self._nccl else []
+        return command(
+            "training.main", [f"--{key}={value}" for key, value in named.items()] + real + [*self._rank_options]
+        )
 
     def rank(self, machine: str, gpu: int = 0) -> int:
         """The rank on that GPU. Raises FleetError when there is none."""

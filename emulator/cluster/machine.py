@@ -30,6 +30,8 @@ class MachineSpec:
     fabric: Path
     ranks: dict[int, list[str]]
     agent: list[str] | None
+    nccl: Path | None = None
+    """NVIDIA's own libnccl, where the ranks shall run on that."""
 
     def to_json(self) -> str:
         """For the machine's first process."""
@@ -41,6 +43,7 @@ class MachineSpec:
                 "fabric": str(self.fabric),
                 "ranks": self.ranks,
                 "agent": self.agent,
+                "nccl": str(self.nccl) if self.nccl else None,
             }
         )
 

@@ -27,14 +27,17 @@ GRACE_S = 1.5
 RANK_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-def _mount_libraries(libraries: Path, at: Path) -> None:
-    """Copies of their own, on a file system that goes away with the namespace."""
+def _mount_libraries(libraries: Path, at: Path, nccl: str | None) -> None:
+    """Copies of their own, on a file system that goes away with the namespace; NVIDIA's libnccl is too big for that."""
     at.mkdir(exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"libraries", os.fsencode(at), b"tmpfs", 0, b"mode=755,size=16m"):
         raise CallError(f"can't mount a tmpfs on {at}: {os.strerror(ctypes.get_errno())}")
     for library in libraries.iterdir():
         shutil.copy(library, at)
+    if nccl:
+        (at / "libnccl.so.2").unlink()
+        (at / "libnccl.so.2").symlink_to(nccl)
 
 
 class Machine:
@@ -49,7 +52,7 @@ class Machine:
         """Become the machine and start everything."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         socket.sethostname(self.spec["name"])
-        _mount_libraries(Path(self.spec["libraries"]), self.folder / "lib")
+        _mount_libraries(Path(self.spec["libraries"]), self.folder / "lib", self.spec["nccl"])
         ranks = [int(rank) for rank in self.spec["ranks"]]
         self.hardware = Hardware(self.folder, Path(self.spec["fabric"]), ranks, self._pids)
         self.start_ranks()
@@ -67,6 +70,7 @@ class Machine:
         devices = str(self.folder / "dev")
         for gpu, (rank, command) in enumerate(self.spec["ranks"].items()):
             told = {"RANK": rank, "LOCAL_RANK": str(gpu), "EMULATED_DEVICES": devices}
+            told["EMULATED_GPUS"] = str(self.folder / "gpus")
             self._start(f"rank {rank}", command, told)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -27,12 +27,19 @@ FLAGS = (
     "-Wl,--build-id",
 )
 _COMMON = ("common/fabric.c",)
-CUDART = ("cudart/runtime.c", "cudart/event.c", "cudart/memory.c", "common/stream.c", *_COMMON)
+_PRIVATE = ("take_over", "private_runtime", "private_driver", "wire", "nccl_kernel", "nccl_device")
+"""What leads NVIDIA's own libnccl to the emulated GPU."""
+CUDART = (
+    *(f"cudart/{stem}.c" for stem in ("runtime", "event", "memory")),
+    *(f"cuda/{stem}.c" for stem in _PRIVATE),
+    "common/stream.c",
+    *_COMMON,
+)
 _NCCL = ("collectives", "lifecycle", "queries", "communicator", "operation", "proxy")
 NCCL = (*(f"nccl/{stem}.c" for stem in _NCCL), *_COMMON)
 ETHTOOL = "libethtool-emulated.so"
 """Preloaded into a process, it answers for emulated network interfaces."""
-NVML = tuple(f"nvml/{stem}.c" for stem in ("init", "queries", "fields", "gpm", "events"))
+NVML = tuple(f"nvml/{stem}.c" for stem in ("init", "queries", "fields", "gpm", "events", "topology"))
 
 
 class BuildError(OSError):
@@ -101,7 +108,7 @@ def _compile(out: Path, sources: tuple[str, ...], *options: str) -> None:
     if not compiler:
         raise BuildError("no C compiler (cc) found for the emulated libraries: apt-get install gcc libc6-dev")
     files = [str(HERE / name) for name in sources]
-    folders = [f"-I{HERE / name}" for name in ("common", "cudart", "nccl", "nvml")]
+    folders = [f"-I{HERE / name}" for name in ("common", "cuda", "cudart", "nccl", "nvml")]
     command = [compiler, *FLAGS, *folders, f"-Wl,-soname,{out.name}", "-o", str(out), *files, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-MAGIC, VERSION, RANKS, BYTES = 0x50574642, 3, 64, 32 << 20
+MAGIC, VERSION, RANKS, BYTES = 0x50574642, 4, 64, 32 << 20
 BANDWIDTH = 1e10
 
 
@@ -50,6 +50,8 @@ class RankBlock(ctypes.Structure):
     collective_seconds: float
     wire_bytes: float
     proxy_sleep_ms: int
+    kernel_seconds: float
+    nccl_seconds: float
     _fields_ = (
         ("compute_scale", ctypes.c_double),
         ("link_scale", ctypes.c_double),
@@ -67,7 +69,9 @@ class RankBlock(ctypes.Structure):
         ("wire_bytes", ctypes.c_double),
         ("word", ctypes.c_uint32),
         ("proxy_sleep_ms", ctypes.c_uint32),
-        ("pad", ctypes.c_ubyte * 24),
+        ("kernel_seconds", ctypes.c_double),
+        ("nccl_seconds", ctypes.c_double),
+        ("pad", ctypes.c_ubyte * 8),
     )
 
 

@@ -12,19 +12,33 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.libraries.nvidia import NvidiaError, prepare, take_over
 from emulator.shared.errors import CallError
 from emulator.shared.fabric import Fabric, FabricError
 from emulator.training.ctypes_api import Calls
 from emulator.training.rank import Rank
+from emulator.training.run_ahead import RunAheadRank
 from emulator.training.task import Options
 
+RANKS = {"blocking": Rank, "ahead": RunAheadRank}
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path]:
-    """The options of a rank, the fabric's file and the folder of the libraries."""
+@dataclass(frozen=True)
+class Place:
+    """The fabric's file, the folder of the libraries, whether its libnccl is NVIDIA's own, and how is trained."""
+
+    fabric: Path
+    folder: Path
+    real: bool
+    training: str
+
+
+def parse(arguments: Sequence[str]) -> tuple[Options, Place]:
+    """The options of a rank, and where it finds what."""
     parser = argparse.ArgumentParser(prog="trainer", description="one rank of an emulated training task")
     for name in ("rank", "world"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -44,12 +58,23 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path]:
     parser.add_argument("--report", type=Path, required=True, help="JSON file with counts and history")
     parser.add_argument("--fabric", type=Path, required=True)
     parser.add_argument("--library-folder", type=Path, required=True)
+    parser.add_argument("--training", choices=tuple(RANKS), default="blocking", help="whether the host runs ahead")
+    parser.add_argument("--real-nccl", action="store_true", help="the folder's libnccl is NVIDIA's own")
     given = vars(parser.parse_args(arguments))
-    fabric, folder = given.pop("fabric"), given.pop("library_folder")
+    place = Place(*(given.pop(name) for name in ("fabric", "library_folder", "real_nccl", "training")))
     options = Options(**given)
     if options.world != options.tensor * options.pipeline * options.data or not 0 <= options.rank < options.world:
         parser.error("world must be tensor x pipeline x data, and rank one of its ranks")
-    return options, fabric, folder
+    return options, place
+
+
+def _load(place: Place, machine: int) -> Calls:
+    if place.real:
+        prepare(machine, place.folder)
+    calls = Calls(place.folder / "libcudart.so.12", place.folder / "libnccl.so.2")
+    if place.real:
+        take_over(place.folder)
+    return calls
 
 
 def _obey(rank: Rank, trained: threading.Event) -> None:
@@ -66,18 +91,18 @@ def _obey(rank: Rank, trained: threading.Event) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as told. Exit code 0, or 1 with one line on standard error."""
-    options, fabric_path, folder = parse(sys.argv[1:] if arguments is None else arguments)
-    named = {"FABRIC": fabric_path, "RANK": options.rank, "SEED": options.seed}
+    options, place = parse(sys.argv[1:] if arguments is None else arguments)
+    named = {"FABRIC": place.fabric, "RANK": options.rank, "SEED": options.seed}
     os.environ.update({f"PEERWATCH_{name}": str(value) for name, value in named.items()})
     gc.disable()  # pauses are a fault here, so they come only when ordered
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     trained = threading.Event()
     try:
-        calls = Calls(folder / "libcudart.so.12", folder / "libnccl.so.2")
-        rank = Rank(options, calls, Fabric(fabric_path))
+        fabric = Fabric(place.fabric)
+        rank = RANKS[place.training](options, _load(place, options.rank // fabric.head.gpus), fabric)
         threading.Thread(target=_obey, args=(rank, trained), name="signals", daemon=True).start()
         rank.train()
-    except (CallError, FabricError) as error:
+    except (CallError, FabricError, NvidiaError) as error:
         print(f"rank {options.rank}: {error}", file=sys.stderr)
         return 1
     finally:

@@ -119,11 +119,15 @@ class Rank:
             print("RuntimeError: CUDA error: unspecified launch failure", file=sys.stderr, flush=True)
             os._exit(1)
         if self.fault == "late_enter" and name == "ncclReduceScatter":
-            time.sleep(self.block.amount)
+            self.enter_late()
         if self.fault == "wrong_collective" and self.wrong_at != self.block.epoch:
             self.wrong_at = self.block.epoch
             return "ncclAllReduce" if name == "ncclAllGather" else "ncclAllGather"
         return name
+
+    def enter_late(self) -> None:
+        """Come later to a reduction of gradients."""
+        time.sleep(self.block.amount)
 
     def pair(self, name: str, group: Group, peer: int) -> None:
         """Enqueue a transfer with a neighbour in the pipeline."""
@@ -131,10 +135,18 @@ class Rank:
         self.calls(name, self.buffer, PIPELINE_BYTES // 2, BFLOAT16, peer, group.communicator, self.streams["pipe"])
         self.watch(group, "pipe")
 
+    @property
+    def late(self) -> float:
+        """Seconds by which a fault lengthens the host's own work at the moment."""
+        return self.block.amount if self.fault in LATE else 0.0
+
+    def wait_for_batch(self) -> None:
+        """The host's own work: it loads the batch itself."""
+        time.sleep(self.options.load + self.late)
+
     def load_data(self) -> None:
-        """The host's own work, and the faults that lengthen it; then the batch goes to the GPU."""
-        late = self.block.amount if self.fault in LATE else 0.0
-        time.sleep(self.options.load + late)
+        """Take a batch, make the pauses that are ordered, and send the batch to the GPU."""
+        self.wait_for_batch()
         if self.fault == "gc_pauses":
             self.pauses = self.pauses or Pauses(self.block.amount, self.options.seed)
             self.pauses.collect(time.monotonic())
@@ -190,16 +202,23 @@ class Rank:
             self.micro_batch()
         self.reduce_gradients()
         self.launch(self.options.optimizer)
+        self.pause(number)
+        self.finish(number, time.monotonic() - start)
+
+    def pause(self, number: int) -> None:
+        """What comes between two iterations now and then: a checkpoint, an evaluation."""
         if self.options.checkpoint_every and number % self.options.checkpoint_every == 0:
             self.checkpoint()
         if self.options.evaluation_every and number % self.options.evaluation_every == 0:
             self.evaluate()
-        took = time.monotonic() - start
-        block = self.block
+
+    def finish(self, number: int, took: float) -> None:
+        """Say of an iteration how long it took, and how long the GPU computed and communicated; seconds."""
+        block, (compute, collective) = self.block, self.blocked.values()
         block.iteration_seconds, block.iterations = took, number
-        block.compute_seconds, block.collective_seconds = self.blocked["compute"], self.blocked["collective"]
+        block.compute_seconds, block.collective_seconds = compute, collective
         block.wire_bytes = self.wire_bytes
-        self.history.append((time.time_ns(), took, self.blocked["compute"], self.blocked["collective"]))
+        self.history.append((time.time_ns(), took, compute, collective))
 
     def train(self) -> None:
         """Connect and iterate until the wanted number or a stop."""

@@ -71,12 +71,18 @@ def test_a_kernel_that_does_not_tell_its_layout(probes_allowed: None, flags: lis
     assert "CONFIG_DEBUG_INFO_BTF" in answer["unknown"]
 
 
-@pytest.fixture
-def kept(probes_allowed: None) -> Keeper:
+@pytest.fixture(scope="module")
+def first(probes_allowed: None) -> Keeper:
     """What a first start keeps."""
     keeper = Keeper()
     load(STEMS, keeper).close()
     return keeper
+
+
+@pytest.fixture
+def kept(first: Keeper) -> Keeper:
+    """The same for one test, which may change it."""
+    return Keeper(first)
 
 
 @pytest.mark.bpf

@@ -44,10 +44,13 @@ def test_event_description(kinds: list[str]) -> None:
 def probed(probes_allowed: None) -> Any:
     """Probes on the emulated ncclCommDestroy, and the function itself in this process."""
     from agent.binaries.elf_worker import examine
+    from agent.binaries.opened_file import Opened, open_library
 
     kernel, library = load(("nccl", "cuda"), PROBES), build()
     ctypes.CDLL(str(library.cudart), ctypes.RTLD_GLOBAL)
-    (found,) = examine([str(library.nccl)], ["ncclCommDestroy"], "")
+    opened = open_library([str(library.nccl)])
+    assert isinstance(opened, Opened)
+    (found,) = examine(opened, ["ncclCommDestroy"], "")
     for pool in ("free_processes", "free_slots"):
         for index in range(8):
             kernel.maps[pool].update(b"", index.to_bytes(4, "little"))
@@ -62,13 +65,16 @@ def probed(probes_allowed: None) -> Any:
 
 @pytest.mark.bpf
 def test_drain_keeps_order_over_the_wrap(probed: Any) -> None:
-    """Events come out once, in order, also when the ring has gone round several times."""
+    """Events come out once, in order, also when the ring has gone round several times; who drains gives room back."""
+    from agent.probes.shares import ProxyShares
+
     kernel, destroy = probed
-    taken = []
+    taken, shares = [], ProxyShares(kernel.maps)
     for turn in range(20):
         for number in range(turn * 211, (turn + 1) * 211):
             destroy(None if number == 0 else 0)
         taken.append(kernel.rings["events"].drain())
+        shares.drained(taken[-1])
     events = np.concatenate(taken)
     assert len(events) == 20 * 211
     assert (np.diff(events["ns"].astype(np.int64)) > 0).all()

@@ -55,13 +55,10 @@ class Machine:
 def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
     """The installed units start; an upgrade keeps configuration and state; uninstalling keeps both and says so."""
     machine = Machine(tmp_path)
-    manual = machine.tree / "man" / "peerwatch-trial.1"
-    manual.parent.mkdir(exist_ok=True)
-    manual.write_text(".TH PEERWATCH-TRIAL 1\n")
     machine.release("7.1")
     machine.make("install")
     assert machine.version() == "7.1"
-    assert (machine.root / "opt/peerwatch/share/man/man1/peerwatch-trial.1").is_file()
+    assert (machine.root / "opt/peerwatch/share/man/man1/peerwatch-status.1").is_file()
     for unit in (machine.root / "units").iterdir():
         (start,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
         subprocess.run([*start.split(), "--help"], stdout=subprocess.DEVNULL, check=True)

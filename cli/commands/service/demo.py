@@ -10,7 +10,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from cli.views.live_table import Picture
 
 
+class Variant(TypedDict):
+    """What the emulated ranks run on, and whether their hosts run ahead."""
+
+    nccl: Path | None
+    training: str
+
+
 def demo(
     fault: Annotated[
         str, typer.Option(help=f"One of {', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))
@@ -34,10 +41,17 @@ def demo(
     pipeline: Annotated[int, typer.Option(min=1, help="Stages of the pipeline.")] = 1,
     healthy: Annotated[float, typer.Option(min=5, max=600, help="Seconds of healthy training before the fault.")] = 30,
     seed: Annotated[int | None, typer.Option(help="Chooses the machine and the noise; by chance if not given.")] = None,
+    nccl: Annotated[
+        str,
+        typer.Option(help="real (NVIDIA's own), one of its versions such as 2.29.3, or emulated; real if it is there."),
+    ] = "",
+    training: Annotated[str, typer.Option(help="ahead (as programs on PyTorch) or blocking.")] = "blocking",
     folder: Annotated[Path | None, typer.Option(help="Where the data go; a temporary folder if not given.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of words.")] = False,
 ) -> None:
     """Show the whole of Peerwatch on an emulated fleet. Exit code: 0 the verdict is right, 1 it is wrong or missing."""
+    if training not in ("ahead", "blocking"):
+        raise ValueError(f"there is no training {training!r}: choose ahead or blocking")
     if fault not in KINDS:
         raise ValueError(f"there is no fault {fault!r}: choose one of {', '.join(KINDS)}")
     from cli.demo.emulated import Plan
@@ -51,7 +65,11 @@ def demo(
     try:
         with picture(to_stderr=json) as screen:
             missing = _missing()
-            outcome = _simulated(plan, machines, missing, screen) if missing else _emulated(plan, shape, screen)
+            if missing:
+                outcome = _simulated(plan, machines, missing, screen)
+            else:
+                variant: Variant = {"nccl": _library(nccl, screen), "training": training}
+                outcome = _emulated(plan, shape, variant, screen)
     except KeyboardInterrupt:
         data = plan.place / "readings.db"
         say(f"stopped; readings in {data}" if data.exists() else "stopped before there were readings", err=True)
@@ -63,7 +81,24 @@ def demo(
     raise typer.Exit(0 if outcome.correct else 1)
 
 
-def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: Picture) -> Outcome:
+def _library(nccl: str, screen: Picture) -> Path | None:
+    """NVIDIA's libnccl that the ranks run on; None: the emulated one, which is said where nobody chose it."""
+    from emulator.libraries.wheel import DEFAULT, find
+
+    if nccl == "emulated":
+        return None
+    version = DEFAULT if nccl in ("", "real") else nccl
+    found = find(version)
+    hint = f"python -m emulator.libraries.wheel {version}"
+    if nccl and found is None:
+        raise ValueError(f"NVIDIA's libnccl {version} is not here: fetch it with {hint}, or choose --nccl emulated")
+    screen.say(
+        f"ranks run on NVIDIA's libnccl {version}" if found else f"ranks run on an emulated libnccl ({hint} fetches it)"
+    )
+    return found
+
+
+def _emulated(plan: Plan, shape: tuple[int, int, int, int], variant: Variant, screen: Picture) -> Outcome:
     from cli.demo.emulated import Show
     from emulator.cluster.fleet import Fleet
 
@@ -72,7 +107,7 @@ def _emulated(plan: Plan, shape: tuple[int, int, int, int], screen: Picture) -> 
         raise ValueError(f"{data} is there already: name another --folder")
     plan.place.mkdir(parents=True, exist_ok=True)
     folder = plan.place / "fleet"
-    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name))
+    fleet = Fleet(folder, *shape, plan.seed, lambda name: agent_command(data, root=folder.resolve() / name), **variant)
     screen.say(f"{shape[0]} emulated machines start to train, {shape[1]} GPU each; readings go to {data}")
     with closing(open_store(str(data), create=True)) as store, fleet:
         return Show(plan, fleet, store, screen).run()

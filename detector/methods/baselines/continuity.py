@@ -16,11 +16,18 @@ class Streak:
     place: int = 0
 
     def note(self, candidate: int, steps: int) -> None:
-        """Remember one step's candidate, over the last `steps`."""
+        """Remember one step's candidate, over the last `steps`; the newest are kept when that number changes."""
         if len(self.ring) != steps:
-            self.ring, self.place = np.full(steps, -1, np.int64), 0
+            self._resize(steps)
         self.ring[self.place % steps] = candidate
         self.place += 1
+
+    def _resize(self, steps: int) -> None:
+        """Keep the newest candidates, oldest first: the estimated step jitters, and the past is no other for that."""
+        held = min(self.place, len(self.ring), steps)
+        oldest_first = np.roll(self.ring, -(self.place % max(len(self.ring), 1)))
+        self.ring, self.place = np.full(steps, -1, np.int64), held
+        self.ring[:held] = oldest_first[len(oldest_first) - held :]
 
     def lasting(self, share: float) -> int:
         """Who was the candidate in at least this share of the steps; -1 where nobody."""

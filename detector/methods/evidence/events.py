@@ -23,7 +23,9 @@ LASTING = (*_GPU, "sxid", "mce", "edac", "aer", "nic_failed", "disk_lost", "fs_l
 """What comes before the colon of a code whose cause does not go away by itself: it stands until somebody mends it."""
 READABLE = ("gpu_lost", "nvml_stalled")
 """Codes that are refuted by readings of the GPU."""
-_USER_XIDS = {"xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"}  # faults of programs, and their aftermath
+_HARMLESS_XIDS = {"xid:13", "xid:31", "xid:43", "xid:45", "xid:63", "xid:68", "xid:69", "xid:92"}
+"""NVIDIA's catalogue: faults of programs and their aftermath (13, 31, 43, 45, 68, 69), a row that is remapped at the
+next reset (63), a high rate of errors that were corrected (92). None asks for more than a look."""
 Key = tuple[str, str, str]
 """Machine, device (empty: the machine as a whole), code."""
 
@@ -42,6 +44,8 @@ class EventState:
     """What is held against whom."""
 
     held: dict[Key, Fact] = field(default_factory=dict)
+    warned: dict[Key, Fact] = field(default_factory=dict)
+    """Events that are no fault by themselves, but tell of one if the task slows down from then on."""
     exits: dict[tuple[str, str, int], str] = field(default_factory=dict)
     """(machine, device, time) -> message of each exit of the last minutes."""
     _idents: tuple[tuple[str, ...], ...] = ()
@@ -58,8 +62,11 @@ class EventState:
                     del self.held[machine, device, ENDS[code]]
             elif code == EXIT and severity == "crit":
                 self.exits[machine, device, time] = message
-            elif severity == "crit" and code not in _USER_XIDS:
+            elif severity == "crit" and code not in _HARMLESS_XIDS:
                 self._hold((machine, device, code), time, message)
+            elif code not in (EXIT, DOWN):
+                said = f"{subject(machine, device or None)}: {message or code}"
+                self.warned.setdefault((machine, device, code), Fact(time, f"event.{code}", said))
 
     def _telling(self, rows: Rows) -> Iterator[tuple[Key, int, tuple[str, str]]]:
         """The last of each kind of event, in order of time: who and what, when, severity and message."""
@@ -69,7 +76,7 @@ class EventState:
             self._idents = rows.idents
             self._special = np.array([ident[place] in ENDS for ident in rows.idents], bool)
         severity = rows.text("severity")
-        some = severity == "crit"
+        some = np.isin(severity.astype(str), ("warn", "crit"))
         some |= self._special[rows.ident] if place else np.isin(codes.astype(str), tuple(ENDS))
         those = np.flatnonzero(some & (rows.who(1) != OPERATOR))
         if not len(those):
@@ -106,6 +113,7 @@ class EventState:
         """Let go of what happened long ago, unless its cause lasts, and of what the operator has forgiven."""
         oldest = now - int(config.forget_s * SECOND)
         self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}
+        self.warned = {key: fact for key, fact in self.warned.items() if fact.since > oldest}
         self.held = {
             key: fact
             for key, fact in self.held.items()
@@ -114,6 +122,7 @@ class EventState:
 
     def let_go(self, gone: Container[str]) -> None:
         """Forget what is held against machines that are gone."""
+        self.warned = {key: fact for key, fact in self.warned.items() if key[0] not in gone}
         self.held = {key: fact for key, fact in self.held.items() if key[0] not in gone}
 
     def mended(self, machine: str, device: str | None = None) -> None:

@@ -18,6 +18,9 @@ from store.schema.time import NEVER, SECOND
 
 _FIXED = ("gpu", "rdma")  # tables whose devices do not come and go with the task
 _LONGEST_HABIT_S = 120.0
+_HALF_NS = 3600 * SECOND
+_EARLY_S, _EARLY_PERIODS = 10.0, 3.0
+"""A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
 NOT_LIFE = ("event", "verdict", "task")
 """Tables that are written late, by the detector itself, by people, or by a scheduler."""
 
@@ -32,8 +35,10 @@ class Liveness:
     """Usual seconds between two signs of life."""
     back: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """When each last came back from a long silence."""
-    longest_gap: float = 0.0
-    """Seconds of the longest silence that ended by itself; beyond a few minutes it was an outage and no habit."""
+    gap: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Seconds of each one's longest silence that ended by itself, halved each hour; at most two minutes."""
+    fed: int = NEVER
+    """When rows came last, Unix ns."""
     places: dict[str, tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]] = field(default_factory=dict)
     """Table -> its identities, as last seen, and the numbers [2, identity] of their machines and devices."""
 
@@ -45,6 +50,8 @@ class Liveness:
         self.seen = grown(self.seen, (len(self.number),), NEVER)
         self.period = grown(self.period, (len(self.number),), 0.0)
         self.back = grown(self.back, (len(self.number),), NEVER)
+        self.gap = grown(self.gap, (len(self.number),), 0.0)
+        self._fade(int(newest.max(initial=NEVER)))
         before = self.seen.copy()
         np.maximum.at(self.seen, place, np.stack([newest, newest]))
         came = np.flatnonzero((self.seen > before) & (before > NEVER))
@@ -53,8 +60,20 @@ class Liveness:
         back = gap[gap > 5 * usual]
         again = came[gap > np.maximum(long_s, 5 * usual)]
         self.back[again] = self.seen[again]
-        self.longest_gap = max(self.longest_gap, min(float(back.max(initial=0.0)), _LONGEST_HABIT_S))
+        self.gap[came[gap > 5 * usual]] = np.maximum(
+            self.gap[came[gap > 5 * usual]], np.minimum(back, _LONGEST_HABIT_S)
+        )
         self.period[came] = usual + 0.1 * (np.minimum(gap, 3 * usual) - usual)
+
+    def _fade(self, now: int) -> None:
+        """Forget half of what is usual every hour."""
+        if now > self.fed > NEVER:
+            self.gap *= 0.5 ** ((now - self.fed) / _HALF_NS)
+        self.fed = max(self.fed, now)
+
+    def habit(self) -> float:
+        """Seconds for which a machine of this fleet is silent now and then: half of them were."""
+        return float(np.median(self.gap)) if len(self.gap) else 0.0
 
     def _places(self, rows: Rows) -> NDArray[np.int64]:
         if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
@@ -77,7 +96,8 @@ class Liveness:
             return gone
         left = np.flatnonzero([name not in gone for name, _ in names])
         self.number = {names[old]: new for new, old in enumerate(left.tolist())}
-        self.seen, self.period, self.back = self.seen[left], self.period[left], self.back[left]
+        self.seen, self.back = self.seen[left], self.back[left]
+        self.period, self.gap = self.period[left], self.gap[left]
         self.places = {}
         return gone
 
@@ -95,26 +115,38 @@ def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdi
         return []
     quiet = (now - life.seen[:count]) / SECOND
     period = np.maximum(life.period[:count], np.median(known))
-    limit = np.maximum(np.maximum(config.silent_s, 10 * period), 2 * life.longest_gap)
-    suspects = np.flatnonzero((quiet > limit) & (life.seen[:count] > NEVER))
+    limit = np.maximum(np.maximum(config.silent_s, 10 * period), 2 * life.habit())
+    early = np.minimum(limit, np.maximum(_EARLY_S, _EARLY_PERIODS * period))
+    suspects = np.flatnonzero((quiet > early) & (life.seen[:count] > NEVER))
     if not len(suspects):
         return []
     names = list(life.number)
     team = np.array([tasks.task_of(name) or "" for name, _ in names], object)
+    machines = np.array([name for name, _ in names], object)
     kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
     out = []
     for at in suspects:
         machine, device = names[at]
         peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
         # Who has only just come back was gone as well: after an outage not all come back at once.
-        gone = int((peers & ((quiet > limit / 2) | (now - life.back[:count] < limit * SECOND / 2))).sum())
+        bound = limit if quiet[at] > limit[at] else early
+        gone = int((peers & ((quiet > bound / 2) | (now - life.back[:count] < bound * SECOND / 2))).sum())
         few = max(1, int(config.spread_share * (peers.sum() + 1)))
         # Of a machine that is silent itself, the devices need no word.
-        goes_on = device is None or quiet[life.number[machine, None]] <= limit[at] / 3
+        goes_on = device is None or _goes_on(life, life.number[machine, None], now, float(bound[at]))
         if team[at] and goes_on and peers.sum() + 1 >= config.fewest_peers and gone < few:
-            level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn"
+            level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
+            mine = (machines == machine) & (kind == kind[at])
+            if device and level != "note" and (quiet[mine] > early[mine]).all():
+                level = "note"  # all devices of one table at once: rather its source than each of them
             score, since = float(quiet[at] / limit[at]), int(life.seen[at])
             message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
             out.append(Verdict(now, *found))
     return out
+
+
+def _goes_on(life: Liveness, machine: int, now: int, bound_s: float) -> bool:
+    """Whether a machine is heard of, and not just back: its devices come back one by one."""
+    quiet, back = (now - life.seen[machine]) / SECOND, (now - life.back[machine]) / SECOND
+    return bool(quiet <= bound_s / 3 and back > bound_s)

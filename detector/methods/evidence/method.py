@@ -154,6 +154,7 @@ class Evidence:
         found = [finding for watch in self.watches.values() for finding in watch.judge(now, tasks, self.config)]
         found = self._at_work(now, found)
         found += [Finding(verdict, True, 2.0) for verdict in self._events(now, tasks)]
+        found += [Finding(verdict, False, 1.0) for verdict in self._warnings(now, tasks)]
         return found + [Finding(verdict, True, 1.0) for verdict in silent(self.life, now, tasks, self.config)]
 
     def take_up(self, verdicts: Iterable[Verdict]) -> None:
@@ -193,6 +194,14 @@ class Evidence:
             )
             for (machine, device, code), fact, task in whose
             if task is not None and not (code == DOWN and self._is_read(machine, device, fact.since))
+        ]
+
+    def _warnings(self, now: int, tasks: Tasks) -> list[Verdict]:
+        whose = [(key, fact, tasks.task_of(key[0])) for key, fact in self.facts.warned.items()]
+        return [
+            Verdict(now, task, machine, device or None, "evidence", fact.metric, 1.0, fact.since, "note", fact.message)
+            for (machine, device, _), fact, task in whose
+            if task is not None
         ]
 
     def _at_work(self, now: int, found: list[Finding]) -> list[Finding]:

@@ -211,7 +211,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "source": _rules(
         "source",
-        ("success", failing, 60, 30, "warn", 1.0, "cannot be read by its source {name}, where its peers can", True),
+        ("success", failing, 60, 30, "note", 1.0, "cannot be read by its source {name}, where its peers can", True),
     ),
 }
 _ENERGY = "energy_joules_total"

@@ -92,7 +92,7 @@ class Peers:
         panel.streaks.fit(snapshot.shape)
         bounds = bounds_of(window.table, window.metrics, config)
         distance = compare(panel.values, panel.groups, panel.norm)
-        panel.strength = distance.strength
+        panel.strength, panel.center = distance.strength, distance.center
         streams = np.bincount(panel.group[panel.group >= 0], minlength=panel.groups.count) * (len(window.metrics) + 1)
         pace = pace_of(window.table, window.step_ns, streams, config)
         if window.table == "nccl":

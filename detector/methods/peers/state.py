@@ -46,6 +46,8 @@ class Panel:
     """For which version of the tasks, and how many entities, `group` holds."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     strength: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    center: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """[metric, group]: where the peers are, the usual offsets taken off."""
     believed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
     """[metric, group]: whether there are peers to a metric."""
     cells: Cells = field(default_factory=nothing)

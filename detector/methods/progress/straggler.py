@@ -84,7 +84,7 @@ class StragglerDetector(Columns):
     def _add(self, now: int, ranks: RankTable, live: LiveRanks, seconds: float, threshold: float) -> None:
         config, number = self.config, live.number
         normal = self.cusum.value[number] <= 0
-        (late, sending, others, behind), waiting = self.excess.update(ranks, live, seconds, normal, config)
+        (late, sending, others, behind, _), waiting = self.excess.update(ranks, live, seconds, normal, config)
         # A rank is a straggler only as far as other ranks wait for it.
         total = np.minimum((late, sending), config.max_excess_per_wait * np.maximum(others, 0.0))
         score = total.sum(0)

@@ -54,6 +54,7 @@ class WaitExcess(Columns):
         warm = self.baseline.count[0, series] >= config.warmup_samples
         self._learn(series, wait_signals(ranks, series, live.comm[running]), warm & normal[process], seconds, config)
         excess[:, running] = np.where(warm, (self.smooth.mean - self.baseline.mean)[:, series], 0.0)
+        excess[OTHERS, running] += np.where(warm, (self._stretch(series) - 1) * self.smooth.mean[OTHERS, series], 0.0)
         self._restart_unsettled(series, process, config)
         waiting = np.zeros(len(live.number))
         np.fmax.at(waiting, live.process, excess[OTHERS])

@@ -11,18 +11,31 @@ import numpy as np
 from detector.stats.arrays import Floats, Ints
 from detector.topology.rank_table import RankTable
 
-LATE, SENDING, OTHERS, BEHIND = 0, 1, 2, 3
-SIGNALS = 4
+LATE, SENDING, OTHERS, BEHIND, LENGTH = 0, 1, 2, 3, 4
+SIGNALS = 5
 """Rows of the signals: share of time by which a rank waits less than the others (LATE), by which it sends more
-(SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead, -1 to 1 (BEHIND)."""
+(SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead, -1 to 1 (BEHIND);
+seconds of an iteration (LENGTH)."""
 
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[signal, series]; 0 where a communicator has no other rank, or nothing is known."""
-    active, sending = ranks.active[series], ranks.sending[series]
-    others = _mean_of_others(active, comm)
+    waiting, sending = _waiting(ranks, series), ranks.sending[series]
+    others = _mean_of_others(waiting, comm)
     slower = sending - _mean_of_others(sending, comm)
-    return np.nan_to_num(np.stack([others - active, slower, others, _steps_behind(ranks, series, comm)]))
+    behind, length = _steps_behind(ranks, series, comm), ranks.iteration[series]
+    return np.nan_to_num(np.stack([others - waiting, slower, others, behind, length]))
+
+
+def _waiting(ranks: RankTable, series: Ints) -> Floats:
+    """[series]: the share of samples in which the network was asked for data that had not arrived.
+
+    NCCL hands an operation to its proxy as soon as the host enqueues it, so that it is active long before its GPU gets
+    to it; data that has arrived is there until the GPU takes it. Where that share is not known, an active operation
+    stands for it.
+    """
+    receiving = ranks.receiving[series]
+    return np.where(np.isnan(receiving), ranks.active[series], receiving)
 
 
 def _steps_behind(ranks: RankTable, series: Ints, comm: Ints) -> Floats:

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define FABRIC_MAGIC 0x50574642u
-#define FABRIC_VERSION 3u
+#define FABRIC_VERSION 4u
 #define FABRIC_RANKS 64
 #define FABRIC_GROUPS 256
 #define FABRIC_BYTES (32ul << 20) /* sparse: a page costs memory only once it is touched */
@@ -39,7 +39,9 @@ struct fabric_rank {
 	double iteration_seconds, compute_seconds, collective_seconds, wire_bytes;
 	_Atomic uint32_t word;	 /* futex: bumped when something this rank may wait for has changed */
 	uint32_t proxy_sleep_ms; /* faults: how long the proxy thread sleeps, now and then */
-	uint8_t pad[24];
+	double kernel_seconds,
+	    nccl_seconds; /* what the GPU has spent so far on kernels and copies, in NCCL's kernels */
+	uint8_t pad[8];
 };
 
 _Static_assert(sizeof(struct fabric_head) == 192, "mirrored in fabric.py");

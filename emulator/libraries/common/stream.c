@@ -12,6 +12,7 @@ struct work {
 	cudaHostFn_t fn; /* NULL: a kernel */
 	void *argument;
 	double seconds;
+	bool nccl;
 	struct work *next;
 };
 
@@ -29,15 +30,27 @@ struct CUstream_st {
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUstream_st *all_streams, *default_stream;
 
+/* Adds to one of the rank's own clocks in the fabric, which the threads of several streams share. */
+static void account(double *clock, double seconds)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+	pthread_mutex_lock(&lock);
+	*clock += seconds;
+	pthread_mutex_unlock(&lock);
+}
+
 void stream_spend(double seconds)
 {
-	double end = fabric_now() + seconds * fabric_jitter();
+	double begin = fabric_now(), end = begin + seconds * fabric_jitter();
 	struct timespec until = {.tv_sec = (time_t)end, .tv_nsec = (long)((end - (double)(time_t)end) * 1e9)};
 
 	if (seconds <= 0)
 		return;
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
 		continue;
+	if (fabric_control())
+		account(&fabric_control()->kernel_seconds, fabric_now() - begin);
 	/* nothing that a lost GPU was given ever ends */
 	while (fabric_control() && fabric_control()->lost)
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 50000000}, NULL);
@@ -68,15 +81,25 @@ static struct work *take_work(struct CUstream_st *stream)
 	return work;
 }
 
+static void run(const struct work *work)
+{
+	double begin = fabric_now();
+
+	if (!work->fn) {
+		run_kernel(work->seconds);
+		return;
+	}
+	work->fn(work->argument);
+	if (work->nccl && fabric_control())
+		account(&fabric_control()->nccl_seconds, fabric_now() - begin);
+}
+
 static void *work_off(void *argument)
 {
 	struct CUstream_st *stream = argument;
 
 	for (struct work *work; (work = take_work(stream)); free(work)) {
-		if (work->fn)
-			work->fn(work->argument);
-		else
-			run_kernel(work->seconds);
+		run(work);
 		pthread_mutex_lock(&stream->lock);
 		stream->finished++;
 		pthread_cond_broadcast(&stream->changed);
@@ -157,6 +180,11 @@ static bool push_work(struct CUstream_st *stream, struct work work)
 bool stream_push(struct CUstream_st *stream, cudaHostFn_t fn, void *argument)
 {
 	return push_work(stream, (struct work){.fn = fn, .argument = argument});
+}
+
+bool stream_push_nccl(struct CUstream_st *stream, cudaHostFn_t fn, void *argument)
+{
+	return push_work(stream, (struct work){.fn = fn, .argument = argument, .nccl = true});
 }
 
 bool stream_push_kernel(struct CUstream_st *stream, double seconds)

@@ -19,8 +19,10 @@ struct CUstream_st *stream_pick(cudaStream_t handle);
 void stream_hold(struct CUstream_st *stream);
 void stream_release(struct CUstream_st *stream);
 
-/* Both return false when memory is short. A kernel lasts `seconds` times the rank's live compute_scale and throttle. */
+/* All return false when memory is short. A kernel of NCCL's is a function here; another lasts `seconds` times the
+ * rank's live compute_scale and throttle. */
 bool stream_push(struct CUstream_st *stream, cudaHostFn_t fn, void *argument);
+bool stream_push_nccl(struct CUstream_st *stream, cudaHostFn_t fn, void *argument);
 bool stream_push_kernel(struct CUstream_st *stream, double seconds);
 
 /* What work does that takes this long: sleep, with jitter, and never come back from a lost GPU. */
@@ -33,6 +35,9 @@ void stream_synchronize(cudaStream_t handle);
 
 /* Ends the worker once its queue is empty and drops the creator's hold. */
 void stream_destroy(struct CUstream_st *stream);
+
+/* What cudaEventSynchronize does, past the public function and the probes on it. */
+cudaError_t event_synchronize(cudaEvent_t event);
 
 /* Waits for all work on all streams of the process. */
 void stream_wait_all(void);

@@ -96,7 +96,7 @@ static struct stream_mark *copy_mark(cudaEvent_t event)
 	return copy;
 }
 
-CUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t event)
+cudaError_t event_synchronize(cudaEvent_t event)
 {
 	struct stream_mark *mark;
 
@@ -105,6 +105,11 @@ CUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t event)
 	if ((mark = copy_mark(event)))
 		wait_mark(mark);
 	return cudaSuccess;
+}
+
+CUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+	return event_synchronize(event);
 }
 
 CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)

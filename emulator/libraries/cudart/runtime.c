@@ -155,7 +155,7 @@ CUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, vo
 
 CUDA_API cudaError_t peerwatch_enqueue(cudaStream_t stream, cudaHostFn_t fn, void *argument)
 {
-	return stream_push(stream_pick(stream), fn, argument) ? cudaSuccess : cudaErrorMemoryAllocation;
+	return stream_push_nccl(stream_pick(stream), fn, argument) ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 CUDA_API const char *cudaGetErrorString(cudaError_t error)

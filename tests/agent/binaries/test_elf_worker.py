@@ -67,6 +67,29 @@ def test_real_library(real_nccl: Path) -> None:
     assert offsets["ncclProxySubArgs"]["sizeof"] == 512
 
 
+def test_no_probe_on_the_cuda_runtime_inside_of_libnccl(tmp_path: Path) -> None:
+    """What NCCL's private CUDA runtime is asked is no call of the program, so its functions are not found."""
+    source, library = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"
+    runtime = "__attribute__((noinline)) static int cudaStreamSynchronize(int a) { return a * a + 17; }"
+    source.write_text(f"{runtime} int ncclAllReduce(int a) {{ return cudaStreamSynchronize(a) + 3; }}")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    assert "cudaStreamSynchronize" in subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
+    (found, *_) = answers(open_library([str(library)]), ["ncclAllReduce", "cudaStreamSynchronize"], "ncclCommInitRank")
+    assert list(found["functions"]) == ["ncclAllReduce"]
+
+
+def test_a_static_cuda_runtime_of_a_program_is_found(tmp_path: Path) -> None:
+    """A program that has CUDA linked in calls it itself: there the same local function is found."""
+    source, program = tmp_path / "train.c", tmp_path / "train"
+    source.write_text(
+        "__attribute__((noinline)) static int cudaStreamSynchronize(int a) { return a * a + 19; }"
+        "int main(int count, char **words) { (void)words; return cudaStreamSynchronize(count); }"
+    )
+    subprocess.run(["gcc", "-O1", "-o", program, source], check=True)
+    (found, *_) = answers(open_library([str(program)]), ["ncclAllReduce", "cudaStreamSynchronize"], "ncclCommInitRank")
+    assert list(found["functions"]) == ["cudaStreamSynchronize"]
+
+
 def test_stripped_library(emulated: Built, tmp_path: Path) -> None:
     """A stripped library keeps its public functions and has no layout."""
     stripped = tmp_path / "libnccl.so.2"

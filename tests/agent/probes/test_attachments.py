@@ -114,7 +114,12 @@ def test_shared_overlay_layer_counts_once(watch: Any, caller: Any, layers: tuple
     """Two containers that share a layer show two devices for one file: each of their calls counts once."""
     seen = watch()
     one, two = (caller(folder / "libcudart.so.12", folder / "libnccl.so.2", calls=19) for folder in layers)
-    seen.until(lambda _: any(len(library.users) == 2 and "nccl" in library.path for library in listed(seen)))
+
+    def shared(library: Library) -> bool:
+        own = {process.pid for process in library.users} == {one.pid, two.pid}
+        return own and "nccl" in library.path and library.state == "on"
+
+    seen.until(lambda _: any(map(shared, listed(seen))))
     one.call()
     two.call()
     assert (total(seen, one.pid), total(seen, two.pid)) == (19, 19)

@@ -129,8 +129,10 @@ def test_empty_stretches_are_skipped(memory: Any, fleet: Make) -> None:
     assert [(v.machine, v.level) for v in among[1:]] == [("m2", "ok")]
 
 
-def test_nothing_grows_with_time(memory: Any, fleet: Make) -> None:
-    """What is remembered depends on the machines, not on how long they ran."""
+def test_nothing_grows_with_time(memory: Any, fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered depends on the machines, not on how long they ran, once the last minutes are full."""
+    monkeypatch.setattr("detector.harm.pace.SPAN_NS", 120 * SECOND)
+    monkeypatch.setattr("detector.harm.judge.SPAN_NS", 120 * SECOND)
 
     def size(steps: int) -> int:
         store, detector = memory({"odd": fleet(steps=steps)}), Detector(state=State())

@@ -15,6 +15,7 @@ from detector.config import Config
 from detector.engine.pipeline import Detector, State, walk
 from detector.evaluation.labels import Fault, Labels
 from detector.evaluation.run import BASELINES, OURS, measure, methods_of, replay
+from detector.methods.baselines.continuity import Streak
 from detector.methods.baselines.minder import Minder, Parameters, distance_sums, scores
 
 START = 1_700_000_000 * 10**9
@@ -38,6 +39,38 @@ def test_a_plain_fault_is_found_and_health_is_not(name: str, memory: Any, fleet:
         assert outcome.alarms == ()
         assert [100 < (one.delay_s or 0) < 300 for one in outcome.found] == [True] * len(faults)
         assert outcome.state_bytes > 1000
+
+
+def jittered(table: pa.Table, seed: int) -> pa.Table:
+    """The same rows, each machine's up to 30 ms late: the step that is estimated from them wanders by a little."""
+    late = np.random.default_rng(seed).integers(0, 30_000_000, table.num_rows)
+    return table.set_column(0, "time", pa.array(np.asarray(table["time"]) + late))
+
+
+def capped(values: np.ndarray) -> None:
+    """Machine 11 has 70 % of the power of the others from the third minute on."""
+    values[190:, 11] *= 0.7
+
+
+@pytest.mark.parametrize("name", [*BASELINES, OURS])
+def test_an_easy_fault_is_found_by_every_method_although_the_step_jitters(name: str, memory: Any, fleet: Make) -> None:
+    """All GPUs of one of 16 machines at 70 % of their power for ten minutes: nobody misses that."""
+    table = jittered(fleet("power_watts", machines=16, steps=790, bend=capped, seed=17, noise=1.3), 37)
+    faults = (Fault("m11", None, "power_cap", START + 190 * SECOND, START + 790 * SECOND),)
+    (outcome,) = measure(memory({"meter": table}), Labels(16, faults), [name], "r")
+    assert [one.delay_s is not None for one in outcome.found] == [True]
+    assert outcome.alarms == ()
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(3, 9)), min_size=1, max_size=40))
+def test_continuity_keeps_the_newest_candidates_whatever_their_number(notes: list[tuple[int, int]]) -> None:
+    """When the length of the memory changes, the newest candidates that fit into both lengths are still there."""
+    streak, model = Streak(), []
+    for candidate, steps in notes:
+        streak.note(candidate, steps)
+        model = [*model, candidate][-steps:]
+        kept = streak.ring[streak.ring >= 0].tolist()
+        assert sorted(kept) == sorted(one for one in model if one >= 0)
 
 
 def test_the_perceptron_denoises_too(memory: Any, fleet: Make) -> None:

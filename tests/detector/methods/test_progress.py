@@ -58,7 +58,9 @@ def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
     assert (verdict.kind, verdict.machine, verdict.device) == ("progress", "m4", "gpu:0")
     assert (verdict.metric, verdict.level, verdict.task) == ("nccl.operations_total", "warn", "task of m0")
     assert (later.machine, later.level, later.since) == ("m4", "crit", verdict.since)
-    assert "m4 GPU 0 (rank 4) never entered AllReduce (float32 × 512): 5 ranks waiting for it for 10 s" in verdict.message
+    assert (
+        "m4 GPU 0 (rank 4) never entered AllReduce (float32 × 512): 5 ranks waiting for it for 10 s" in verdict.message
+    )
     assert 8 * SECOND <= verdict.time - START - 20 * SECOND <= 15 * SECOND
 
 
@@ -169,6 +171,36 @@ def test_the_rank_that_comes_last_each_time_is_named(memory: Any) -> None:
     assert {(v.machine, v.metric) for v in found} == {("m4", "nccl.active_ratio")}
     assert "m4 GPU 0 is the straggler: 5 ranks wait 23 % of the time for it" in found[0].message
     assert 0 < found[0].time - START - 35 * SECOND <= 15 * SECOND
+
+
+def ahead(late: int, longer: float) -> dict[str, Any]:
+    """What NVIDIA's libnccl showed of hosts that run ahead, before and after step 35.
+
+    Operations are always at work. Data lies unread at the late rank's GPU, and iterations take so many times as long.
+    """
+    noise = np.random.default_rng(13).normal(0, 0.02, (60, 6))
+
+    def receiving(step: Any) -> Any:
+        return 0.93 + noise / 2 - (step > 35) * (np.arange(6) == late) * 0.4
+
+    return {
+        "active_ratio": lambda step: 0.97 + noise / 4,
+        "receive_pending_ratio": receiving,
+        "iteration_seconds": lambda step: 0.21 * np.where(step > 35, longer, 1.0) + noise / 40,
+    }
+
+
+def test_findings_4_1_a_late_gpu_is_named_where_hosts_run_ahead(memory: Any) -> None:
+    """All operations are posted early, so no share of work tells: the GPU that leaves its data lying is late."""
+    found = [v for v in ranks(memory, stops_at=60, columns=ahead(3, 1.42)) if v.kind == "progress"]
+    assert {v.machine for v in found} == {"m3"}
+    assert "comes last to its collectives" in found[0].message
+    assert 0 < found[0].time - START - 35 * SECOND <= 18 * SECOND
+
+
+def test_data_that_lies_unread_and_holds_nobody_up_names_nobody(memory: Any) -> None:
+    """A rank that takes its data later without making any iteration longer is no straggler."""
+    assert ranks(memory, stops_at=60, columns=ahead(2, 1.0)) == []
 
 
 @pytest.mark.parametrize(("further", "device"), [(1.0, "gpu:3"), (900.0, "gpu:5"), (-1.0, "gpu:5")])

@@ -1,0 +1,73 @@
+"""What a deviation of a reading means for the task: lost capacity, work unlike the peers', or neither by itself."""
+
+from __future__ import annotations
+
+from store.schema.catalogue import METRICS
+
+CAPACITY = frozenset(
+    {
+        "gpu.sm_clock_hertz",
+        "gpu.memory_clock_hertz",
+        "gpu.power_limit_watts",
+        "gpu.throttle_power_seconds_total",
+        "gpu.throttle_thermal_seconds_total",
+        "gpu.pcie_width",
+        "gpu.nvlink_links_up",
+        "rdma.rate_bits_per_second",
+        "rdma.link_up",
+    }
+)
+"""A device that is held back here does less in the same time: a synchronous task waits for it by nature."""
+WORK = frozenset(
+    {
+        "gpu.duty_cycle_ratio",
+        "gpu.power_watts",
+        "gpu.graphics_active_ratio",
+        "gpu.sm_active_ratio",
+        "gpu.sm_occupancy_ratio",
+        "gpu.tensor_active_ratio",
+        "gpu.dram_active_ratio",
+        "gpu.fp64_active_ratio",
+        "gpu.fp32_active_ratio",
+        "gpu.fp16_active_ratio",
+        "gpu.pcie_transmit_bytes_total",
+        "gpu.pcie_receive_bytes_total",
+        "gpu.nvlink_transmit_bytes_total",
+        "gpu.nvlink_receive_bytes_total",
+        "rdma.transmit_bytes_total",
+        "rdma.receive_bytes_total",
+        "rdma.transmit_packets_total",
+        "rdma.receive_packets_total",
+    }
+)
+"""How a device does its share of an iteration; all of `nccl`, `cuda` and `process` too."""
+SYMPTOM = frozenset(
+    {
+        "rdma.cnp_sent_total",
+        "rdma.ecn_marked_packets_total",
+        "rdma.pfc_receive_frames_total",
+        "rdma.out_of_sequence_total",
+    }
+)
+"""Congestion on the way to a port, which others make: it is where it shows, not where it begins."""
+_PROCESSES = ("nccl", "cuda", "process")
+
+
+def is_capacity(metric: str) -> bool:
+    """Whether this reading is one of what a device can do at most."""
+    return metric in CAPACITY
+
+
+def is_work(metric: str) -> bool:
+    """Whether this reading tells how a device does its share of the task."""
+    return metric in WORK or metric.partition(".")[0] in _PROCESSES
+
+
+def is_symptom(metric: str) -> bool:
+    """Whether this reading tells what others do to a machine."""
+    return metric in SYMPTOM
+
+
+def is_known(metric: str) -> bool:
+    """Whether the catalogue knows what this reading is."""
+    return metric in METRICS

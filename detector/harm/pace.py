@@ -1,0 +1,126 @@
+"""Pace: how fast each task goes, by all readings of its members that rise and fall with the work done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.methods.peers.state import Panel
+from detector.stats.arrays import Ints
+from store.schema.time import SECOND
+
+Floats = NDArray[np.floating[Any]]
+SIGNALS = (
+    "nccl.operations_total",
+    "nccl.bytes_total",
+    "cuda.launches_total",
+    "gpu.tensor_active_ratio",
+    "gpu.dram_active_ratio",
+    "gpu.sm_occupancy_ratio",
+    "gpu.fp16_active_ratio",
+    "gpu.fp32_active_ratio",
+    "gpu.power_watts",
+    "gpu.nvlink_transmit_bytes_total",
+    "gpu.pcie_transmit_bytes_total",
+    "gpu.pcie_receive_bytes_total",
+    "rdma.transmit_bytes_total",
+    "rdma.receive_bytes_total",
+)
+"""What a member does in proportion to the task's iterations: a device that waits does less of each."""
+BLOCK_NS = 5 * SECOND
+SPAN_NS = 900 * SECOND
+_PAUSED = -0.7
+"""The logarithm of half the usual pace."""
+_LEAST = np.log(0.05)
+"""Below 5 % of the usual pace a task stands; how far below says nothing more."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """The last minutes of each task: medians over its members, a row each block of time."""
+
+    tasks: list[str] = field(default_factory=list)
+    times: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[block], Unix ns."""
+    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, len(SIGNALS)), np.float32))
+    """[block, task, signal], NaN where unknown."""
+    _logs: dict[str, Floats] = field(default_factory=dict)
+    """What was computed since the last block."""
+
+    def due(self, now: int) -> bool:
+        """Whether a block is over at `now` (Unix ns)."""
+        return not len(self.times) or now - int(self.times[-1]) >= BLOCK_NS
+
+    def note(self, now: int, panels: Mapping[str, Panel]) -> None:
+        """Take in how all tasks go at `now` (Unix ns)."""
+        there = dict.fromkeys(name for panel in panels.values() for name in panel.tasks)
+        if not there.keys() >= set(self.tasks):
+            self.let_go(there)
+        self.tasks += [name for name in there if name not in self.tasks]
+        new = np.full((len(self.tasks), len(SIGNALS)), np.nan, np.float32)
+        for at, signal in enumerate(SIGNALS):
+            table, _, metric = signal.partition(".")
+            panel = panels.get(table)
+            if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
+                _fill(new[:, at], panel, panel.window.metrics.index(metric), self.tasks)
+        self._logs.clear()
+        kept = self.times > now - SPAN_NS
+        wide = np.full((int(kept.sum()), *new.shape), np.nan, np.float32)
+        wide[:, : self.values.shape[1]] = self.values[kept]
+        self.times = np.append(self.times[kept], now)
+        self.values = np.concatenate([wide, new[None]])
+
+    def logs(self, task: str) -> Floats:
+        """[block, signal]: logarithms of the pace over its median, signals that are known and move only."""
+        if task not in self._logs:
+            self._logs[task] = self._logs_of(task)
+        return self._logs[task]
+
+    def paused(self, task: str) -> NDArray[np.bool_]:
+        """[block]: whether the task stood, or nearly, by most of its signals; it did not where none is known."""
+        logs = self.logs(task)
+        known = ~np.isnan(logs).all(1)
+        out = np.zeros(len(logs), bool)
+        if known.any():
+            out[known] = np.nanmedian(logs[known], axis=1) < _PAUSED
+        return out
+
+    def longest_pause(self, task: str, before: int) -> int:
+        """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns)."""
+        stands = self.paused(task)[self.times <= before]
+        edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
+        runs = edges[1::2] - edges[::2]
+        step = int(np.median(np.diff(self.times))) if len(self.times) > 1 else 0
+        return int(runs.max(initial=0)) * step
+
+    def let_go(self, tasks: Iterable[str]) -> None:
+        """Forget all tasks but these."""
+        kept = frozenset(tasks)
+        left = [at for at, name in enumerate(self.tasks) if name in kept]
+        self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
+        self._logs.clear()
+
+    def _logs_of(self, task: str) -> Floats:
+        if task not in self.tasks:
+            return np.zeros((len(self.times), 0))
+        values = self.values[:, self.tasks.index(task)]
+        known = (~np.isnan(values)).mean(0) > 0.5
+        values = values[:, known]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            usual = np.nanmedian(values, axis=0) if values.size else np.zeros(values.shape[1])
+            logs = np.log(np.maximum(values, 0) / usual)
+        return np.clip(logs[:, usual > 0], _LEAST, 1.0)
+
+
+def _fill(out: NDArray[np.float32], panel: Panel, metric: int, tasks: list[str]) -> None:
+    """The mean of each task's peer groups."""
+    for task, name in enumerate(panel.tasks):
+        mine = [group for group, (of, _) in enumerate(panel.titles) if of == task]
+        found = panel.center[metric, mine]
+        found = found[~np.isnan(found)]
+        if len(found):
+            out[tasks.index(name)] = found.mean()

@@ -1,0 +1,86 @@
+"""Share: how each machine does its part of the task beside its peers, over the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.methods.peers.state import Panel
+from detector.stats.arrays import Ints
+
+SIGNALS = (
+    "gpu.duty_cycle_ratio",
+    "gpu.graphics_active_ratio",
+    "gpu.sm_active_ratio",
+    "gpu.power_watts",
+    "gpu.tensor_active_ratio",
+    "gpu.nvlink_transmit_bytes_total",
+    "rdma.transmit_bytes_total",
+    "nccl.operations_total",
+    "nccl.active_ratio",
+    "nccl.host_blocked_seconds_total",
+    "cuda.launches_total",
+    "cuda.synchronize_seconds_total",
+)
+"""Readings of a rank that computes, waits or communicates for longer than the others."""
+BUSY = (0, 1, 2, 3, 8, 9, 11)
+"""Of these, what is low on a rank that is held up before its GPU has work."""
+DONE = (4, 5, 6, 7, 10)
+"""Of these, what is done in proportion to the iterations."""
+
+
+@dataclass(slots=True)
+class Share:
+    """Relative differences from the peers' median, a row each block of time; a machine's devices are averaged."""
+
+    machines: dict[str, int] = field(default_factory=dict)
+    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, len(SIGNALS)), np.float32))
+    """[block, machine, signal], NaN where unknown."""
+    owners: dict[str, Ints] = field(default_factory=dict)
+    """By table, the number of each entity's machine."""
+
+    def note(self, panels: Mapping[str, Panel], blocks: int) -> None:
+        """Take in how things stand, and keep so many blocks with it."""
+        owners = {table: self._owners(table, panel) for table, panel in panels.items()}
+        new = np.full((len(self.machines), len(SIGNALS)), np.nan, np.float32)
+        for at, signal in enumerate(SIGNALS):
+            table, _, metric = signal.partition(".")
+            panel = panels.get(table)
+            if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
+                _fill(new[:, at], panel, panel.window.metrics.index(metric), owners[table])
+        kept = self.values[max(0, len(self.values) + 1 - blocks) :]
+        wide = np.full((len(kept), *new.shape), np.nan, np.float32)
+        wide[:, : kept.shape[1]] = kept
+        self.values = np.concatenate([wide, new[None]])
+
+    def let_go(self, gone: Iterable[str]) -> None:
+        """Forget machines that are gone for good."""
+        names = frozenset(gone)
+        left = [name for name in self.machines if name not in names]
+        self.values = self.values[:, [self.machines[name] for name in left]]
+        self.machines = {name: at for at, name in enumerate(left)}
+        self.owners.clear()
+
+    def _owners(self, table: str, panel: Panel) -> Ints:
+        """[entity]: the number of its machine."""
+        names = [name for name, _ in panel.window.entities]
+        if len(self.owners.get(table, ())) != len(names):
+            numbers = [self.machines.setdefault(name, len(self.machines)) for name in names]
+            self.owners[table] = np.array(numbers, np.int64)
+        return self.owners[table]
+
+
+def _fill(out: NDArray[np.float32], panel: Panel, metric: int, owners: Ints) -> None:
+    """The mean over each machine's devices of how far they are from their peers' median, as a share of it."""
+    count = panel.strength.shape[1]
+    center = panel.center[metric, panel.group[:count]]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = (panel.values[metric, :count] - center) / np.abs(center)
+    apart[panel.group[:count] < 0] = np.nan
+    known = np.isfinite(apart)
+    owner = owners[:count][known]
+    total, held = np.bincount(owner, apart[known], len(out)), np.bincount(owner, minlength=len(out))
+    np.divide(total, held, out=out, where=held > 0, casting="same_kind")

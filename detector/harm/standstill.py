@@ -1,0 +1,155 @@
+"""Standstill: of a task that stands, all members wait alike; the one that does not is what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config import Config
+from detector.harm.pace import Pace
+from detector.methods.peers.state import Panel
+from detector.model.metrics import bounds_of
+from detector.model.text import comparison, subject
+from detector.model.verdict import Finding, Verdict
+from detector.stats.grouped import middle
+from detector.stats.robust import NORMAL
+from store.schema.time import SECOND
+
+_MEMORY = "gpu.memory_used_bytes"
+STATES = (
+    "gpu.duty_cycle_ratio",
+    "gpu.power_watts",
+    "gpu.graphics_active_ratio",
+    "gpu.sm_active_ratio",
+    _MEMORY,
+)
+"""Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
+_STANDS = float(np.log(0.3))
+_LEAST_NS = 10 * SECOND
+_PAUSES = 1.5
+"""Times the longest pause so far: a checkpoint is as long as the one before."""
+_RAN = 12
+"""Blocks that were seen of a task, most of them running, before it can be said to stand."""
+_SPREADS, _SHARE = 6.0, 0.2
+"""The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading."""
+_ALONE = 2.0
+"""Times as far as the next machine."""
+_HELD_NS = 30 * SECOND
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Who was the odd one of each task that stands, and for how many blocks."""
+
+    odd: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """By task: machine, device and how often in a row."""
+    said: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
+    """By task: what was found, and when (Unix ns) the task stood last."""
+
+    def note(self, now: int, pace: Pace, panels: Mapping[str, Panel], config: Config) -> None:
+        """Look at every task after a new block of its pace."""
+        for task in pace.tasks:
+            since = standing_since(pace, task)
+            if since is None or now - since < max(_LEAST_NS, _PAUSES * pace.longest_pause(task, since)):
+                self.odd.pop(task, None)
+                continue
+            if task in self.said:
+                self.said[task] = self.said[task][0], now
+                continue
+            found = max(_odd_ones(task, panels, config), key=lambda one: one[0], default=None)
+            if found is None:
+                self.odd.pop(task, None)
+                continue
+            _, machine, device, key, words = found
+            before = self.odd.get(task, ("", "", 0))
+            times = before[2] + 1 if before[0] == machine else 1
+            self.odd[task] = machine, device, times
+            if times >= 2:
+                waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
+                message = f"{words}; {waits}, and its other members wait alike"
+                verdict = Verdict(now, task, machine, device or None, "progress", key, 10.0, since, "crit", message)
+                self.said[task] = verdict, now
+        self.said = {task: one for task, one in self.said.items() if now - one[1] < _HELD_NS}
+
+    def findings(self) -> list[Finding]:
+        """Who holds up a task that stands."""
+        return [Finding(verdict, True, 1.0) for verdict, _ in self.said.values()]
+
+
+def standing_since(pace: Pace, task: str) -> int | None:
+    """Since when (Unix ns) a task that ran stands; None: it moves, or was never seen to."""
+    logs = pace.logs(task)
+    if not logs.shape[1] or len(logs) < _RAN or np.isnan(logs[-1]).all():
+        return None
+    known = ~np.isnan(logs).all(1)
+    level = np.full(len(logs), np.nan)
+    level[known] = np.nanmedian(logs[known], axis=1)
+    moves = np.flatnonzero(level > _STANDS)
+    if not len(moves) or moves[-1] >= len(level) - 2 or len(moves) < _RAN / 2:
+        return None
+    return int(pace.times[moves[-1]])
+
+
+def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterator[tuple[float, str, str, str, str]]:
+    """Machines that do not wait as the others do: how far, machine, device, metric, and words."""
+    panel = panels.get("gpu")
+    if panel is None or task not in panel.tasks or not panel.strength.size:
+        return
+    count = panel.strength.shape[1]
+    mine = np.flatnonzero(panel.team[:count] == panel.tasks.index(task))
+    machines = panel.machine[mine]
+    if len(np.unique(machines)) < config.fewest_peers - 1:
+        return
+    if _has_ended(panel, mine):
+        return
+    bounds = bounds_of("gpu", panel.window.metrics, config)
+    for key in STATES:
+        metric = key.partition(".")[2]
+        if metric not in panel.window.metrics[: len(panel.values)]:
+            continue
+        row = panel.window.metrics.index(metric)
+        far = _far(panel.values[row, mine].astype(np.float64), float(bounds.floor[row]), key == _MEMORY)
+        worst = np.zeros(int(machines.max()) + 1)
+        np.fmax.at(worst, machines, far)
+        first, second = np.sort(worst)[[-1, -2]]
+        if first >= 1 and first >= _ALONE * second:
+            at = int(np.nanargmax(far))
+            yield first, *_named(panel, row, int(mine[at]), far >= first / 2, machines == machines[at], key)
+
+
+def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
+    """Whether most members have let go of their memory: then the task was ended, and does not stand."""
+    name = _MEMORY.partition(".")[2]
+    if name not in panel.window.metrics[: len(panel.values)]:
+        return False
+    row = panel.window.metrics.index(name)
+    held, usual = (middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.norm.level))
+    return bool(held < usual / 2)
+
+
+def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
+    """[member]: its distance from the others in multiples of the least that counts."""
+    center = middle(values[None])[0]
+    spread = NORMAL * middle(np.abs(values - center)[None])[0]
+    least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
+    away = center - values if below_only else np.abs(values - center)
+    far: NDArray[Any] = away / least
+    return far
+
+
+def _named(
+    panel: Panel, row: int, entity: int, odd: NDArray[np.bool_], mine: NDArray[np.bool_], key: str
+) -> tuple[str, str, str, str]:
+    machine, device = panel.window.entities[entity]
+    whole = mine.sum() > 1 and odd[mine].all()
+    shown = None if whole else device
+    others = panel.values[row, panel.team[: panel.strength.shape[1]] == panel.team[entity]]
+    known = int((~np.isnan(others)).sum()) - 1
+    words = comparison(
+        subject(machine, shown), key, float(panel.values[row, entity]), float(middle(others[None])[0]), known
+    )
+    return machine, shown or "", key, words

@@ -1,0 +1,58 @@
+"""Robust statistics: the MAD as a standard deviation, winsorizing, and a two-sample shift with correlated noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+NORMAL = 1.4826
+"""Median absolute deviation -> standard deviation of a normal distribution."""
+_WINSOR = 3.0
+_LONGEST_BATCH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """By how much one sample's mean lies below the other's, and the standard error of that; arrays [series]."""
+
+    size: Floats
+    error: Floats
+
+    @property
+    def z(self) -> Floats:
+        """The shift in standard errors."""
+        return self.size / self.error
+
+
+def mad(values: Floats, axis: int = 0) -> Floats:
+    """The median absolute deviation from the median, scaled to a normal's standard deviation; NaN left out."""
+    center = np.nanmedian(values, axis=axis, keepdims=True)
+    spread: Floats = NORMAL * np.nanmedian(np.abs(values - center), axis=axis)
+    return spread
+
+
+def winsorized(values: Floats, center: Floats, spread: Floats) -> Floats:
+    """Values, those farther from their center than three times their spread put there; NaN stays."""
+    held: Floats = np.clip(values, center - _WINSOR * spread, center + _WINSOR * spread)
+    return held
+
+
+def shift_down(values: Floats, on: NDArray[np.bool_], least_error: float = 0.0) -> Shift:
+    """How far the winsorized mean of values [time, series] falls where `on` [time].
+
+    Its error is that of means over as many neighbouring values as are on (at most a dozen), so that it holds for noise
+    that persists and for noise that swings back. Every series needs a known value on both sides.
+    """
+    middle = np.where(on[:, None], np.nanmedian(values[on], axis=0), np.nanmedian(values[~on], axis=0))
+    held = winsorized(values, middle, NORMAL * np.nanmedian(np.abs(values - middle), axis=0))
+    usual, now = np.nanmean(held[~on], axis=0), np.nanmean(held[on], axis=0)
+    left = np.nan_to_num(held - np.where(on[:, None], now, usual))
+    length = int(np.clip(on.sum(), 1, min(_LONGEST_BATCH, max(1, len(values) // 3))))
+    total = np.cumsum(np.vstack([np.zeros(left.shape[1]), left]), axis=0)
+    batch = mad((total[length:] - total[:-length]) / length)
+    error = batch * np.sqrt(length / on.sum() + length / (~on).sum())
+    return Shift(usual - now, np.maximum(error, least_error))

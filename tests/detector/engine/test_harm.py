@@ -1,0 +1,186 @@
+"""Harm decides what is said: each class of mistake that was made on fleets nobody had seen has a test here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detector.engine.pipeline import Detector, judge
+from detector.model.verdict import Verdict
+
+SECOND, START, ONSET, STEPS, MACHINES = 10**9, 1_700_000_000 * 10**9, 210, 420, 7
+Bend = Callable[[dict[str, np.ndarray]], None]
+
+
+def training(bend: Bend | None = None, seed: int = 41) -> dict[str, np.ndarray]:
+    """Readings [step, machine] of a task whose iterations vary by 2 %, and which all its members follow."""
+    rng = np.random.default_rng(seed)
+    pace = 1 + 0.02 * rng.normal(0, 1, (STEPS, 1))
+    own = lambda size: size * rng.normal(0, 1, (STEPS, MACHINES))  # noqa: E731
+    found = {
+        "gpu.power_watts": 520 * (0.3 + 0.7 * pace) + own(4.0),
+        "gpu.tensor_active_ratio": 0.43 * pace + own(0.004),
+        "gpu.duty_cycle_ratio": 0.97 + own(0.003),
+        "host.disk_write_bytes_total": 3e6 * (1 + own(0.2)),
+        "host.processes_running": 9 + own(0.8),
+        "rdma.pfc_transmit_frames_total": 40 * (1 + own(0.2)),
+        "rdma.cnp_sent_total": 60 * (1 + own(0.2)),
+        "gpu.remapped_rows": np.zeros((STEPS, MACHINES)),
+    }
+    if bend:
+        bend(found)
+    return found
+
+
+def tables(found: dict[str, np.ndarray], silent: dict[int, slice] | None = None) -> dict[str, pa.Table]:
+    """The same as the store has them; `silent` machines write no rows meanwhile."""
+    step, machine = (index.reshape(-1) for index in np.indices((STEPS, MACHINES)))
+    there = np.ones(len(step), bool)
+    for one, span in (silent or {}).items():
+        there &= ~((machine == one) & (step >= span.start) & (step < span.stop))
+    out: dict[str, dict[str, Any]] = {}
+    for key, values in found.items():
+        table, _, metric = key.partition(".")
+        columns = out.setdefault(
+            table, {"time": START + step[there] * SECOND, "machine": np.char.add("m", machine.astype(str))[there]}
+        )
+        if table in ("gpu", "rdma"):
+            columns["gpu" if table == "gpu" else "port"] = ["0" if table == "gpu" else "mlx5_0/1"] * int(there.sum())
+        columns[metric] = (values.cumsum(0) if metric.endswith("_total") else values).reshape(-1)[there]
+    return {name: pa.table(columns) for name, columns in out.items()}
+
+
+def watch(memory: Any, found: dict[str, pa.Table]) -> tuple[list[Verdict], list[Verdict]]:
+    """What is said, recoveries aside, and what is noted."""
+    detector = Detector()
+    said = [verdict for verdict in judge(memory(found), detector) if verdict.level != "ok"]
+    return said, detector.state.incidents.take_notes()
+
+
+def slower(found: dict[str, np.ndarray], share: float = 0.93) -> None:
+    """All lose pace from the onset on."""
+    for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+        found[key][ONSET:] *= share
+
+
+@pytest.mark.parametrize(
+    ("metric", "more"),
+    [
+        ("host.disk_write_bytes_total", 8e8),
+        ("host.processes_running", 55.0),
+        ("rdma.pfc_transmit_frames_total", 7e3),
+        ("gpu.remapped_rows", 1.0),
+    ],
+)
+def test_other_work_on_a_machine_is_a_note_unless_the_task_slows_down_with_it(
+    memory: Any, metric: str, more: float
+) -> None:
+    """A backup, a package upgrade, congestion or a remapped row harms nobody; the same with a lower pace is said."""
+
+    def odd(found: dict[str, np.ndarray]) -> None:
+        found[metric][ONSET:, 3] += more
+
+    def both(found: dict[str, np.ndarray]) -> None:
+        odd(found)
+        slower(found)
+
+    said, notes = watch(memory, tables(training(odd)))
+    assert said == []
+    assert {(note.machine, note.metric) for note in notes} == {("m3", metric)}
+    said, _ = watch(memory, tables(training(both)))
+    assert {(verdict.machine, verdict.metric) for verdict in said} == {("m3", metric)}
+
+
+def test_congestion_that_others_make_is_never_said_of_the_port_where_it_shows(memory: Any) -> None:
+    """A port that sends many congestion notifications receives too much; who sends is at fault."""
+
+    def odd(found: dict[str, np.ndarray]) -> None:
+        found["rdma.cnp_sent_total"][ONSET:, 3] += 9e3
+        slower(found)
+
+    said, notes = watch(memory, tables(training(odd)))
+    assert said == []
+    assert {(note.machine, note.metric) for note in notes} == {("m3", "rdma.cnp_sent_total")}
+
+
+def test_other_work_that_makes_its_own_gpus_wait_is_said(memory: Any) -> None:
+    """The GPUs of a machine that thrashes are at work 3 % less than their peers', which no reading of theirs tells."""
+
+    def thrashes(found: dict[str, np.ndarray]) -> None:
+        found["host.processes_running"][ONSET:, 5] += 48
+        found["gpu.duty_cycle_ratio"][ONSET:, 5] -= 0.03
+        found["gpu.power_watts"][ONSET:, 5] -= 14
+
+    said, _ = watch(memory, tables(training(thrashes)))
+    assert [(verdict.machine, verdict.metric) for verdict in said] == [("m5", "host.processes_running")]
+
+
+def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stands_is_said_at_once(memory: Any) -> None:
+    """75 s without a row while all go on are its agent; with the task at a standstill it is lost, within 30 s."""
+    said, notes = watch(memory, tables(training(), {2: slice(ONSET, ONSET + 75)}))
+    assert said == []
+    assert {(note.machine, note.metric) for note in notes} == {("m2", "event.silent")}
+
+    def stands(found: dict[str, np.ndarray]) -> None:
+        found["gpu.tensor_active_ratio"][ONSET:] = 0.0
+        found["gpu.power_watts"][ONSET:] = 131.0
+
+    (first, *others), _ = watch(memory, tables(training(stands), {2: slice(ONSET, STEPS)}))
+    assert (first.machine, first.metric, first.level) == ("m2", "event.silent", "crit")
+    assert first.time - START < (ONSET + 30) * SECOND
+    assert others == []
+
+
+def test_a_machine_that_is_silent_for_minutes_is_missed_although_its_task_goes_on(memory: Any) -> None:
+    """After five minutes somebody should look, be it the agent or the machine."""
+
+    def early(found: dict[str, np.ndarray]) -> None:
+        """Nothing else is odd."""
+
+    said, _ = watch(memory, tables(training(early), {6: slice(80, STEPS)}))
+    assert [(verdict.machine, verdict.metric) for verdict in said[:1]] == [("m6", "event.silent")]
+    assert 290 <= (said[0].time - START) / SECOND - 80 <= 330
+
+
+def test_of_a_task_that_stands_the_one_that_does_not_wait_as_the_others_do_is_named(memory: Any) -> None:
+    """A kernel that never ends draws more power than ranks that wait; nobody is named where all wait alike."""
+
+    def hangs(found: dict[str, np.ndarray]) -> None:
+        found["gpu.tensor_active_ratio"][ONSET:] = 0.0
+        found["gpu.duty_cycle_ratio"][ONSET:] = 1.0
+        found["gpu.power_watts"][ONSET:] = 148 + np.random.default_rng(2).normal(0, 2, (STEPS - ONSET, MACHINES))
+
+    def kernel(found: dict[str, np.ndarray]) -> None:
+        hangs(found)
+        found["gpu.power_watts"][ONSET:, 4] += 77
+
+    (first, *others), _ = watch(memory, tables(training(kernel)))
+    assert (first.machine, first.device, first.level) == ("m4", "gpu:0", "crit")
+    assert first.time - START < (ONSET + 40) * SECOND
+    assert "stands still since" in first.message
+    assert others == []
+    assert watch(memory, tables(training(hangs)))[0] == []
+
+
+@pytest.mark.parametrize(("code", "slow"), [("edac", True), ("edac", False), ("xid:92", False)])
+def test_a_corrected_error_is_said_only_with_harm(memory: Any, code: str, slow: bool) -> None:
+    """Corrected errors of memory are a note; they are said when the task has been slower since."""
+    found = tables(training(slower if slow else None))
+    found["event"] = pa.table(
+        {
+            "time": [START + (ONSET + 2) * SECOND],
+            "machine": ["m1"],
+            "source": ["kernel_log"],
+            "code": [code],
+            "severity": ["warn"],
+            "message": ["EDAC MC0: CE memory read error"],
+            "device": [""],
+        }
+    )
+    said, notes = watch(memory, found)
+    assert {verdict.machine for verdict in said} == ({"m1"} if slow else set())
+    assert {note.machine for note in notes} == {"m1"}
