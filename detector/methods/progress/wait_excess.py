@@ -8,7 +8,7 @@ import numpy as np
 
 from detector.config import StragglerConfig
 from detector.methods.progress.live_ranks import LiveRanks
-from detector.methods.progress.wait_signals import OTHERS, SIGNALS, wait_signals
+from detector.methods.progress.wait_signals import LENGTH, OTHERS, SIGNALS, wait_signals
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.ewma import Ewma, ewma_rows
@@ -51,14 +51,22 @@ class WaitExcess(Columns):
         excess[:, running[~complete]] = np.nan
         running = running[complete]
         series, process = live.series[running], live.process[running]
-        warm = self.baseline.count[0, series] >= config.warmup_samples
+        warm, usual = self.baseline.count[0, series] >= config.warmup_samples, self.baseline.mean[:, series]
         self._learn(series, wait_signals(ranks, series, live.comm[running]), warm & normal[process], seconds, config)
-        excess[:, running] = np.where(warm, (self.smooth.mean - self.baseline.mean)[:, series], 0.0)
+        excess[:, running] = np.where(warm, self.smooth.mean[:, series] - usual, 0.0)
         excess[OTHERS, running] += np.where(warm, (self._stretch(series) - 1) * self.smooth.mean[OTHERS, series], 0.0)
         self._restart_unsettled(series, process, config)
         waiting = np.zeros(len(live.number))
         np.fmax.at(waiting, live.process, excess[OTHERS])
         return np.stack([np.bincount(live.process, row, len(live.number)) for row in excess]), waiting
+
+    def _stretch(self, series: Ints) -> Floats:
+        """[series]: an iteration in multiples of a usual one; 1 where that is not known.
+
+        Programs that run ahead wait nearly all of the time anyway: there, longer waiting shows as longer iterations.
+        """
+        usual, length = self.baseline.mean[LENGTH, series], self.smooth.mean[LENGTH, series]
+        return np.where((usual > 0) & (length > 0), length / np.where(usual > 0, usual, 1.0), 1.0)
 
     def _learn(self, series: Ints, signals: Floats, normal: Bools, seconds: float, config: StragglerConfig) -> None:
         cells = np.s_[:, series]

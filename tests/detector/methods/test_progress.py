@@ -58,9 +58,7 @@ def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
     assert (verdict.kind, verdict.machine, verdict.device) == ("progress", "m4", "gpu:0")
     assert (verdict.metric, verdict.level, verdict.task) == ("nccl.operations_total", "warn", "task of m0")
     assert (later.machine, later.level, later.since) == ("m4", "crit", verdict.since)
-    assert (
-        "m4 GPU 0 (rank 4) never entered AllReduce (float32 × 512): 5 ranks waiting for it for 10 s" in verdict.message
-    )
+    assert "m4 GPU 0 (rank 4) never entered AllReduce (float32 × 512): 5 ranks waiting for it" in verdict.message
     assert 8 * SECOND <= verdict.time - START - 20 * SECOND <= 15 * SECOND
 
 

@@ -104,10 +104,7 @@ def test_what_is_too_little_to_see_at_once_convicts_in_time() -> None:
     assert {(finding.verdict.machine, finding.verdict.device) for finding in mine} == {("m2", "gpu:0")}
     assert 24 * SECOND <= mine[0].verdict.time - START - ONSET * SECOND <= 75 * SECOND
     assert abs(mine[0].verdict.since - START - ONSET * SECOND) <= 9 * SECOND
-    assert (
-        "m2 GPU 0 makes iterations longer. By the times of its operations m2 GPU 0 comes late"
-        in mine[0].verdict.message
-    )
+    assert "By the times of its operations m2 GPU 0 comes late" in mine[0].verdict.message
 
 
 def test_what_passes_convicts_nobody_by_itself() -> None:
