@@ -30,7 +30,7 @@ class StragglerConfig:
     machine_ratio: float = 1.5
     """A straggler's excess is so many times that of every other machine of its task."""
     tie_ratio: float = 0.75
-    """Ranks of one machine within this ratio of its largest excess are told apart by steps ..."""
+    """Ranks of one machine within this ratio of its largest excess are distinguished by steps ..."""
     tie_step_weight: float = 0.25
     """... and a step weighs so much."""
     rank_decay: float = 0.1
@@ -50,13 +50,13 @@ class Config:
     hold_steps: float = 2.5
     """A reading stands for this long: bridges jitter, half a second of clock error and one lost row."""
     memory_steps: int = 300
-    """Length of the norm's memory; long against a fault's onset, short against a task."""
+    """Length of the baseline's memory; long against a fault's onset, short against a task."""
     warm_steps: int = 20
-    """A norm younger than this judges nobody."""
+    """Steps before a baseline is used."""
     settle_steps: int = 120
-    """So long a task may still be starting: a level never seen before begins the norm anew."""
+    """Steps for which a task may still be starting: a new level resets the baseline."""
     sigmas: float = 4.0
-    """Deviations from the norm below this many standard deviations of healthy readings are noise."""
+    """Deviations from the baseline below this many standard deviations of healthy readings are noise."""
     peer_steps: int = 100
     """It takes this many steps to see whether a metric that no catalogue knows has peers at all ..."""
     explained_least: float = 0.25
@@ -70,7 +70,7 @@ class Config:
     unknown_spread: float = 0.5
     """... and as a share of how much the metric moves over time anyway."""
     nats: float = 6.0
-    """Evidence for a deviation of twice the bound over one that sits at it, per independent reading."""
+    """CUSUM gain in nats per independent sample for a deviation of 2× the threshold."""
     independent_s: float = 20.0
     """Healthy disturbances last about this long, so readings closer than this are not independent."""
     shortest_s: float = 60.0
@@ -82,11 +82,11 @@ class Config:
     strength_most: float = 6.0
     """Deviations beyond this many bounds say no more than this."""
     false_alarm_days: float = 7.0
-    """Healthy days per false verdict in one task: sets how much evidence convicts."""
+    """Healthy days per false verdict in one task: sets the alarm threshold."""
     calibration: str = ""
-    """A file of `peerwatch calibrate`: what healthy recordings of this fleet say of the evidence that convicts."""
+    """A file of `peerwatch calibrate`: alarm thresholds from healthy recordings of this fleet."""
     caution: dict[str, float] = field(default_factory=dict)
-    """By table, or by method: how many times the evidence convicts that would otherwise."""
+    """Multiplier on the alarm threshold, by table or method (default 1.0; `*` for the rest)."""
     spread_share: float = 0.2
     """When more of the machines than this deviate at once, it is the task and not a machine."""
     still_s: float = 8.0
@@ -98,7 +98,7 @@ class Config:
     silent_s: float = 30.0
     """A machine without a row for this long, and ten of its periods, is silent; twice that is critical."""
     grace_s: float = 3.0
-    """How long to see whether the other ranks leave too before an exit is held against one."""
+    """How long to see whether the other ranks exit too before an exit counts as a fault."""
     forget_s: float = 600.0
     """An incident that rests on one event closes after this long."""
     lag_s: float = 2.0
@@ -112,8 +112,8 @@ class Config:
     zoom_hertz: float = 20.0
     """... and how many times: enough to see which device moves first."""
     history_s: float = 300.0
-    """Live, the detector begins this far back, so that it knows the norm when it starts."""
+    """Live, the detector begins this far back, so that it has a baseline when it starts."""
 
     def caution_of(self, what: str) -> float:
-        """How many times the usual evidence convicts by this table or method; `*` speaks for those not named."""
+        """Multiplier on the alarm threshold of this table or method; `*` is for those not named."""
         return self.caution.get(what, self.caution.get("*", 1.0))

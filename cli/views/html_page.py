@@ -116,7 +116,7 @@ def _figure(moved: MetricShift, one: Told, explained: Explanation) -> str:
     device = moved.device or "machine"
     if moved.alike[0] > 1:
         device += f", as {moved.alike[0]} of {moved.alike[1]} devices"
-    convicts = " · convicts" if moved is explained.convicting else ""
+    convicts = " · convicts" if moved is explained.main_shift else ""
     words = (
         f"{metric.help}{' (a second)' if metric.kind == 'counter' else ''}" if metric else "unknown to the catalogue"
     )
@@ -147,11 +147,11 @@ def _closer(explained: Explanation) -> str:
 
 def _standstill(explained: Explanation) -> str:
     """How the ranks of a task that stands still stood, and where they were; nothing where none did."""
-    lines, title = "\n".join(member_lines(explained.standstill)), stacks_title(explained.standstill)
+    lines, title = "\n".join(member_lines(explained.hang)), stacks_title(explained.hang)
     stood = f"<pre>{escape(lines)}</pre>" if lines else ""
     where = "".join(
         f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
-        for head, group in stack_heads(explained.standstill)
+        for head, group in stack_heads(explained.hang)
     )
     where = where and f"<p>{escape(title[0].upper() + title[1:])}.</p>{where}"
     head = "<h2>How the ranks stood, and where they were</h2>"

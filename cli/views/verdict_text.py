@@ -25,7 +25,7 @@ def timeline(one: Told, explained: Explanation) -> list[tuple[int, str]]:
     for moved in explained.moved:
         together.setdefault(moved.onset // 10**9, []).append(f"{moved.key} {'up' if moved.effect > 0 else 'down'}")
     found = [(second * 10**9, f"unlike its peers from here on: {', '.join(ways)}") for second, ways in together.items()]
-    for event in explained.happenings:
+    for event in explained.events:
         device = f" {event.device}" if event.device else ""
         found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
     found += [(last, f"last reading of {device or table}") for table, device, last in explained.gone]
@@ -64,7 +64,7 @@ def runner_lines(explained: Explanation) -> list[str]:
     """In words, how near anybody else came by the metric that convicts."""
     from detector.model.text import subject
 
-    mine, others = explained.convicting, explained.runners_up
+    mine, others = explained.main_shift, explained.runners_up
     if mine is None or not others:
         return []
     near = ", ".join(

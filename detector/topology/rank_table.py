@@ -16,7 +16,7 @@ NO_RANK, UNKNOWN, SOME_RANK = -1.0, -2.0, -3.0
 """In place of a peer's rank: waits for none, state not readable, waits for one that is not readable."""
 _WARMUP_GAPS = 3  # gaps between a communicator's first operations are set-up
 _GAP_HALF_LIFE_S = 1800.0
-_MAX_NAMES = 2  # times the communicators in use: above that, those that were formed anew are evicted
+_MAX_NAMES = 2  # times the communicators in use: above that, those that are no longer in use are evicted
 _COUNTED_SINCE_ATTACH = "attach"
 """The agent started late and does not know the count before: its count compares with no other rank's."""
 _NUMBERS = {

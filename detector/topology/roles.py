@@ -1,7 +1,7 @@
 """Roles: which ranks of a task are replicas of each other, as their communicators show it.
 
 Stages of a pipeline carry different loads, so a rank's peers are those of its own stage. The stage is a rank's place in
-the communicators whose operations go from one rank to the next (Send, Recv): one for a whole pipeline, or one for each
+the communicators with operations from one rank to the next (Send, Recv): one for a whole pipeline, or one for each
 pair of neighbours. Where none is seen, ranks that smaller communicators than the task's largest join have one role:
 tensor, data and expert groups lie within a stage.
 """
@@ -38,13 +38,13 @@ class Roles:
     machine: dict[str, int] = field(default_factory=dict)
     """The role of all its ranks, or a number for their mix."""
     alike: dict[str, int] = field(default_factory=dict)
-    """Machine -> group of those that read alike, in tasks whose communicators tell nothing."""
+    """Machine -> group of machines with similar readings, in tasks without known communicators."""
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
     mark: int = 0
     """Of who was on which communicator at the last look ..."""
     learned: int = 0
-    """... and when roles were learned last: where nobody came or went there is nothing to learn."""
+    """... and at the time when roles were learned: while no rank comes or goes there is nothing to learn."""
     looked_at: int = NEVER
 
     def of(self, machine: str, device: str | None) -> int:
@@ -74,7 +74,7 @@ class Roles:
         seen = np.flatnonzero(2 * np.bincount(code, pairs, len(total)) > total)
         self.pipes = np.union1d(self.pipes[total[self.pipes] > 0], seen)
         before, self.mark = self.mark, zlib.crc32(np.concatenate([there, code, self.pipes]).tobytes())
-        # While a task forms anew, half of its ranks are on their new communicators: that shows no roles.
+        # While a task forms again, half of its ranks are on their new communicators: that shows no roles.
         if self.mark in (self.learned, 0) or self.mark != before:
             return False
         self.learned = self.mark

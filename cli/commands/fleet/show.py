@@ -113,9 +113,9 @@ def as_json(one: Told, explained: Explanation) -> dict[str, Any]:
         ],
         "gone": [{"table": table, "device": device, "last": last} for table, device, last in explained.gone],
         "timeline": [{"time": time, "what": what} for time, what in timeline(one, explained)],
-        "communicators": [members.as_json() for members in explained.standstill.members],
-        "odd_share": explained.standstill.odd_share or None,
-        "stacks": [group.as_json() for group in explained.standstill.stacks],
+        "communicators": [members.as_json() for members in explained.hang.members],
+        "odd_share": explained.hang.odd_share or None,
+        "stacks": [group.as_json() for group in explained.hang.stacks],
         "closeups": [closer_json(one) for one in explained.closeups],
     }
 
@@ -177,13 +177,13 @@ def _standstill(explained: Explanation) -> None:
     from rich.text import Text
 
     screen = console()
-    if explained.standstill.members:
+    if explained.hang.members:
         screen.print(Text("\nhow the ranks stood", "bold"))
-    for line in member_lines(explained.standstill):
+    for line in member_lines(explained.hang):
         screen.print(Text(line))
-    if explained.standstill.stacks:
-        screen.print(Text(f"\n{stacks_title(explained.standstill)}", "bold"))
-    heads = stack_heads(explained.standstill)
+    if explained.hang.stacks:
+        screen.print(Text(f"\n{stacks_title(explained.hang)}", "bold"))
+    heads = stack_heads(explained.hang)
     for head, group in heads[:_STACKS]:
         screen.print(Text(head, "bold red" if group.odd else ""))
         for frame in group.stack.splitlines():

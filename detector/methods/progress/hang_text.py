@@ -47,7 +47,7 @@ class HangText:
         )
 
     def blocked(self, series: int, peer: int | None, cause: RootCause, waiting: int, seconds: float) -> str:
-        """A rank whose link or GPU blocks the others."""
+        """A link or GPU that blocks the other ranks."""
         other = "another rank" if peer is None else self._rank(peer)
         if cause.side == "gpu":
             what, why = "has all the data it needs, but its GPU sends none", "Likely its GPU hangs"

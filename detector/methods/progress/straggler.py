@@ -1,4 +1,4 @@
-"""Stragglers: the process whose peers wait for it, or that sends more slowly than its peers, in every iteration.
+"""Stragglers: the process that its peers wait for in every iteration, or that sends more slowly than they do.
 
 A victim both waits and is waited for, so its signals cancel when they are summed over its communicators; only the
 straggler keeps a positive sum. A CUSUM (Page 1954) of that sum decides.

@@ -41,7 +41,7 @@ def _waiting(ranks: RankTable, series: Ints) -> Floats:
 def _steps_behind(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[series]: steps by which the others are ahead, -1 to 1; 0 where they are not in the same operation.
 
-    The others are those on the same machine, whose rows are read at the same time. Ranks of a ring need each other's
+    The others are those on the same machine: their rows are read at the same time. Ranks of a ring need each other's
     chunks, so no rank is ahead of another by more steps than there are ranks.
     """
     machine = ranks.machine[ranks.process[series]]

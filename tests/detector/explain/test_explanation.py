@@ -63,7 +63,7 @@ def test_what_moved(fleet: Callable[..., pa.Table]) -> None:
     assert clock.band.shape == (3, len(clock.time)) == (3, len(clock.machine))
     assert np.all(clock.band[0] <= clock.band[1])
     assert np.all(clock.band[1] <= clock.band[2])
-    assert found.convicting is clock
+    assert found.main_shift is clock
 
 
 def test_runners_up(fleet: Callable[..., pa.Table]) -> None:

@@ -144,11 +144,11 @@ def test_with_the_verdict() -> None:
     store = Memory({"nccl": table(rows), "stack": table(old + taken)})
     told = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
     hang = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
-    assert [len(group.places) for group in hang.standstill.stacks] == [6]
-    assert [len(one.places) for one in hang.standstill.members] == [6]
-    assert not hang.happenings
+    assert [len(group.places) for group in hang.hang.stacks] == [6]
+    assert [len(one.places) for one in hang.hang.members] == [6]
+    assert not hang.events
     slow = explain(store, Verdict(late, "all", "m03", "gpu:3", "peer", **told))  # type: ignore[arg-type]
-    assert (slow.standstill.stacks, slow.standstill.members) == ((), ())
+    assert (slow.hang.stacks, slow.hang.members) == ((), ())
 
 
 def test_what_nccl_says_of_it() -> None:
@@ -165,7 +165,7 @@ def test_what_nccl_says_of_it() -> None:
     store = Memory({"nccl": table(rows), "ras": table(said)})
     told = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
     found = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
-    assert [one.message for one in found.happenings] == [
+    assert [one.message for one in found.events] == [
         "NCCL's status of communicator c1, 5 of 6 ranks: rank 2 does not answer; rank 3 launched less",
         "NCCL gave no status: not asked",
         "NCCL's status of communicator c1, 6 of 6 ranks: all launched the same, none failed",

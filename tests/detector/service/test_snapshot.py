@@ -57,7 +57,7 @@ def test_another_version_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch,
     old = io.BytesIO()
     np.savez(old, text=np.arange(7, dtype=np.uint8))
     (tmp_path / "kept").write_bytes(old.getvalue())
-    with pytest.raises(SnapshotError, match=r"kept: it was kept by another version.*; the detector learns again"):
+    with pytest.raises(SnapshotError, match=r"kept: it was written by another version.*; the detector learns again"):
         load(tmp_path / "kept", Config())
     assert (tmp_path / "kept").exists()
 
