@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.explain.iteration_time import irregular, iterations, read_irregular
@@ -130,3 +130,15 @@ def test_one_process_that_reads_otherwise_is_outvoted() -> None:
     time, seconds = iterations(rows_of("nccl", odd), task, SECOND)
     assert (np.diff(time) == SECOND).all()
     assert seconds == pytest.approx(series[1] * 1.001)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(30, 170), st.floats(1.15, 2.5), st.floats(0.05, 20.0))
+def test_a_change_point_is_found_wherever_it_is_and_in_any_unit(place: int, ratio: float, scale: float) -> None:
+    """One step between two levels is one onset, within some iterations of where it is; scaling readings scales them."""
+    noise = np.random.default_rng(35).normal(0, 0.004, 200)
+    seconds = scale * (1.0 + noise) * np.where(np.arange(200) < place, 1.0, ratio)
+    time = 1_700_000_000 * 10**9 + (np.cumsum(seconds) * 10**9).astype(np.int64)
+    (found,) = [one for one in irregular(time, seconds) if one.kind == "slow"]
+    assert abs(int(np.searchsorted(time, found.since)) - place) <= 3
+    assert (found.before, found.after) == pytest.approx((scale, scale * ratio), rel=0.02)
