@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Samples = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class StragglerConfig:
+class StragglerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the straggler detector; an excess is a share of time, 0.16 is 16 % of it."""
 
-    smoothing_seconds: float = 3.0
+    smoothing_seconds: Positive = 3.0
     """Time constant of the EWMA that takes the noise out of the wait signals."""
-    baseline_seconds: float = 300.0
+    baseline_seconds: Positive = 300.0
     """Time constant of the EWMA that is the baseline."""
-    warmup_samples: int = 15
+    warmup_samples: Samples = 15
     """Samples that make a baseline."""
-    min_excess: float = 0.16
+    min_excess: Positive = 0.16
     """The least excess over the baseline that counts, summed over the communicators of a process."""
-    max_gain: float = 1.5
+    max_gain: Positive = 1.5
     """The most that a second adds to the CUSUM, in seconds at twice `min_excess`."""
-    threshold_seconds: float = 8.0
+    threshold_seconds: Positive = 8.0
     """CUSUM threshold: seconds at twice `min_excess`."""
-    min_samples: int = 5
+    min_samples: Samples = 5
     """The fewest samples that raise an alarm."""
-    max_excess_per_wait: float = 4.0
+    max_excess_per_wait: Positive = 4.0
     """A process's excess counts up to so many times the excess of what the other ranks wait."""
-    slow_sender_share: float = 0.25
+    slow_sender_share: Positive = 0.25
     """A straggler is called a slow sender if sending is more than this share of its excess."""
-    machine_ratio: float = 1.5
+    machine_ratio: Positive = 1.5
     """A straggler's excess is so many times that of every other machine of its task."""
-    tie_ratio: float = 0.75
+    tie_ratio: Positive = 0.75
     """Ranks of one machine within this ratio of its largest excess are distinguished by steps ..."""
-    tie_step_weight: float = 0.25
+    tie_step_weight: Positive = 0.25
     """... and a step weighs so much."""
-    rank_decay: float = 0.1
+    rank_decay: Positive = 0.1
     """By so many ranks a sample the usual number of reporting ranks fades."""
 
 

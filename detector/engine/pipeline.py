@@ -92,7 +92,7 @@ class Detector:
         for method in state.methods:
             if isinstance(method, Progress):
                 state.tasks.learn_roles(now, method.ranks)
-                findings = [method.annotate(finding) for finding in findings]
+                findings = method.annotate(findings)
         accused = frozenset(task for task, _ in state.incidents.open)
         for panels in self._panels():
             state.likeness.note(now, panels, state.tasks, accused, self.config)

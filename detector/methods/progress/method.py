@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from detector.config import Config
@@ -74,8 +75,11 @@ class Progress:
             self.assignment_version = (-1, -1)
         return left
 
-    def annotate(self, finding: Finding) -> Finding:
-        """The same finding with what the times of operations show of its machine as evidence."""
+    def annotate(self, findings: list[Finding]) -> list[Finding]:
+        """The findings of all methods, with the times of operations as evidence, and stragglers with a likely cause."""
+        return [self._with_times(_with_cause(finding, findings)) for finding in findings]
+
+    def _with_times(self, finding: Finding) -> Finding:
         verdict = finding.verdict
         text = self.slowdown_text.get((verdict.task, verdict.machine))
         if text is None:
@@ -93,8 +97,9 @@ class Progress:
     def _slow(self, now: int, progress: RankProgress) -> list[Finding]:
         """Stragglers, and processes that make iterations longer."""
         live = self._live_ranks(now, progress)
-        scale = self.config.caution_of("progress")
-        stragglers = self.stragglers.update(now, self.ranks, live, scale)
+        scale, config = self.config.caution_of("progress"), self.config.straggler
+        config = msgspec.structs.replace(config, threshold_seconds=config.threshold_seconds * scale)
+        stragglers = self.stragglers.update(now, self.ranks, live, config)
         suspects = self.slowdown.update(now, self.ranks, live, scale)
         self.slowdown_text = slowdown_sentences(suspects, self._named(live, [one.process for one in suspects]))
         known = {straggler.process for straggler in stragglers}
@@ -150,6 +155,21 @@ class Progress:
         score, onset = suspect.score, suspect.onset
         verdict = Verdict(now, task, machine, device, "progress", "nccl.active_ratio", score, onset, "warn", message)
         return Finding(verdict, False, suspect.score / ALARM_WINDOWS / self.config.caution_of("progress"))
+
+
+def _with_cause(finding: Finding, findings: list[Finding]) -> Finding:
+    """A straggler with the strongest finding that another machine cannot cause, such as a low clock of its GPU."""
+    verdict = finding.verdict
+    if finding.hard or verdict.kind != "progress":
+        return finding
+    place = verdict.task, verdict.machine
+    causes = [one for one in findings if one.own and (one.verdict.task, one.verdict.machine) == place]
+    if not causes:
+        return finding
+    cause = max(causes, key=lambda one: (one.verdict.device == verdict.device, one.weight)).verdict
+    reading = cause.message.removeprefix(f"{subject(cause.machine, cause.device)} ")
+    device = "it" if cause.device in (None, verdict.device) else subject("", cause.device).strip()
+    return replace(finding, verdict=replace(verdict, message=f"{verdict.message} Likely cause: {device} {reading}."))
 
 
 def _hard(verdicts: list[Verdict], tasks: Tasks) -> list[Finding]:

@@ -45,7 +45,6 @@ class Straggler:
 class StragglerDetector(Columns):
     """Columns are [process], numbered as in the rank table."""
 
-    config: StragglerConfig = field(default_factory=StragglerConfig)
     excess: WaitExcess = field(default_factory=WaitExcess)
     cusum: Cusum = field(default_factory=Cusum)
     """Of seconds at twice `min_excess`."""
@@ -65,24 +64,23 @@ class StragglerDetector(Columns):
         self.cusum.select(left.processes)
         self.select(left.processes)
 
-    def update(self, now: int, ranks: RankTable, live: LiveRanks, threshold_scale: float = 1.0) -> list[Straggler]:
-        """The stragglers at `now` (Unix ns); rows count once a period. `threshold_scale` multiplies the threshold."""
-        threshold = self.config.threshold_seconds * threshold_scale
+    def update(self, now: int, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> list[Straggler]:
+        """The stragglers at `now` (Unix ns); rows count once a period."""
         for columns in (self, self.cusum):
             columns.resize(int(live.number.max()) + 1)
         seconds = (now - self.updated_at) / SECOND if self.updated_at else 1.0
         if seconds >= 0.95 * ranks.period / SECOND:
             self.updated_at = now
-            self._add(now, ranks, live, min(seconds, 2 * ranks.period / SECOND), threshold)
+            self._add(now, ranks, live, min(seconds, 2 * ranks.period / SECOND), config)
         found = np.flatnonzero(self.cusum.alarmed[live.number] & (live.task >= 0))
-        return [self._straggler(place, int(live.number[place]), threshold) for place in found.tolist()]
+        return [self._straggler(place, int(live.number[place]), config) for place in found.tolist()]
 
-    def evidence(self) -> Floats:
-        """[process]: the CUSUM in multiples of its threshold, at a threshold scale of 1."""
-        return self.cusum.value / self.config.threshold_seconds
+    def evidence(self, config: StragglerConfig) -> Floats:
+        """[process]: the CUSUM in multiples of its threshold."""
+        return self.cusum.value / config.threshold_seconds
 
-    def _add(self, now: int, ranks: RankTable, live: LiveRanks, seconds: float, threshold: float) -> None:
-        config, number = self.config, live.number
+    def _add(self, now: int, ranks: RankTable, live: LiveRanks, seconds: float, config: StragglerConfig) -> None:
+        number, threshold = live.number, config.threshold_seconds
         normal = self.cusum.value[number] <= 0
         (late, sending, others, behind, _), waiting = self.excess.update(ranks, live, seconds, normal, config)
         # A rank is a straggler only as far as other ranks wait for it.
@@ -100,12 +98,15 @@ class StragglerDetector(Columns):
         self.sample_count[number] += known
         self.worst_count[number] += worst & known
 
-    def _straggler(self, place: int, number: int, threshold: float) -> Straggler:
+    def _straggler(self, place: int, number: int, config: StragglerConfig) -> Straggler:
         late, sending = self.total[:, number].tolist()
         # A slow sender also delays its own next operation, so that it is late too.
-        signal = SENDING if sending > self.config.slow_sender_share * (late + sending) else LATE
+        signal = SENDING if sending > config.slow_sender_share * (late + sending) else LATE
         share = float(self.worst_count[number]) / max(float(self.sample_count[number]), 1.0)
-        score, evidence = (late + sending) / self.config.min_excess, float(self.cusum.value[number]) / threshold
+        score, evidence = (
+            (late + sending) / config.min_excess,
+            float(self.cusum.value[number]) / config.threshold_seconds,
+        )
         waiting, onset = float(self.waiting[number]), int(self.cusum.onset[number])
         return Straggler(place, signal, score, evidence, share, waiting, onset)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,21 @@ def test_what_passes_convicts_nobody_by_itself() -> None:
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
     verdict = Verdict(1, "run", "m3", None, "peer", "gpu.sm_clock_hertz", 3.0, 0, "crit", "m3 is slow", ("so",))
     finding = Finding(verdict, False, 1.0)
-    first, second = method.annotate(finding).verdict.evidence
+    first, second = method.annotate([finding])[0].verdict.evidence
     assert (first, second[:40]) == ("so", "by the times of its operations m3 GPU 1 ")
     elsewhere = Finding(Verdict(1, "run", "m5", None, "peer", "x", 1.0, 0, "crit", ""), False, 1.0)
-    assert method.annotate(elsewhere) == elsewhere
+    assert method.annotate([elsewhere]) == [elsewhere]
+
+
+def test_a_straggler_comes_with_what_no_other_machine_can_cause() -> None:
+    """The strongest local reading of its own device ends the message; other machines' readings do not."""
+    verdict = Verdict(9, "run", "m4", "gpu:1", "progress", "nccl.active_ratio", 2.0, 5, "warn", "m4 waits.")
+    late = Finding(verdict, False, 1.2)
+    clock = Verdict(9, "run", "m4", "gpu:1", "peer", "gpu.sm_clock_hertz", 3.0, 5, "warn", "m4 GPU 1 runs at 1.14 GHz")
+    fan = replace(clock, device="gpu:6", metric="gpu.temperature_celsius", message="m4 GPU 6 is at 77 °C")
+    other = replace(clock, machine="m2", message="m2 GPU 1 runs at 1.31 GHz")
+    causes = [Finding(fan, False, 8.0, True), Finding(clock, False, 1.1, True), Finding(other, False, 9.0, True)]
+    annotated = Progress(Config()).annotate([late, *causes])
+    assert annotated[0].verdict.message == "m4 waits. Likely cause: it runs at 1.14 GHz."
+    assert annotated[1:] == causes
+    assert Progress(Config()).annotate([late, causes[0]])[0].verdict.message.endswith("cause: GPU 6 is at 77 °C.")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detector.config import StragglerConfig
 from detector.methods.progress.delay_shares import LATE, SLOW, Delays, delay_shares
 from detector.methods.progress.live_ranks import LiveRanks
 from detector.methods.progress.straggler import Straggler, StragglerDetector
@@ -35,7 +36,7 @@ def stragglers(late: int, order: list[int], missing: int | None = None) -> tuple
         ranks.update(Rows("nccl", time, np.arange(RANKS), idents, ("gpu", "slot"), METRICS, columns, texts))
         each, one = np.arange(RANKS), np.zeros(RANKS, np.int64)
         live = LiveRanks(each, one, each, each, ranks.machine[:RANKS], one, np.ones(RANKS, bool))
-        found = detector.update(START + second * SECOND, ranks, live)
+        found = detector.update(START + second * SECOND, ranks, live, StragglerConfig())
     return found, ranks
 
 
