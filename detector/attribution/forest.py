@@ -1,7 +1,7 @@
 """Forest: decision trees as arrays, so that judging needs numpy alone and thresholds can follow what drifts.
 
 After Holmes (NSDI'25): a random forest tells abnormal communication operators from normal ones; instead of fitting it
-anew, the thresholds of features whose distribution has moved are moved along.
+again, the thresholds of features with a distribution that has moved are moved along.
 """
 
 from __future__ import annotations

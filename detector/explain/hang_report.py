@@ -14,7 +14,7 @@ from detector.timeseries.rows import rows_of
 from store.schema.time import SECOND
 
 _KINDS = ("progress", "evidence")
-"""Methods whose verdicts may be of a task in a hang."""
+"""Methods with verdicts that may be about a task in a hang."""
 _BACK_NS = 10 * SECOND
 """How far before the verdict the last rows of its ranks may lie."""
 

@@ -69,7 +69,7 @@ class OperatorState:
     idle: frozenset[str] = frozenset()
     """Machines in maintenance now."""
     back: dict[str, int] = field(default_factory=dict)
-    """Machines whose maintenance is over since the last step, and since when."""
+    """Machines with a maintenance that ended since the last step, and when it ended."""
     fresh: tuple[Acknowledgement, ...] = ()
     """Orders to forget that came since the last step."""
     gone: frozenset[str] = frozenset()

@@ -73,7 +73,7 @@ class _Members:
     rate: Floats
     """Operations a second."""
     pairs: Floats
-    """Share of readings whose last operation was between two ranks."""
+    """Share of readings with a last operation between two ranks."""
     everybody: Floats
     """The same, from all to all."""
     iteration: Floats

@@ -1,7 +1,7 @@
 """The method `progress`: ranks of one communicator call the same operations in the same order; which one is the cause?
 
 First the hangs: a rank that never entered a collective, one that called another, then a link or GPU that blocks ranks
-which have all entered. Where the task makes progress: stragglers, and ranks whose operations make iterations longer.
+which have all entered. Where the task makes progress: stragglers, and ranks that make iterations longer.
 """
 
 from __future__ import annotations

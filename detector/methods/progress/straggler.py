@@ -103,10 +103,7 @@ class StragglerDetector(Columns):
         # A slow sender also delays its own next operation, so that it is late too.
         signal = SENDING if sending > config.slow_sender_share * (late + sending) else LATE
         share = float(self.worst_count[number]) / max(float(self.sample_count[number]), 1.0)
-        score, evidence = (
-            (late + sending) / config.min_excess,
-            float(self.cusum.value[number]) / config.threshold_seconds,
-        )
+        score, evidence = (late + sending) / config.min_excess, float(self.evidence(config)[number])
         waiting, onset = float(self.waiting[number]), int(self.cusum.onset[number])
         return Straggler(place, signal, score, evidence, share, waiting, onset)
 

@@ -106,7 +106,7 @@ def table(series: Series, pids: dict[str, int], factor: float = 1.0) -> pa.Table
 
 
 def test_each_task_has_its_own(memory: Any) -> None:
-    """Of two tasks on the same machines, told apart by their processes, only the one that grew slower is said to be."""
+    """Of two tasks on the same machines, with other processes, only the one that became slower is reported."""
     steady, slower = readings([(1.9, 900)]), readings([(1.3, 500), (1.7, 900)])
     first, second = {"m1": 71, "m2": 72, "m3": 73}, {"m1": 81, "m2": 82}
     store = memory({"nccl": pa.concat_tables([table(steady, first), table(slower, second)])})

@@ -1,4 +1,4 @@
-"""Chunks: from what each rank of a standstill waits for, which link or GPU it comes from."""
+"""Chunks: from what each rank of a hang waits for, which link or GPU it comes from."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def ring(sends: dict[int, int], free: tuple[int, ...] = (), comms: int = 1) -> C
 
 
 def test_a_chunk_under_way_names_its_link() -> None:
-    """The one rank whose chunk is handed to the network and not through is where to look, with its receiver."""
+    """The one rank with a chunk that does not arrive is where to look, with its receiver."""
     assert ring({2: 3}).root_cause() == RootCause(2, 3, "link", False, 1)
 
 
 def test_a_chunk_for_who_knows_whom_names_no_other_end() -> None:
-    """Where a peer cannot be resolve_peer nobody is taken for it, least of all a rank of another communicator."""
+    """Where a peer is not known no rank is taken for it, least of all a rank of another communicator."""
     rank, comm = np.tile(np.arange(4.0), 2), np.repeat([0, 1], 4)
     for senders, root in (([5], RootCause(5, NO_PEER, "link", False, 1)), ([5, 6], None)):
         sends_to = np.full(8, float(NO_RANK))
@@ -60,7 +60,7 @@ def test_many_links_name_nobody() -> None:
 
 
 def test_whoever_is_waited_for_and_waits_for_no_data_has_an_idle_gpu() -> None:
-    """With no chunk under way the wait for data ends at the rank whose GPU offers nothing."""
+    """With no chunk under way the wait for data ends at the rank with a GPU that sends nothing."""
     assert ring({}, free=(4,)).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
 
 
@@ -96,7 +96,7 @@ def test_states_without_peers_are_taken_from_looks() -> None:
 
 
 def test_a_sender_is_named_without_its_receiver() -> None:
-    """A rank that is known to send, but not to whom, is where to look."""
+    """A rank that is known to send, but not to which one, is where to look."""
     chunks = ring({})
     chunks.sends_to[3] = SOME_RANK
     assert chunks.root_cause() == RootCause(3, NO_PEER, "link", False, 1)

@@ -80,7 +80,7 @@ def test_a_count_that_is_null_is_no_motion(memory: Any) -> None:
 
 
 def test_counts_without_a_common_beginning_are_not_compared(memory: Any) -> None:
-    """A rank whose agent came late and says so is not behind, however few operations it has counted."""
+    """A rank with an agent that came late and says so is not behind, however few operations it has counted."""
     late = np.array([0, 0, -50, 0, 0, 0])
     assert ranks(memory, stops_at=30, counted_from=late, origin=["birth", "birth", "attach", *["memory"] * 3]) == []
     assert ranks(memory, stops_at=31, behind=2, counted_from=late, origin=["attach"] * 6) == []
@@ -112,7 +112,7 @@ def test_send_and_receive_differ_by_nature(memory: Any) -> None:
 
 
 def test_a_link_that_holds_up_all_is_named_with_both_ends(memory: Any) -> None:
-    """When all have entered and nothing moves, the rank whose chunk is not through is named, and its receiver."""
+    """When all have entered and nothing moves, the rank with a chunk that does not arrive is named, with its peer."""
 
     def sends_to(step: Any) -> Any:
         return np.where((step > 24) & (np.arange(6) == 2), 3.0, -1.0)
@@ -192,7 +192,7 @@ def test_findings_4_1_a_late_gpu_is_named_where_hosts_run_ahead(memory: Any) -> 
     """All operations are posted early, so no share of work tells: the GPU that leaves its data lying is late."""
     found = [v for v in ranks(memory, stops_at=60, columns=ahead(3, 1.42)) if v.kind == "progress"]
     assert {v.machine for v in found} == {"m3"}
-    assert "comes last to its collectives" in found[0].message
+    assert "m3 GPU 0 is the straggler: 5 ranks wait 0.11 s per iteration for it" in found[0].message
     assert 0 < found[0].time - START - 35 * SECOND <= 18 * SECOND
 
 
@@ -223,7 +223,7 @@ def test_of_two_that_come_late_together_the_one_is_named_whose_steps_are_missing
 
 
 def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
-    """Whose chunks are longer under way than those of the ranks beside it has the slow link."""
+    """The rank with chunks that are longer under way than its peers' has the slow link."""
     found = [v for v in ranks(memory, stops_at=60, columns=shares(-1, 3)) if v.kind == "progress"]
     assert {(v.machine, v.metric) for v in found} == {("m3", "nccl.send_pending_ratio")}
 

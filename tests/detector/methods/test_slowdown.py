@@ -1,4 +1,4 @@
-"""Culprits: who makes iterations longer is told from how long the operations of each communicator are in flight."""
+"""Slowdown: the rank that makes iterations longer, from how long the operations of each communicator are in flight."""
 
 from __future__ import annotations
 
@@ -77,28 +77,28 @@ def train(kind: str, culprit: int = 7, late: float = 0.1, **more: Any) -> tuple[
 
 @pytest.mark.parametrize("host", [False, True])
 def test_who_comes_late_is_first_and_his_victims_are_not(host: bool) -> None:
-    """By looks alone, or with the host's waiting, the late rank is told apart from those whom it makes late."""
+    """By looks alone, or with the host's waiting, the late rank is distinguished from those that it makes late."""
     method, _ = train("late", host=host, until=75)
     (task, machine), words = next(iter(method.slowdown_text.items()))
     assert (task, machine) == ("run", "m3")
     assert words.startswith("by the times of its operations m3 GPU 1 comes late to its collectives (")
 
 
-def test_a_slow_link_is_told_from_a_late_rank() -> None:
-    """Where all ranks of a communicator take longer it is slow; that alone convicts nobody."""
+def test_a_slow_link_is_distinguished_from_a_late_rank() -> None:
+    """Where all ranks of a communicator take longer it is slow; that alone raises no alarm."""
     method, found = train("slow", late=0.13)
     assert all(" communicates slowly (" in words for words in method.slowdown_text.values())
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
 
 
 @pytest.mark.parametrize("more", [{"kind": "none"}, {"kind": "all"}, {"kind": "late", "alone": False}])
-def test_nobody_is_told_where_nothing_can_be(more: dict[str, Any]) -> None:
+def test_no_rank_is_named_where_nothing_can_be(more: dict[str, Any]) -> None:
     """Regular iterations, longer ones for all, and looks that several communicators share say nothing."""
     method, _ = train(**more)
     assert method.slowdown_text == {}
 
 
-def test_what_is_too_little_to_see_at_once_convicts_in_time() -> None:
+def test_what_is_too_little_to_see_at_once_raises_an_alarm_in_time() -> None:
     """A rank that makes iterations 7 % longer, below what lateness goes by, is named by the time it takes."""
     _, found = train("late", culprit=4, late=0.035, host=True, until=125)
     mine = [finding for some in found for finding in some if "makes iterations longer" in finding.verdict.message]
@@ -108,7 +108,7 @@ def test_what_is_too_little_to_see_at_once_convicts_in_time() -> None:
     assert "By the times of its operations m2 GPU 0 comes late" in mine[0].verdict.message
 
 
-def test_what_passes_convicts_nobody_by_itself() -> None:
+def test_what_passes_raises_no_alarm_by_itself() -> None:
     """Two windows are enough to support another finding about that machine, and no more."""
     method, found = train("late", host=True, until=58)
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
