@@ -23,15 +23,15 @@ class Fleet:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def row(self, at: int, machine: str, pid: int, comm: str, **values: Any) -> None:
+    def row(self, at: int, machine: str, pid: int, comm: str, **given: Any) -> None:
         """One reading, `at` seconds after the start."""
         slot = str(sum(row["pid"] == pid and row["time"] == START + at * SECOND for row in self.rows))
         fixed = {"time": START + at * SECOND, "machine": machine, "gpu": str(pid % 8), "slot": slot, "pid": float(pid)}
-        self.rows.append({**fixed, "comm": comm, **values})
+        self.rows.append({**fixed, "comm": comm, **given})
 
     def task(self, name: str, sizes: dict[str, int], machines: list[str], *, first_pid: int, span: range) -> None:
         """One task, of 8 ranks a machine at most, read at these seconds."""
-        world = int(np.prod(list(sizes.values())))
+        world = int(np.prod(list(sizes.given())))
         each = -(-world // len(machines))
         kinds = KINDS | EXPERT
         for rank in range(world):
@@ -39,7 +39,7 @@ class Fleet:
             for at in span:
                 given = {"operations_total": 3.0 * at, "iteration_seconds": 1.25}
                 self.row(
-                    at, machine, pid, f"{name}-world", rank=rank, ranks=world, operation="AllReduce:f32:1", **values
+                    at, machine, pid, f"{name}-world", rank=rank, ranks=world, operation="AllReduce:f32:1", **given
                 )
                 stride = 1
                 for group, size in sizes.items():
