@@ -31,7 +31,7 @@ class Fleet:
 
     def task(self, name: str, sizes: dict[str, int], machines: list[str], *, first_pid: int, span: range) -> None:
         """One task, of 8 ranks a machine at most, read at these seconds."""
-        world = int(np.prod(list(sizes.given())))
+        world = int(np.prod(list(sizes.values())))
         each = -(-world // len(machines))
         kinds = KINDS | EXPERT
         for rank in range(world):
