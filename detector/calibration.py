@@ -132,7 +132,9 @@ def _at_most(count: int) -> float:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings on which soft evidence depends, as JSON has them."""
-    found = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in _APART}
+    found = {
+        one.name: msgspec.to_builtins(getattr(config, one.name)) for one in fields(config) if one.name not in _APART
+    }
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 

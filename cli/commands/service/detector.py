@@ -51,7 +51,8 @@ def detector(
             runner.run(place, judged, desk, stop, kept or _of_the_service())
             return
         crew = _cluster()
-        order = crew.JudgeTask(where, told, judged, "", frozenset(), time.time_ns(), key=signing_key(where, settings, True))
+        key = signing_key(where, settings, True)
+        order = crew.JudgeTask(where, told, judged, "", frozenset(), time.time_ns(), key=key)
         crew.run(cluster, place, order, desk, stop)
 
 
