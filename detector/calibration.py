@@ -1,4 +1,4 @@
-"""Calibration: how much evidence convicts, from what healthy recordings of one's own fleet show.
+"""Calibration: alarm thresholds from healthy recordings of one's own fleet.
 
 What speaks against a healthy machine comes and goes: an excursion of a sum that falls on average. The peaks of such
 excursions have an exponential tail (Iglehart 1972), so a few hundred of them tell how high the bar must be for a
@@ -58,7 +58,7 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the excursions of one table or method say; evidence in multiples of what usually convicts."""
+    """What the excursions of one table or method say; evidence in multiples of the usual threshold."""
 
     excursions: _Count
     highest: float
@@ -71,7 +71,7 @@ class Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heavy: bool
     """Whether the peaks scatter more than an exponential tail's: then the budget is promised too lightly."""
     caution: _Times
-    """Times the usual evidence that convict from now on."""
+    """Multiplier on the alarm threshold from now on."""
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +105,7 @@ def budget_of(text: str) -> Budget:
 def tail_of(peaks: NDArray[np.float64], hours: float, rate: float) -> Tail:
     """The bar that peaks exceed `rate` times a machine-hour, as `peaks` of so many machine-hours show.
 
-    `peaks` [excursion] are in multiples of what usually convicts. Raises CalibrationError where no bar would do.
+    `peaks` [excursion] are in multiples of the usual threshold. Raises CalibrationError where no bar would do.
     """
     ordered = np.sort(peaks)[::-1]
     if len(ordered) < _FEWEST:  # too few to learn from: the bar stays, or goes to where they would not reach it
@@ -132,7 +132,9 @@ def _at_most(count: int) -> float:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings on which soft evidence depends, as JSON has them."""
-    found = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in _APART}
+    found = {
+        one.name: msgspec.to_builtins(getattr(config, one.name)) for one in fields(config) if one.name not in _APART
+    }
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
@@ -173,4 +175,4 @@ def calibrated(config: Config) -> Config:
 
 
 def _mend(file: Path) -> str:
-    return f"; make it anew: peerwatch calibrate RECORDING --out {file}, or take detector.calibration out"
+    return f"; make it again: peerwatch calibrate RECORDING --out {file}, or take detector.calibration out"

@@ -3,8 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
 
 from store.schema.catalogue import TABLES
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Samples = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
+class StragglerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the straggler detector; an excess is a share of time, 0.16 is 16 % of it."""
+
+    smoothing_seconds: Positive = 3.0
+    """Time constant of the EWMA that takes the noise out of the wait signals."""
+    baseline_seconds: Positive = 300.0
+    """Time constant of the EWMA that is the baseline."""
+    warmup_samples: Samples = 15
+    """Samples that make a baseline."""
+    min_excess: Positive = 0.16
+    """The least excess over the baseline that counts, summed over the communicators of a process."""
+    max_gain: Positive = 1.5
+    """The most that a second adds to the CUSUM, in seconds at twice `min_excess`."""
+    threshold_seconds: Positive = 8.0
+    """CUSUM threshold: seconds at twice `min_excess`."""
+    min_samples: Samples = 5
+    """The fewest samples that raise an alarm."""
+    max_excess_per_wait: Positive = 4.0
+    """A process's excess counts up to so many times the excess of what the other ranks wait."""
+    slow_sender_share: Positive = 0.25
+    """A straggler is called a slow sender if sending is more than this share of its excess."""
+    machine_ratio: Positive = 1.5
+    """A straggler's excess is so many times that of every other machine of its task."""
+    tie_ratio: Positive = 0.75
+    """Ranks of one machine within this ratio of its largest excess are distinguished by steps ..."""
+    tie_step_weight: Positive = 0.25
+    """... and a step weighs so much."""
+    rank_decay: Positive = 0.1
+    """By so many ranks a sample the usual number of reporting ranks fades."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +112,8 @@ class Config:
     """Live: delay of judging, so that the rows of all machines have arrived."""
     overlap_s: float = 5.0
     """Live: time that each step reads again, for rows that arrive later."""
+    straggler: StragglerConfig = field(default_factory=StragglerConfig)
+    """`[detector.straggler]`: the process that its peers wait for in every iteration."""
     zoom_s: float = 20.0
     """Live: length of a zoom."""
     zoom_hertz: float = 20.0

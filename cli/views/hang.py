@@ -11,7 +11,7 @@ from detector.model.operations import named
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from detector.explain.hang_report import Standstill
+    from detector.explain.hang_report import HangReport
     from detector.explain.rank_snapshot import Members, Place
     from detector.explain.stack_groups import StackGroup
 
@@ -45,7 +45,7 @@ def _runs(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-def rank_lines(still: Standstill) -> list[str]:
+def rank_lines(still: HangReport) -> list[str]:
     """The communicators of the faulty machine at the time of the verdict, and the states of their ranks."""
     lines = []
     for comm, members in groupby(still.members, lambda one: one.comm):
@@ -62,14 +62,14 @@ def _member(one: Members) -> str:
     return f"{rank_words(one.places)}: {named(one.operation)}{count}; {state}{peer}"
 
 
-def stacks_title(still: Standstill) -> str:
+def stacks_title(still: HangReport) -> str:
     """Heading of the stacks: number of ranks, and the communicator that the deviating ones share."""
     count = sum(len(group.places) for group in still.stacks)
     shared = f"; the deviating ranks share communicator {still.odd_share[:8]}" if still.odd_share else ""
     return f"stacks of {count} ranks, numbered as in the largest communicator{shared}"
 
 
-def stack_heads(still: Standstill) -> list[tuple[str, StackGroup]]:
+def stack_heads(still: HangReport) -> list[tuple[str, StackGroup]]:
     """A line for each group of equal stacks, the deviating groups first, and the group."""
     return [(_head(group), group) for group in sorted(still.stacks, key=lambda group: not group.odd)]
 

@@ -116,7 +116,7 @@ def _figure(moved: MetricShift, one: VerdictRecord, explained: Explanation) -> s
     device = moved.device or "machine"
     if moved.alike[0] > 1:
         device += f", like {moved.alike[0]} of {moved.alike[1]} devices"
-    decisive = " · metric of the verdict" if moved is explained.convicting else ""
+    decisive = " · metric of the verdict" if moved is explained.main_shift else ""
     rate = ", per second" if metric and metric.kind == "counter" else ""
     title = metric_name(moved.key)
     numbers = {
@@ -146,11 +146,11 @@ def _closer(explained: Explanation) -> str:
 
 def _standstill(explained: Explanation) -> str:
     """State and stacks of the ranks of a task that hangs; empty for other verdicts."""
-    lines, title = "\n".join(rank_lines(explained.standstill)), stacks_title(explained.standstill)
+    lines, title = "\n".join(rank_lines(explained.hang)), stacks_title(explained.hang)
     stood = f"<pre>{escape(lines)}</pre>" if lines else ""
     where = "".join(
         f'<p class="{"crit" if group.odd else ""}">{escape(head)}</p><pre>{escape(group.stack)}</pre>'
-        for head, group in stack_heads(explained.standstill)
+        for head, group in stack_heads(explained.hang)
     )
     where = where and f"<p>{escape(title[0].upper() + title[1:])}.</p>{where}"
     head = "<h2>State and stacks of the ranks</h2>"

@@ -21,7 +21,7 @@ def heading_json(record: VerdictRecord) -> dict[str, Any]:
 
 def explanation_json(record: VerdictRecord, explained: Explanation) -> dict[str, Any]:
     """The whole object: times in Unix ns, rates per second, effects in smallest significant differences."""
-    likely, hang = explained.likely, explained.standstill
+    likely, hang = explained.likely, explained.hang
     return {
         **heading_json(record),
         "peers": explained.peers,

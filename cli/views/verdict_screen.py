@@ -66,13 +66,13 @@ def _head(record: VerdictRecord, explained: Explanation) -> None:
 def _hang(explained: Explanation) -> None:
     """Print state and stacks of the ranks of a task that hangs."""
     screen = console()
-    if explained.standstill.members:
+    if explained.hang.members:
         screen.print(Text("\nstate of the ranks", "bold"))
-    for line in rank_lines(explained.standstill):
+    for line in rank_lines(explained.hang):
         screen.print(Text(line))
-    if explained.standstill.stacks:
-        screen.print(Text(f"\n{stacks_title(explained.standstill)}", "bold"))
-    heads = stack_heads(explained.standstill)
+    if explained.hang.stacks:
+        screen.print(Text(f"\n{stacks_title(explained.hang)}", "bold"))
+    heads = stack_heads(explained.hang)
     for head, group in heads[:_STACKS]:
         screen.print(Text(head, "bold red" if group.odd else ""))
         for frame in group.stack.splitlines():

@@ -28,7 +28,7 @@ def timeline(one: VerdictRecord, explained: Explanation) -> list[tuple[int, str]
     found = [
         (second * 10**9, f"differs from its peers from here on: {', '.join(ways)}") for second, ways in together.items()
     ]
-    for event in explained.happenings:
+    for event in explained.events:
         device = f" {event.device}" if event.device else ""
         found.append((event.time, f"event {event.code}{device} ({event.severity or 'info'}): {event.message}"))
     found += [(last, f"last reading of {device or table}") for table, device, last in explained.gone]
@@ -75,7 +75,7 @@ def runner_up_lines(explained: Explanation) -> list[str]:
     """The confidence: how far this machine exceeds the threshold by the verdict's metric, and the next candidates."""
     from detector.model.text import subject
 
-    shift, others = explained.convicting, explained.runners_up
+    shift, others = explained.main_shift, explained.runners_up
     if shift is None or not others:
         return []
     near = ", ".join(

@@ -1,8 +1,8 @@
-"""Blame: which operators take longer than they usually do, and whose doing that is.
+"""Attribution of a delay: the operators that take longer than usual, and the ranks that cause it.
 
 After Holmes (NSDI'25): a forest tells abnormal operators by these features; then of the ranks of one communicator a
-single normal one among abnormal ones is whom they waited for, and where all are abnormal the communication itself is
-slow; who had waited elsewhere before is a victim.
+single normal one among abnormal ones is the one that they waited for; where all are abnormal, the communication is
+slow. A rank that waited elsewhere before is a victim.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from detector.stats.arrays import Bools, Floats, Ints
 
 FEATURES = ("sigmas", "ratio", "fences", "of_excess", "relative", "size", "paired", "group")
 IRREGULAR_RATIO = 1.04
-"""Iterations so many times as long as usual are irregular; below, none can be told from the rest (Holmes)."""
+"""Iterations so many times as long as usual are irregular; Holmes distinguishes no shorter ones."""
 ABNORMAL = 0.5
 """From this probability on."""
-_CAME_LATE = 0.5  # of the others' wait: whoever waited for this much before was held up himself
+_CAME_LATE = 0.5  # of the others' wait: a rank that waited for this much before is a victim
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Forest: decision trees as arrays, so that judging needs numpy alone and thresholds can follow what drifts.
 
 After Holmes (NSDI'25): a random forest tells abnormal communication operators from normal ones; instead of fitting it
-anew, the thresholds of features whose distribution has moved are moved along.
+again, the thresholds of features with a distribution that has moved are moved along.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class Forest:
         """Write it as text, the same for the same model."""
         arrays = {name: getattr(self, name) for name in ("feature", "left", "right")}
         numbers = {name: getattr(self, name).round(9) for name in ("threshold", "share", "middle", "spread")}
-        told = {"origin": self.origin} | {name: array.tolist() for name, array in (arrays | numbers).items()}
-        path.write_text(json.dumps(told, separators=(",", ":")) + "\n")
+        stored = {"origin": self.origin} | {name: array.tolist() for name, array in (arrays | numbers).items()}
+        path.write_text(json.dumps(stored, separators=(",", ":")) + "\n")
 
 
 def load(path: Path = SHIPPED) -> Forest:
     """Read a model. Raises ForestError."""
     try:
-        told = json.loads(path.read_text())
-        ints = {name: np.array(told[name], np.int64) for name in ("feature", "left", "right")}
-        floats = {name: np.array(told[name], np.float64) for name in ("threshold", "share", "middle", "spread")}
+        stored = json.loads(path.read_text())
+        ints = {name: np.array(stored[name], np.int64) for name in ("feature", "left", "right")}
+        floats = {name: np.array(stored[name], np.float64) for name in ("threshold", "share", "middle", "spread")}
         arrays: dict[str, Any] = ints | floats
-        return Forest(**arrays, origin=told["origin"])
+        return Forest(**arrays, origin=stored["origin"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ForestError(f"{path} holds no model of operators: {error}") from None

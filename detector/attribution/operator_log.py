@@ -1,9 +1,9 @@
 """Operators: which GPU or link makes some iterations longer, from how long each communication operator took.
 
-After Holmes (NSDI'25): irregular iterations are told from the rest; a forest tells their abnormal operators; in each
-communicator one normal rank among abnormal ones is whom they waited for, and where all are abnormal the communication
-itself is slow; who had waited for others before is a victim. What is found is added up over iterations, and the two
-devices with the most are named. All ranks are judged at once: arrays are [operator, rank].
+After Holmes (NSDI'25): irregular iterations are found; a forest finds their abnormal operators; in each
+communicator a single normal rank among abnormal ones is the one that they waited for; where all are abnormal, the
+communication itself is slow; a rank that waited for others before is a victim. The shares are summed over iterations,
+and the two devices with the most are named. All ranks are judged at once: arrays are [operator, rank].
 """
 
 from __future__ import annotations

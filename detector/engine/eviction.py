@@ -24,8 +24,8 @@ def let_go(tasks: Tasks, methods: Sequence[object], config: Config) -> None:
     for method in methods:
         if isinstance(method, Evidence):
             tasks.let_go(method.let_go(before), before)
-        elif isinstance(method, Progress) and (left := method.let_go(before)):
-            tasks.roles.let_go(left, method.series.machines)
+        elif isinstance(method, Progress) and (left := method.evict(before)):
+            tasks.roles.let_go(left, method.ranks.machines)
     for method in methods:
         if isinstance(method, Peers):
             for panel in method.panels.values():

@@ -79,8 +79,8 @@ class Detector:
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         for method in state.methods:
             if isinstance(method, Progress):
-                state.tasks.learn_roles(now, method.series)
-                findings = [method.explained(finding) for finding in findings]
+                state.tasks.learn_roles(now, method.ranks)
+                findings = method.annotate(findings)
         accused = frozenset(task for task, _ in state.incidents.open)
         for panels in self._panels():
             state.likeness.note(now, panels, state.tasks, accused, self.config)

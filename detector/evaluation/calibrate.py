@@ -85,7 +85,7 @@ def _note(mine: ExcursionPeaks, panel: Panel, seconds: float) -> None:
 
 
 def _note_progress(mine: ExcursionPeaks, method: Progress, seconds: float) -> None:
-    weight, machine = method.lateness.weights(), method.series.machine
+    weight, machine = method.stragglers.evidence(method.config.straggler), method.ranks.machine
     count = min(len(weight), len(machine))
     if not count or not (seated := machine[:count] >= 0).any():
         return

@@ -74,7 +74,7 @@ class Times:
     begin: int
     since: int
     said: int
-    """When the verdict was reached: what convicts lies between the onset and this."""
+    """When the verdict was reached: its evidence lies between the onset and this."""
     end: int
 
     def sides(self, history: History) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
@@ -190,7 +190,7 @@ class DifferenceInDifferences:
         return int(self.history.edges[int(tail.argmax())])
 
     def gone(self) -> Iterator[tuple[str, str | None, int]]:
-        """Devices whose rows ended while those of most peers went on to the end."""
+        """Devices with rows that ended while those of most peers went on to the end."""
         there, edges = self.history.there, self.history.edges
         width = int(edges[1] - edges[0])
         quiet = max(2, int(GUARD_S * SECOND) // width)
@@ -202,7 +202,7 @@ class DifferenceInDifferences:
             yield self.history.table, self.history.entities[entity][1], last
 
     def runners_up(self) -> tuple[RunnerUp, ...]:
-        """The three machines next to this one by the metric that convicts."""
+        """The three machines next to this one by the metric of the verdict."""
         if self.verdict.metric not in self.keys() or not self.mine.any():
             return ()
         place = self.keys().index(self.verdict.metric)

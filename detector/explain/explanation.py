@@ -1,6 +1,6 @@
-"""Explain a verdict from the store's readings around its onset: what moved, when, how far, beside whom.
+"""Explain a verdict from the store's readings around its onset: what moved, when, how far, compared with which peers.
 
-Nothing of this runs until somebody asks; the detector that judges as time goes on keeps no curves.
+This runs only when a person asks; the live detector stores no curves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from detector.config import Config
 from detector.explain.difference import GUARD_S, DifferenceInDifferences, MetricShift, RunnerUp, Times
-from detector.explain.hang_report import Standstill, standstill_of
+from detector.explain.hang_report import HangReport, read_hang_report
 from detector.explain.root_causes import Likely, likely
 from detector.explain.zoom_view import Closeup, closeups
 from detector.model.verdict import Verdict
@@ -55,18 +55,18 @@ class Explanation:
     moved: tuple[MetricShift, ...]
     """In order of onset."""
     runners_up: tuple[RunnerUp, ...]
-    """By the metric that convicts, the strongest first."""
+    """By the metric of the verdict, the strongest first."""
     likely: Likely
-    happenings: tuple[EventRow, ...]
+    events: tuple[EventRow, ...]
     gone: tuple[tuple[str, str | None, int], ...]
-    """Tables whose readings ended while those of the peers went on: table, device, time of the last reading."""
-    standstill: Standstill = field(default_factory=Standstill)
+    """Tables with readings that ended while those of the peers went on: table, device, time of the last reading."""
+    hang: HangReport = field(default_factory=HangReport)
     closeups: tuple[Closeup, ...] = ()
     """The machine many times a second, where an agent was asked to look closer."""
 
     @property
-    def convicting(self) -> MetricShift | None:
-        """The curve of the metric that convicts; None where it is no reading, or did not move by this measure."""
+    def main_shift(self) -> MetricShift | None:
+        """The curve of the verdict's metric; None where it is no reading, or did not move by this measure."""
         mine = [moved for moved in self.moved if moved.key == self.verdict.metric]
         return next((moved for moved in mine if moved.device == self.verdict.device), mine[0] if mine else None)
 
@@ -81,9 +81,9 @@ def explain(
     config = config or Config()
     times = _times(store, verdict, over)
     team = _team(store, verdict)
-    standstill = standstill_of(store, verdict, team, (times.since, times.end))
-    witness = (EventRow(time, "ras", "", "info", words) for time, words in standstill.ras_findings)
-    happenings = (*_happenings(store, verdict, times), *witness)
+    hang = read_hang_report(store, verdict, team, (times.since, times.end))
+    witness = (EventRow(time, "ras", "", "info", words) for time, words in hang.ras_findings)
+    events = (*_events(store, verdict, times), *witness)
     moved: list[MetricShift] = []
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()
@@ -97,7 +97,7 @@ def explain(
         moved += compared.moved()
         gone += compared.gone()
         runners = runners or compared.runners_up()
-    signs = _signs(verdict, moved, happenings, gone)
+    signs = _signs(verdict, moved, events, gone)
     moved = sorted(sorted(moved, key=lambda one: -abs(one.effect))[:MOST_MOVED], key=lambda one: one.onset)
     found = likely(signs)
     return Explanation(
@@ -107,9 +107,9 @@ def explain(
         tuple(moved),
         runners,
         found,
-        happenings,
+        events,
         tuple(gone),
-        standstill,
+        hang,
         closeups(store, verdict.machine, verdict.metric, (times.begin, times.end)),
     )
 
@@ -139,7 +139,7 @@ def _team(store: ReadableStore, verdict: Verdict) -> set[str]:
     return {machine for machine in tasks.seen if tasks.task_of(machine) == verdict.task} or set(tasks.seen)
 
 
-def _happenings(store: ReadableStore, verdict: Verdict, times: Times) -> tuple[EventRow, ...]:
+def _events(store: ReadableStore, verdict: Verdict, times: Times) -> tuple[EventRow, ...]:
     if "event" not in store.tables():
         return ()
     rows = rows_of("event", store.read("event", times.begin, times.end))
@@ -157,12 +157,12 @@ _EVENT_KEYS = ("source", "code")
 def _signs(
     verdict: Verdict,
     moved: list[MetricShift],
-    happenings: tuple[EventRow, ...],
+    events: tuple[EventRow, ...],
     gone: list[tuple[str, str | None, int]],
 ) -> dict[str, float]:
     """All that speaks, as the table of kinds writes it, with its effect."""
     signs = {f"gone.{table}": 1.0 for table, _, _ in gone}
-    signs |= {f"event.{one.code}": 1.0 for one in happenings if one.severity in ("warn", "crit")}
+    signs |= {f"event.{one.code}": 1.0 for one in events if one.severity in ("warn", "crit")}
     for one in moved:
         signs[one.sign] = max(abs(one.effect), signs.get(one.sign, 0.0))
     metric = METRICS.get(verdict.metric)

@@ -1,8 +1,8 @@
-"""Irregular iterations of a task: since when it is slower, when it was, and what comes and goes. It blames nobody.
+"""Irregular iterations of a task: since when it is slower, when it was, and spikes. It names no cause.
 
 After Holmes (NSDI'25): an iteration is irregular that takes delta times the mean of its window; it comes as a spike, as
-a fluctuation, or lasts. What lasts has an onset, the change point; its delta is 1.04, below which Holmes tells nothing
-apart either. For a single iteration it is 1.1, or five robust standard deviations of the task's own, if that is larger.
+a fluctuation, or lasts. What lasts has an onset, the change point; its delta is 1.04, the least that Holmes
+distinguishes. For a single iteration it is 1.1, or five robust standard deviations of the task's own, if larger.
 """
 
 from __future__ import annotations

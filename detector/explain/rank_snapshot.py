@@ -1,4 +1,4 @@
-"""How the communicators of one process stood at one time: who had asked for what, and what each waited for."""
+"""The communicators of a process at one time: what each rank called last, and what it waited for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Set
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from detector.stats.arrays import Floats
 from detector.timeseries.rows import Rows
-from detector.topology.rank_table import SOMEBODY, UNKNOWN, told
+from detector.topology.rank_table import SOME_RANK, RankTable, resolve_peer
 
 Process = tuple[str, str, int]
 """Machine, GPU and process number."""
 SENDS, RECEIVES, GPU, WAITS, RESTS = "sends", "receives", "gpu", "waits", "rests"
-"""What a rank is at, by the states of its chunks: one that it handed to the network is not through; one is awaited from
-the network; its GPU offers none; it has something unfinished, and no more is known; it has nothing unfinished."""
+"""State of a rank, from the states of its chunks: one that it sent has not arrived; it waits for one from the network;
+its GPU has none to send; an operation is not finished, and no more is known; all operations are finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One rank, as people find it."""
+    """Where one rank runs."""
 
     machine: str
     gpu: str
@@ -31,103 +31,100 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Ranks of one communicator that are equally far and in the same state."""
+    """Ranks of one communicator with the same number of operations and in the same state."""
 
     comm: str
     ranks: int | None
     """Of the communicator."""
     operation: str
-    """The last that they asked for: kind:datatype:count."""
+    """The last one that they called: kind:datatype:count."""
     operations: int | None
-    """How many they asked for."""
+    """How many they called."""
     state: str
     peer: int | None
-    """Of a single rank: to whom its chunk goes, or from whom it is to come."""
+    """Of a single rank: the one to which its chunk goes, or from which it is to come."""
     places: tuple[Place, ...]
 
     def as_json(self) -> dict[str, object]:
         """The object that `show --json` prints of it."""
         names = ("operation", "operations", "state", "peer")
-        told = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names}
         ranks = [asdict(place) for place in self.places]
-        return {"communicator": self.comm, "communicator_ranks": self.ranks, **told, "ranks": ranks}
+        return {"communicator": self.comm, "communicator_ranks": self.ranks, **values, "ranks": ranks}
 
 
-class Standing:
-    """The newest row of each communicator of each process in rows of `nccl`."""
+class RankSnapshot:
+    """The rank table after some rows of `nccl`, by process."""
 
     def __init__(self, rows: Rows) -> None:
-        _, back = np.unique(rows.ident[::-1], return_index=True)
-        self._rows, self._last = rows, len(rows.ident) - 1 - back
-        idents = [rows.idents[at] for at in rows.ident[self._last]]
+        self._table = RankTable()
+        self._table.update(rows)
+        idents = list(self._table.number)
         self._idents = [(ident[0], ident[1] if len(ident) > 1 else "") for ident in idents]
-        self._pid = [_whole(pid) or 0 for pid in self._number("pid")]
-        self._rank = [_whole(rank) for rank in self._number("rank")]
-        self._ranks = [_whole(ranks) for ranks in self._number("ranks")]
+        self._comm: list[str] = self._table.comm[: len(idents)].tolist()
+        self._pid = [_whole(pid) or 0 for pid in self._known(self._table.pid)]
+        self._rank = [_whole(rank) for rank in self._known(self._table.rank)]
+        self._ranks = [_whole(ranks) for ranks in self._known(self._table.comm_ranks)]
 
     def comms(self) -> set[str]:
         """All communicators."""
-        return set(self._text("comm")) - {""}
+        return set(self._comm) - {""}
 
     def ranks(self) -> dict[Process, int]:
         """The rank of each process in its largest communicator, where that is known."""
         found: dict[Process, tuple[int, int]] = {}
         for ident, pid, rank, ranks in zip(self._idents, self._pid, self._rank, self._ranks, strict=True):
             if rank is not None:
-                who = *ident, pid
-                found[who] = max(found.get(who, (0, rank)), (ranks or 0, rank))
-        return {who: rank for who, (_, rank) in found.items()}
+                process = *ident, pid
+                found[process] = max(found.get(process, (0, rank)), (ranks or 0, rank))
+        return {process: rank for process, (_, rank) in found.items()}
 
-    def shared(self, some: Set[Process]) -> str:
+    def shared(self, processes: Set[Process]) -> str:
         """The smallest communicator that joins all of these; empty where there is none but the largest."""
         joined: dict[str, set[Process]] = {}
-        for comm, ident, pid in zip(self._text("comm"), self._idents, self._pid, strict=True):
+        for comm, ident, pid in zip(self._comm, self._idents, self._pid, strict=True):
             joined.setdefault(comm, set()).add((*ident, pid))
         largest = max(map(len, joined.values()), default=0)
-        sizes = {comm: len(inside) for comm, inside in joined.items() if comm and some <= inside}
+        sizes = {comm: len(inside) for comm, inside in joined.items() if comm and processes <= inside}
         found = min(sizes, key=lambda comm: (sizes[comm], comm), default="")
-        return found if len(some) > 1 and found and sizes[found] < largest else ""
+        return found if len(processes) > 1 and found and sizes[found] < largest else ""
 
     def members(self, machine: str, device: str | None) -> tuple[Members, ...]:
-        """Those of the communicators of one device (None: all of the machine's), the furthest first."""
-        comms, operation = self._text("comm"), self._text("operation")
-        wanted = {comm for comm, ident in zip(comms, self._idents, strict=True) if _is_of(ident, machine, device)}
+        """The ranks in the communicators of one device (None: of all devices of the machine), the foremost first."""
+        wanted = {
+            comm for comm, ident in zip(self._comm, self._idents, strict=True) if _is_of(ident, machine, device)
+        } - {""}
         states, peers = self._states()
+        operation = self._table.operation.tolist()
         alike: dict[tuple[str, float, str, str], list[int]] = {}
-        for at, operations in enumerate(np.nan_to_num(self._number("operations_total"), nan=-1.0).tolist()):
-            if comms[at] in wanted - {""}:
-                alike.setdefault((comms[at], -operations, operation[at], states[at]), []).append(at)
-        return tuple(self._group(key, places, peers) for key, places in sorted(alike.items()))
+        for series, count in enumerate(np.nan_to_num(self._known(self._table.operations), nan=-1.0).tolist()):
+            if self._comm[series] in wanted:
+                alike.setdefault((self._comm[series], -count, operation[series], states[series]), []).append(series)
+        return tuple(self._members(key, series, peers) for key, series in sorted(alike.items()))
 
-    def _group(self, key: tuple[str, float, str, str], members: list[int], peers: list[int]) -> Members:
+    def _members(self, key: tuple[str, float, str, str], series: list[int], peers: list[int]) -> Members:
         comm, ahead, operation, state = key
-        peer = peers[members[0]] if len(members) == 1 and peers[members[0]] >= 0 else None
-        places = [Place(*self._idents[at], self._pid[at], self._rank[at]) for at in members]
+        peer = peers[series[0]] if len(series) == 1 and peers[series[0]] >= 0 else None
+        places = [Place(*self._idents[one], self._pid[one], self._rank[one]) for one in series]
         operations = None if ahead > 0 else int(-ahead)
-        return Members(comm, self._ranks[members[0]], operation, operations, state, peer, in_order(places))
+        return Members(comm, self._ranks[series[0]], operation, operations, state, peer, in_order(places))
 
     def _states(self) -> tuple[list[str], list[int]]:
-        """What each is at, and the rank that it waits for; negative: none, or not known."""
-        sends, receives = (
-            told(np.nan_to_num(self._number(f"waits_to_{way}"), nan=UNKNOWN), self._number(f"{word}_pending_ratio"))
-            for way, word in (("send_to", "send"), ("receive_from", "receive"))
-        )
-        is_held = [(peer >= 0) | (peer == SOMEBODY) for peer in (sends, receives)]
-        is_held += [self._number("waits_for_gpu") > 0, self._number("pending") > 0]
-        state = np.select(is_held, [SENDS, RECEIVES, GPU, WAITS], RESTS)
-        peer = np.select(is_held[:2], [sends, receives], -1.0)
+        """[series]: its state, and the rank that it waits for; negative: none, or not known."""
+        table = self._table
+        sends = resolve_peer(table.sends_to, table.sending)
+        receives = resolve_peer(table.receives_from, table.receiving)
+        waits = [(peer >= 0) | (peer == SOME_RANK) for peer in (sends, receives)]
+        state = np.select([*waits, table.awaiting_gpu > 0, table.pending > 0], [SENDS, RECEIVES, GPU, WAITS], RESTS)
+        peer = np.select(waits, [sends, receives], -1.0)
         return state.tolist(), peer.astype(np.int64).tolist()
 
-    def _number(self, name: str) -> NDArray[np.float64]:
-        return self._rows.number(name)[self._last].astype(np.float64)
-
-    def _text(self, name: str) -> list[str]:
-        words: list[str] = self._rows.text(name)[self._last].tolist()
-        return words
+    def _known(self, column: Floats) -> Floats:
+        return column[: len(self._idents)]
 
 
 def in_order(places: list[Place]) -> tuple[Place, ...]:
-    """By rank, those whose rank is not known last."""
+    """By rank, those with an unknown rank last."""
     return tuple(sorted(places, key=lambda one: (one.rank is None, one.rank or 0, one.machine, one.gpu, one.pid)))
 
 

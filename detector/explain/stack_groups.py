@@ -20,7 +20,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose stacks are the same; what follows `places` is told by the first that was taken."""
+    """Ranks with the same stack; the fields after `places` are those of the first one."""
 
     places: tuple[Place, ...]
     odd: bool
@@ -37,9 +37,9 @@ class StackGroup:
 
     def as_json(self) -> dict[str, object]:
         """The object that `show --json` prints of it."""
-        told = {name: getattr(self, name) for name in ("form", "odd", "time", "still_seconds", "waits_in")}
+        values = {name: getattr(self, name) for name in ("form", "odd", "time", "still_seconds", "waits_in")}
         texts = {"stack": self.stack.splitlines(), "threads": self.threads.splitlines(), "error": self.error or None}
-        return {**told, "ranks": [asdict(place) for place in self.places], **texts}
+        return {**values, "ranks": [asdict(place) for place in self.places], **texts}
 
 
 def stack_groups(rows: Rows, ranks: Mapping[Process, int], team: Collection[str]) -> tuple[StackGroup, ...]:
@@ -59,8 +59,8 @@ def stack_groups(rows: Rows, ranks: Mapping[Process, int], team: Collection[str]
     found = []
     for (form, _), members in alike.items():
         first, size = next(iter(members.values())), len(members)
-        told = {name: str(text[first]) for name, text in texts.items()}
+        values = {name: str(text[first]) for name, text in texts.items()}
         places = in_order([Place(*who, ranks.get(who)) for who in members])
         odd = form != "none" and size <= few and size < most
-        found.append(StackGroup(places, odd, int(rows.time[first]), float(still[first]), **told))
+        found.append(StackGroup(places, odd, int(rows.time[first]), float(still[first]), **values))
     return tuple(sorted(found, key=lambda group: (group.form == "none", -len(group.places), group.places[0].rank or 0)))

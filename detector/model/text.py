@@ -35,9 +35,18 @@ def quantity(value: float, metric: Metric | None) -> str:
     return f"{_figure(value)} {short}{per}"
 
 
+_DEVICES = {"gpu": "GPU", "rdma": "port"}
+
+
 def subject(machine: str, device: str | None) -> str:
-    """Who is meant: `m03 gpu:0`."""
-    return f"{machine} {device}" if device else machine
+    """A machine, or its device, in words: `m03 GPU 0`, `m03 port mlx5_0/1`."""
+    kind, _, name = (device or "").partition(":")
+    return f"{machine} {_DEVICES.get(kind, kind)} {name}".rstrip() if device else machine
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things: `1 rank`, `15 ranks`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def comparison(name: str, key: str, value: float, median: float, peers: int) -> str:

@@ -1,4 +1,4 @@
-"""What the detector concludes: this machine, this reading, since then."""
+"""Findings of the methods and verdicts of the detector: machine, device, metric, onset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "note", "warn", "crit"]
-"""A note says that something differs which harms nobody: it goes to no sink, and is no alarm."""
+"""A note is a difference without harm: it goes to no sink, and is no alarm."""
 RANK: dict[Level, int] = {"ok": 0, "note": 1, "warn": 2, "crit": 3}
 
 
@@ -20,7 +20,7 @@ class Verdict:
     device: str | None
     """Such as `gpu:3`; None where the machine as a whole is meant."""
     kind: str
-    """The method that convicts: peer, progress, evidence."""
+    """The method that found it: peer, progress, evidence."""
     metric: str
     score: float
     """Multiples of the least difference that counts; hard evidence has its own scale."""
@@ -48,12 +48,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a method holds against a machine right now; incidents decide whether it is said."""
+    """What a method finds at one step; incidents decide whether it becomes a verdict."""
 
     verdict: Verdict
     hard: bool
     """A fact that needs no statistics; soft findings elsewhere in the task become its consequences."""
     weight: float
-    """Evidence in multiples of what convicts."""
+    """Evidence in multiples of the alarm threshold."""
     own: bool = False
-    """Whether what no other machine's fault moves, such as a clock, speaks against it: then it is no victim."""
+    """Whether a reading that no other machine's fault can move, such as a clock, deviates: then it is no victim."""

@@ -1,7 +1,7 @@
 """The detector over a Dask cluster: a part of the fleet for each training task, each judged by one worker at a time.
 
 Workers only judge: what they find is written here. So a worker that dies is no loss: another takes its parts, begins
-some minutes back in the store, and says nothing that was said before. https://distributed.dask.org/
+some minutes back in the store, and writes no verdict twice. https://distributed.dask.org/
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 1.0
 CONNECT_S = 10.0
-_TELLING = {"task": None, "nccl": ("comm",), "host": ()}
+_ASSIGNMENT_TABLES = {"task": None, "nccl": ("comm",), "host": ()}
 """The tables, and of them the columns, by which it is known who works for what."""
 _runners: dict[tuple[str, str], Runner] = {}
 """In a worker: the parts that it judges, by store and task."""
 
 
 @dataclass(frozen=True)
-class Order:
+class JudgeTask:
     """What a worker is to do: judge the machines of a task, as far as `now` (Unix ns)."""
 
     place: str
-    told: InfluxConfig
+    influx: InfluxConfig
     config: Config
     task: str
     machines: frozenset[str]
@@ -54,13 +54,13 @@ class Order:
     named: bool = False
     """Whether the task is named by the machines themselves; then those that have left it are still looked at."""
     blind_s: float = 60.0
-    """Who is not read for so long is reported."""
+    """A machine that is not read for so long is reported."""
     at: int | None = None
-    """How far the part was judged; a worker that knows it otherwise begins anew."""
+    """How far the part was judged; a worker with another state starts again."""
 
 
 @dataclass(frozen=True)
-class Report:
+class JudgeResult:
     """What came of an order, and which worker keeps the part's memory."""
 
     at: int
@@ -72,7 +72,7 @@ class Report:
     """Machines that are not read, and of which no verdict tells; Unix ns of the last reading."""
 
 
-def judge(order: Order) -> Report:
+def judge(order: JudgeTask) -> JudgeResult:
     """Carry out an order, in a worker. Raises StoreError."""
     key = order.place, order.task
     runner = _runners.pop(key, None)
@@ -81,7 +81,7 @@ def judge(order: Order) -> Report:
         if runner and isinstance(runner.store, MachineFilter):
             store = runner.store.store
         else:
-            store = open_store(order.place, False, order.told)
+            store = open_store(order.place, False, order.influx)
             store = Signed(store, order.key) if order.key else store
         runner = Runner(MachineFilter(store, order.machines), order.config, order.now)
     assert isinstance(runner.store, MachineFilter)
@@ -94,18 +94,18 @@ def judge(order: Order) -> Report:
     verdicts = runner.catch_up(order.now, threading.Event())
     _runners[key] = runner
     silent = runner.blind_spots(order.now, order.blind_s)
-    return Report(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named, silent)
+    return JudgeResult(runner.at, verdicts, runner.machines(), distributed.get_worker().address, order.named, silent)
 
 
 class Coordinator:
-    """Divides the fleet by tasks, hands the parts to workers, and keeps what they say."""
+    """Divides the fleet by tasks, submits the parts to workers, and writes their verdicts."""
 
-    def __init__(self, client: Any, store: Store, order: Order) -> None:
+    def __init__(self, client: Any, store: Store, order: JudgeTask) -> None:
         self.client, self.store, self.order = client, store, order
         self.tasks = Tasks()
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, JudgeResult] = {}
         """By task, the last report."""
-        self.unsaid: list[Verdict] = []
+        self.unwritten: list[Verdict] = []
         self._asked = order.now - round(order.config.history_s * SECOND)
 
     def step(self, now: int) -> list[Verdict]:
@@ -116,15 +116,15 @@ class Coordinator:
         for task, future in futures.items():
             try:
                 self.reports[task] = future.result()
-                self.unsaid += self.reports[task].verdicts
+                self.unwritten += self.reports[task].verdicts
             except (StoreError, distributed.KilledWorker, distributed.CancelledError) as error:
                 log.error("task %s is judged at the next step: %s", task, " ".join(str(error).split())[:300])
                 self.reports.pop(task, None)
         for task in over:
             if task in self.reports and not self.reports[task].machines:
                 del self.reports[task]
-        self.store.write([batch_of(verdict) for verdict in self.unsaid])
-        said, self.unsaid = self.unsaid, []
+        self.store.write([batch_of(verdict) for verdict in self.unwritten])
+        said, self.unwritten = self.unwritten, []
         return said
 
     def machines(self) -> frozenset[str]:
@@ -146,7 +146,7 @@ class Coordinator:
 
     def _parts(self, now: int) -> dict[str, frozenset[str]]:
         """Machines by task, after all that the store tells by now."""
-        for table, columns in _TELLING.items():
+        for table, columns in _ASSIGNMENT_TABLES.items():
             found = self.store.read(table, self._asked, now, columns)
             if found.num_rows:
                 self.tasks.feed(rows_of(table, found))
@@ -158,18 +158,18 @@ class Coordinator:
         return {task: frozenset(machines) for task, machines in sorted(parts.items())}
 
 
-def run(address: str, store: Store, order: Order, dispatcher: AlertDispatcher, stop: threading.Event) -> None:
+def run(address: str, store: Store, order: JudgeTask, dispatcher: AlertDispatcher, stop: threading.Event) -> None:
     """Judge until told to stop, by the workers of the scheduler at this address. Raises OSError: there is none."""
     lag = round(order.config.lag_s * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         dispatcher.begin(history)
-        foreman = Coordinator(client, store, replace(order, blind_s=dispatcher.blind_s))
+        coordinator = Coordinator(client, store, replace(order, blind_s=dispatcher.blind_s))
         while not stop.is_set():
             now = time.time_ns() - lag
             try:
-                verdicts = foreman.step(now)
-                dispatcher.publish(verdicts, foreman.machines(), now + lag, foreman.silent)
+                verdicts = coordinator.step(now)
+                dispatcher.publish(verdicts, coordinator.machines(), now + lag, coordinator.silent)
             except StoreError as error:
-                dispatcher.fail(error, foreman.machines(), now + lag)
+                dispatcher.fail(error, coordinator.machines(), now + lag)
             stop.wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""The detector's runner: asks the clock, steps the detector over what has come in, keeps what it says."""
+"""The live loop: reads the clock, steps the detector over the rows that came in, writes its verdicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 KEEP_NS = 300 * SECOND
 STALE_NS = 3600 * SECOND
-"""Older than this, what was kept is no help: machines have been given other work, and reading it all takes long."""
+"""An older snapshot is not used: machines have other work by then, and reading what came since takes long."""
 PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
 """How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
 HOLD_STEPS, HOLD_NS = 3, 3 * SECOND
@@ -39,78 +39,78 @@ LATE_NS = round(Config().lag_s * SECOND)
 
 
 def run(
-    store: Store, config: Config, dispatcher: AlertDispatcher, stop: threading.Event, kept: Path | None = None
+    store: Store, config: Config, dispatcher: AlertDispatcher, stop: threading.Event, state_file: Path | None = None
 ) -> None:
     """Judge until told to stop; a store that cannot be read or written for a while is waited for.
 
-    What is remembered is kept in the file `kept`, every few minutes and at the end, and taken up from there.
+    The state is saved to the file `state_file` every five minutes and at the end, and restored from there.
     """
     lag = round(config.lag_s * SECOND)
-    runner = Runner(store, config, time.time_ns() - lag, _remembered(kept, config, time.time_ns()))
+    runner = Runner(store, config, time.time_ns() - lag, _remembered(state_file, config, time.time_ns()))
     dispatcher.begin(runner.history)
     dispatcher.acknowledged = runner.acknowledged
     due = runner.at + KEEP_NS
     while not stop.is_set():
         try:
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
-            runner.look_closer(time.time_ns())
+            runner.request_zoom(time.time_ns())
             now = time.time_ns()
             dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
         except StoreError as error:
             dispatcher.fail(error, runner.machines(), time.time_ns())
         if runner.at >= due:
             due = runner.at + KEEP_NS
-            _keep(runner, kept)
+            _save(runner, state_file)
         stop.wait(runner.tick / SECOND)
-    _keep(runner, kept)
+    _save(runner, state_file)
 
 
-def _remembered(kept: Path | None, config: Config, now: int) -> tuple[State, int] | None:
-    """What an earlier detector has kept, unless it is too old to be read on from."""
-    if kept is None or not kept.exists():
+def _remembered(state_file: Path | None, config: Config, now: int) -> tuple[State, int] | None:
+    """The saved state and its time (Unix ns); None where there is none that is recent."""
+    if state_file is None or not state_file.exists():
         return None
     try:
-        state, at = load(kept, config)
+        state, at = load(state_file, config)
     except SnapshotError as error:
         log.warning("%s", error)
         return None
     if not 0 <= now - at < STALE_NS:
-        log.info("what was kept is from another time (%d s ago); the detector learns anew", (now - at) / SECOND)
+        log.info("the saved state is %d s old: the detector starts without it", (now - at) / SECOND)
         return None
-    log.info("going on from what was kept %d s ago", (now - at) / SECOND)
+    log.info("continuing from the state that was saved %d s ago", (now - at) / SECOND)
     return state, at
 
 
-def _keep(runner: Runner, kept: Path | None) -> None:
-    if kept is None or runner.unsaid:  # what is not said yet would be forgotten
+def _save(runner: Runner, state_file: Path | None) -> None:
+    if state_file is None or runner.unwritten:  # verdicts that are not written yet would be lost
         return
     try:
-        save(runner.detector.state, runner.at, kept)
+        save(runner.detector.state, runner.at, state_file)
     except OSError as error:
-        log.error("%s: %s; what the detector has learned is not kept", kept, error.strerror)
+        log.error("%s: %s; the state of the detector is not saved", state_file, error.strerror)
 
 
 class Runner:
-    """Steps a detector along the store, from some minutes before `now` (Unix ns); says nothing that was said before."""
+    """Steps a detector along the store from some minutes before `now` (Unix ns); writes no verdict twice."""
 
-    def __init__(self, store: Store, config: Config, now: int, kept: tuple[State, int] | None = None) -> None:
+    def __init__(self, store: Store, config: Config, now: int, restored: tuple[State, int] | None = None) -> None:
         self.store = store
-        state, self.at = kept or (None, now - round(config.history_s * SECOND))
+        state, self.at = restored or (None, now - round(config.history_s * SECOND))
         self.readings = Readings(self.at)
         self.detector = Detector(config, state)
-        self.fixation = ZoomPlanner(config)
+        self.zoom_planner = ZoomPlanner(config)
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
         # A verdict of the future, by a wrong clock or a forger, must not silence those until then.
         said = store.read("verdict", 0, now).to_pylist()
         self.said = said[-1]["time"] if said else 0
-        self.unsaid: list[Verdict] = []
+        self.unwritten: list[Verdict] = []
         self._known: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._alone: dict[str, str] | None = None
+        self._without_peers: dict[str, str] | None = None
         self._asked = self._repeated = self.at
         self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
-        """What was said before, in order of time."""
-        if kept:
+        """Earlier verdicts, in order of time."""
+        if restored:
             return
         events = store.read("event", 0, self.at)
         last = {(row["task"], row["machine"]): row for row in said}
@@ -119,7 +119,7 @@ class Runner:
         self.detector.take_up(before, still, now + round(config.forget_s * SECOND))
 
     def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
-        """Judge all whole ticks up to `now` and keep the new verdicts; after a StoreError it goes on from there."""
+        """Run all whole ticks up to `now` and write the new verdicts; after a StoreError it continues from there."""
         while self.at + self.tick <= now and not stop.is_set():
             until = min(now, self.at + 60 * SECOND)
             until -= (until - self.at) % self.tick
@@ -130,32 +130,32 @@ class Runner:
                 self.readings.feed(tables)
                 self._hold(end)
                 verdicts = self.detector.step(end, tables)
-                self.unsaid += [verdict for verdict in verdicts if verdict.time > self.said]
+                self.unwritten += [verdict for verdict in verdicts if verdict.time > self.said]
                 self.at = after = end
                 self.detector.tell_apart(self.store, end)
             if self.at - self._asked >= PEERS_NS:
                 self._asked = self.at
-                self._tell_alone()
+                self._note_without_peers()
         return self._say()
 
-    def _tell_alone(self) -> None:
-        """Write down who is compared with nobody, and who is so no more, where that was not said."""
-        if self._alone is None:
+    def _note_without_peers(self) -> None:
+        """Write events for machines that have no peers, and for those that have peers again, once."""
+        if self._without_peers is None:
             events = self.store.read("event", 0, self.at, ("message",))
-            self._alone = told(rows_of("event", events)) if events.num_rows else {}
+            self._without_peers = told(rows_of("event", events)) if events.num_rows else {}
         found, again = self.detector.alone(), self.at - self._repeated >= AGAIN_NS
-        over = (self._alone.keys() - found.keys()) & self.machines()
-        new = {machine: words for machine, words in found.items() if again or self._alone.get(machine) != words}
+        over = (self._without_peers.keys() - found.keys()) & self.machines()
+        new = {machine: words for machine, words in found.items() if again or self._without_peers.get(machine) != words}
         events = [_event(machine, self.at, CODE, words) for machine, words in new.items()]
         events += [_event(machine, self.at, OVER, "has peers again") for machine in sorted(over)]
         if events:
             self.store.write(events)
-        self._alone = found
+        self._without_peers = found
         self._repeated = self.at if again else self._repeated
 
-    def look_closer(self, now: int) -> None:
-        """Order the agents of suspects to read faster for a while; `now` (Unix ns) is the clock's."""
-        orders = self.fixation.orders(now, self.detector.state.methods)
+    def request_zoom(self, now: int) -> None:
+        """Ask the agents of suspects to sample faster for some seconds; `now` (Unix ns) is the clock's."""
+        orders = self.zoom_planner.orders(now, self.detector.state.methods)
         if orders:
             self.store.write([Batch(machine, now, (order.sample(),)) for machine, order in orders])
 
@@ -174,7 +174,7 @@ class Runner:
         return blind_spots(unread, self.machines(), self.detector.state.tasks, self.detector.config) if unread else {}
 
     def _hold(self, end: int) -> None:
-        """Before a step: what nothing was read of for some steps is not over."""
+        """Before a step: keep incidents open while their machines send no rows."""
         incidents, tasks = self.detector.state.incidents, self.detector.state.tasks
         if incidents.open:
             unread = self.readings.unread(self.machines(), end - max(HOLD_STEPS * self.tick, HOLD_NS))
@@ -182,13 +182,13 @@ class Runner:
             hold(incidents, end, end + RETURN_NS, unread, blind, tasks)
 
     def acknowledged(self, verdict: Verdict) -> bool:
-        """Whether the operator knows of it."""
+        """Whether the operator has acknowledged it."""
         orders = self.detector.state.tasks.orders
         return orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
 
     def _say(self) -> list[Verdict]:
-        self.store.write([batch_of(verdict) for verdict in self.unsaid])
-        said, self.unsaid = self.unsaid, []
+        self.store.write([batch_of(verdict) for verdict in self.unwritten])
+        said, self.unwritten = self.unwritten, []
         return said
 
 

@@ -1,4 +1,4 @@
-"""What the detector remembers, on disk: numbers, words and arrays, so that reading a file can run nothing."""
+"""Snapshots of the detector's state on disk: plain data and arrays, so that reading a file executes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TESTS = {rule.test.__name__: rule.test for rules in RULES.values() for rule in 
 
 
 class SnapshotError(ValueError):
-    """A kept memory cannot be used; one line with the cause."""
+    """A snapshot cannot be used; one line with the cause."""
 
 
 class DamagedError(SnapshotError):
@@ -40,7 +40,7 @@ class DamagedError(SnapshotError):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Stored:
     """The state with its methods by name, so that the type of everything below is known."""
 
     at: int
@@ -56,7 +56,7 @@ class _Kept:
 
 # Field names, types and rules of today: a file that was written with others means something else. Addresses of
 # functions are left out: they differ in each process.
-_FORM = blake2b(re.sub(r" at 0x[0-9a-f]+", "", f"{msgspec.inspect.type_info(_Kept)} {RULES}").encode()).hexdigest()
+_FORM = blake2b(re.sub(r" at 0x[0-9a-f]+", "", f"{msgspec.inspect.type_info(_Stored)} {RULES}").encode()).hexdigest()
 
 
 def dump(state: State, at: int) -> bytes:
@@ -75,10 +75,10 @@ def dump(state: State, at: int) -> bytes:
         name = getattr(value, "__name__", "")
         if _TESTS.get(name) is value:
             return name
-        raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be kept")
+        raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be saved")
 
     peers, progress, evidence = state.methods
-    kept = _Kept(at, state.tasks, peers, progress, evidence, state.incidents, state.likeness, state.harm, state.swept)  # type: ignore[arg-type]
+    kept = _Stored(at, state.tasks, peers, progress, evidence, state.incidents, state.likeness, state.harm, state.swept)  # type: ignore[arg-type]
     words = msgspec.msgpack.encode(kept, enc_hook=plain)
     out = io.BytesIO()
     np.savez(out, form=np.array(_FORM), words=np.frombuffer(words, np.uint8), **arrays)  # type: ignore[arg-type]
@@ -88,26 +88,26 @@ def dump(state: State, at: int) -> bytes:
 def restore(data: bytes, config: Config) -> tuple[State, int]:
     """State and time out of `dump`, with today's configuration.
 
-    Raises DamagedError, and KeptError where another version has written it.
+    Raises DamagedError, and SnapshotError where another version has written it.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
                 raise DamagedError(f"it is damaged: unpacked it is larger than {MOST_BYTES >> 20} MB")
             if "form" not in archive or archive["form"].item() != _FORM:
-                raise SnapshotError("it was kept by another version of the detector")
-            kept = _decoded(archive)
+                raise SnapshotError("it was written by another version of the detector")
+            stored = _decoded(archive)
     except SnapshotError:
         raise
     except Exception as error:  # zipfile, numpy and msgspec raise a dozen kinds on bytes that none of them wrote
         raise DamagedError("it is damaged") from error
-    for method in (kept.peers, kept.progress, kept.evidence):
+    for method in (stored.peers, stored.progress, stored.evidence):
         method.config = config
-    methods = [kept.peers, kept.progress, kept.evidence]
-    return State(kept.tasks, methods, kept.incidents, kept.likeness, kept.harm, kept.swept), kept.at  # type: ignore[arg-type]
+    methods = [stored.peers, stored.progress, stored.evidence]
+    return State(stored.tasks, methods, stored.incidents, stored.likeness, stored.harm, stored.swept), stored.at  # type: ignore[arg-type]
 
 
-def _decoded(archive: Any) -> _Kept:
+def _decoded(archive: Any) -> _Stored:
     def made(kind: Any, value: Any) -> Any:
         if (get_origin(kind) or kind) is not np.ndarray:
             return _TESTS[value]
@@ -117,25 +117,25 @@ def _decoded(archive: Any) -> _Kept:
         found[:] = value
         return found
 
-    return msgspec.msgpack.decode(archive["words"].tobytes(), type=_Kept, dec_hook=made)
+    return msgspec.msgpack.decode(archive["words"].tobytes(), type=_Stored, dec_hook=made)
 
 
 def save(state: State, at: int, place: Path) -> None:
-    """Keep the state; a half-written file never takes the place of a whole one. Raises OSError."""
+    """Write the state; a half-written file never takes the place of a whole one. Raises OSError."""
     new = place.with_name(f"{place.name}.new")
     new.write_bytes(dump(state, at))
     os.replace(new, place)
 
 
 def load(place: Path, config: Config) -> tuple[State, int]:
-    """What was saved: state and time (Unix ns). Raises KeptError; a damaged file was then moved to *.damaged."""
+    """Read a snapshot: state and time (Unix ns). Raises SnapshotError; a damaged file was then moved to *.damaged."""
     try:
         if place.stat().st_size > MOST_BYTES or not place.is_file():
             raise DamagedError(f"it is no file of at most {MOST_BYTES >> 20} MB")
         return restore(place.read_bytes(), config)
     except DamagedError as error:
         aside = place.with_name(f"{place.name}.damaged")
-        with suppress(OSError):  # a folder that takes no file is named when the next state is kept
+        with suppress(OSError):  # a folder that takes no file is reported when the next state is saved
             os.replace(place, aside)
         raise SnapshotError(f"{place}: {error}; it is moved to {aside} and the detector learns again") from error
     except SnapshotError as error:

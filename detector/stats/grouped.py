@@ -1,4 +1,4 @@
-"""Peer groups: who is compared with whom, and medians over all groups at once."""
+"""Peer groups, and their medians, sums and maxima over all groups at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _halfway(values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Who is compared with whom; what belongs to groups is [metric, group], with a last column for who has no peers."""
+    """Peer groups; values of groups are [metric, group], with a last column for entities without peers."""
 
     of: Ints
     """[entity]: its group, or -1."""

@@ -1,8 +1,8 @@
-"""Apart: which suspects have nothing to do with each other, as closer looks in the same time tell.
+"""Co-movement: which suspects are independent faults, by zoom readings of the same time.
 
-The consequence of a fault moves as the fault does, in the rhythm that the task has then. Which of two came first cannot
-be told across machines, since clocks differ by half a second; whether they move alike at any such shift can. So two
-that do not are two faults, while two that do are what they were taken for anyway.
+The consequence of a fault moves as the fault does, in the rhythm of the task at that time. Clocks of machines differ by
+half a second, so the order of two movements is not known; but whether they are correlated at any such lag is. Two
+machines without such a correlation have two faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACK_NS = 60 * SECOND
 _CLOCKS_S = 1.0
 _TOGETHER_S = 4.0
 _LIVELY = 1.0
-"""What moves less than the least difference that counts is noise, and noise is nobody's consequence."""
+"""A movement below the metric's tolerance is noise, and no consequence of a fault."""
 
 Pair = tuple[str, str]
 """Two machines, in the order of their names."""

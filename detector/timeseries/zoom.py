@@ -1,4 +1,4 @@
-"""Looks: what agents read many times a second of machines that were suspect, on an even grid, counters as rates."""
+"""Zoom readings: suspect machines, read many times a second, on an even time grid, counters as rates."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 
 _GAP_NS = 2 * SECOND
-"""After a longer gap another look begins."""
+"""After a longer gap another zoom begins."""
 _FEWEST = 40
 """Readings of a device below which nothing is made of them: two seconds at the most that an agent gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The longest look at one source of one machine."""
+    """The longest zoom of one source of one machine."""
 
     rows: Rows
     """Those of other machines too."""
@@ -55,7 +55,7 @@ def looked_at(store: ReadableStore, span: tuple[int, int]) -> Iterator[Rows]:
 
 
 def look_at(rows: Rows, machine: str) -> Look | None:
-    """The longest look at a machine; None where there is none worth a word."""
+    """The longest zoom of a machine; None where there are too few readings."""
     series = sorted((at for at, ident in enumerate(rows.idents) if ident[0] == machine), key=lambda at: rows.idents[at])
     those = _longest(rows, np.isin(rows.ident, series))
     if those is None:
@@ -71,7 +71,7 @@ def look_at(rows: Rows, machine: str) -> Look | None:
 
 
 def _longest(rows: Rows, mine: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """[row]: whether it belongs to the longest look."""
+    """[row]: whether it belongs to the longest zoom."""
     places = np.flatnonzero(mine)
     if not len(places):
         return None

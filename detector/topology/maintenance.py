@@ -1,4 +1,4 @@
-"""Orders of the operator, as the store's events carry them: acknowledged, forgiven, in maintenance."""
+"""The operator's orders, read from the store's events: acknowledgements, cleared verdicts, maintenance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACK, CLEAR, MAINTENANCE, END = "ack", "clear", "maintenance", "maintenance_end"
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Acknowledge, or forget, what is held against a machine, or against one of its devices; `time` is Unix ns."""
+    """Acknowledge, or clear, the verdicts on a machine or on one of its devices; `time` is Unix ns."""
 
     time: int
     machine: str
@@ -30,7 +30,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """A machine is worked on: since <= time < until (Unix ns) nothing is said about it, and so again `every` ns."""
+    """A machine is in maintenance: no verdicts while since <= time < until (Unix ns), repeated every `every` ns."""
 
     since: int
     until: int
@@ -47,7 +47,7 @@ class Maintenance:
         return self.since + nth * self.every, min(self.until + nth * self.every, LATEST)
 
     def holds(self, now: int) -> bool:
-        """Whether the machine is worked on at `now`."""
+        """Whether the machine is in maintenance at `now` (Unix ns)."""
         begin, end = self.window(now)
         return begin <= now < end
 
@@ -69,7 +69,7 @@ class OperatorState:
     idle: frozenset[str] = frozenset()
     """Machines in maintenance now."""
     back: dict[str, int] = field(default_factory=dict)
-    """Machines whose maintenance is over since the last step, and since when."""
+    """Machines with a maintenance that ended since the last step, and when it ended."""
     fresh: tuple[Acknowledgement, ...] = ()
     """Orders to forget that came since the last step."""
     gone: frozenset[str] = frozenset()
@@ -139,11 +139,11 @@ class OperatorState:
         return max(*times, LATEST if machine in self.idle else period.window(self._at)[1])
 
     def ends(self, verdict: Verdict) -> str:
-        """Why this is said no more since this step, in words; empty where nobody ordered that."""
+        """Why this verdict ends at this step, in words; empty where the operator did not end it."""
         if verdict.machine in self.idle:
             return f"is in maintenance{_because(self.periods[verdict.machine].reason)}"
         if verdict.machine in self.gone:
-            return "is forgotten, as nothing was read of it for days"
+            return "was removed: it sent no readings for days"
         covered = [order for order in self.fresh if order.covers(verdict.machine, verdict.device)]
         return f"was cleared by the operator{_because(covered[-1].reason)}" if covered else ""
 

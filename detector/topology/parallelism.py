@@ -1,7 +1,7 @@
 """Tasks as their communicators show them: which processes are joined, and what each set of communicators is for.
 
 No scheduler is asked. Processes that share a communicator belong to one task; a restarted task has other processes, a
-communicator that was formed anew another name, and what has not been read lately counts no more.
+communicator that was formed again another name, and one that was not read lately does not count.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.stats.arrays import Floats, Ints
+from detector.stats.arrays import Bools, Floats, Ints
 from detector.timeseries.rows import Rows
+from detector.topology.components import connected_components
 from store.schema.time import SECOND
 
 WORLD, TENSOR, DATA, PIPELINE, EXPERT = "world", "tensor", "data", "pipeline", "expert"
@@ -72,7 +73,7 @@ class _Members:
     rate: Floats
     """Operations a second."""
     pairs: Floats
-    """Share of readings whose last operation was between two ranks."""
+    """Share of readings with a last operation between two ranks."""
     everybody: Floats
     """The same, from all to all."""
     iteration: Floats
@@ -90,7 +91,7 @@ def find_tasks(rows: Rows) -> tuple[Task, ...]:
     processes, process = np.unique(machine * len(pids) + pid, return_inverse=True)
     processes = np.stack([processes // len(pids), pids[processes % len(pids)]])
     members = _members(rows, known, machine, process, comm, processes[0])
-    label = _connected(members, processes.shape[1])
+    label = connected_components(members.process, members.comm, processes.shape[1])
     found = []
     for task in np.unique(label[members.process]):
         there = label[members.process] == task
@@ -101,43 +102,48 @@ def find_tasks(rows: Rows) -> tuple[Task, ...]:
 
 
 def _members(rows: Rows, known: Ints, machine: Ints, process: Ints, comm: Ints, machine_of: Ints) -> _Members:
-    """What the rows say of each pair of process and communicator that was read until the last."""
-    time, count = rows.time[known], int(comm.max()) + 1
-    pairs, place = np.unique(process * count + comm, return_inverse=True)
-    place = place.reshape(-1)
-    order = np.lexsort((time, place))
-    first = np.searchsorted(place[order], np.arange(len(pairs)))
-    last = order[np.append(first[1:], len(order)) - 1]
-    first = order[first]
+    """What the rows at `known` say of each pair of process and communicator that was read until the last."""
+    count = int(comm.max()) + 1
+    pairs, pair = np.unique(process * count + comm, return_inverse=True)
+    pair = pair.reshape(-1)
+    first, last = _first_and_last(pair, rows.time[known])
+    fresh = _is_fresh(rows.time[known], machine, last)
+    pairs, first, last = pairs[fresh], known[first[fresh]], known[last[fresh]]
+    point_to_point, all_to_all = (_share_of(rows, known, pair, kinds)[fresh] for kinds in (_PAIRS, _EVERYBODY))
+    names = ("rank", "ranks", "iteration_seconds")
+    rank, ranks, iteration = (rows.number(name)[last].astype(np.float64) for name in names)
+    rate = _operations_per_second(rows, first, last)
+    return _Members(pairs // count, pairs % count, machine_of, rank, ranks, rate, point_to_point, all_to_all, iteration)
+
+
+def _first_and_last(pair: Ints, time: Ints) -> tuple[Ints, Ints]:
+    """[pair]: the places of its first and its last row."""
+    order = np.lexsort((time, pair))
+    first = np.searchsorted(pair[order], np.arange(int(pair.max()) + 1))
+    return order[first], order[np.append(first[1:], len(order)) - 1]
+
+
+def _is_fresh(time: Ints, machine: Ints, last: Ints) -> Bools:
+    """[pair]: whether its last row is as new as its machine's, and that about as new as the newest of all."""
     newest_of_machine = np.zeros(int(machine.max()) + 1, np.int64)
     np.maximum.at(newest_of_machine, machine, time)
     newest = newest_of_machine[machine[last]]
-    total = rows.number("operations_total")[known]
-    seconds = (time[last] - time[first]) / 1e9
-    rate = np.where(seconds > 0, (total[last] - total[first]) / np.maximum(seconds, 1e-9), np.nan)
+    is_fresh: Bools = (time[last] >= newest - FRESH_NS) & (newest >= time.max() - 3 * FRESH_NS)
+    return is_fresh
+
+
+def _share_of(rows: Rows, known: Ints, pair: Ints, kinds: tuple[str, ...]) -> Floats:
+    """[pair]: the share of its rows in which the last operation is one of these kinds."""
     operation, words = rows.texts.get("operation", (np.zeros(len(rows.time), np.int64), ("",)))
-    held, kinds = np.bincount(place, minlength=len(pairs)), [word.split(":", 1)[0] for word in words]
-    told = [np.isin(kinds, wanted)[operation[known]] for wanted in (_PAIRS, _EVERYBODY)]
-    share = [np.bincount(place, one, minlength=len(pairs)) / held for one in told]
-    iteration = rows.number("iteration_seconds")[known][last]
-    rank, ranks = (rows.number(name)[known][last] for name in ("rank", "ranks"))
-    fresh = (time[last] >= newest - FRESH_NS) & (newest >= time.max() - 3 * FRESH_NS)
-    values = (pairs // count, pairs % count, rank, ranks, rate, *share, iteration)
-    who, what, rank, ranks, rate, pair, everybody, iteration = (value[fresh] for value in values)
-    return _Members(who, what, machine_of, rank, ranks, rate, pair, everybody, iteration)
+    is_kind = np.isin([word.split(":", 1)[0] for word in words], kinds)[operation[known]]
+    share: Floats = np.bincount(pair, is_kind) / np.bincount(pair)
+    return share
 
 
-def _connected(members: _Members, processes: int) -> Ints:
-    """A label for each process, the same for all that communicators join."""
-    label = np.arange(processes)
-    while True:
-        of_comm = np.full(int(members.comm.max(initial=0)) + 1, processes)
-        np.minimum.at(of_comm, members.comm, label[members.process])
-        new = label.copy()
-        np.minimum.at(new, members.process, of_comm[members.comm])
-        if (new == label).all():
-            return label
-        label = new
+def _operations_per_second(rows: Rows, first: Ints, last: Ints) -> Floats:
+    """[pair]: from its first row to its last; NaN where that is the same one."""
+    total, seconds = rows.number("operations_total"), (rows.time[last] - rows.time[first]) / SECOND
+    return np.where(seconds > 0, (total[last] - total[first]) / np.where(seconds > 0, seconds, 1.0), np.nan)
 
 
 def _task(members: _Members, there: Ints, names: Sequence[str], who: tuple[tuple[str, int], ...]) -> Task:

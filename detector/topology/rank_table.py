@@ -1,4 +1,4 @@
-"""Ranks: the newest reading of each communicator of each process, and the rhythm in which it moves."""
+"""The rank table: the newest row of each communicator of each process, and how often each of them makes progress."""
 
 from __future__ import annotations
 
@@ -8,213 +8,234 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.stats.arrays import Bools, Floats, Ints, grown
+from detector.stats.columns import Columns, column
 from detector.timeseries.rows import Rows
 from store.schema.time import NEVER, SECOND
 
-UNREAD = -2.0
-"""A state that cannot be read; -1: a rank waits for none."""
-_STARTUP_MOVES = 3  # gaps between a communicator's first operations are set-up, not its rhythm
+NO_RANK, UNKNOWN, SOME_RANK = -1.0, -2.0, -3.0
+"""In place of a peer's rank: waits for none, state not readable, waits for one that is not readable."""
+_WARMUP_GAPS = 3  # gaps between a communicator's first operations are set-up
 _GAP_HALF_LIFE_S = 1800.0
-_NAMES = 2  # times as many communicators as there are: then those that were re-formed are forgotten
-_SINCE_ATTACH = "attach"
-"""An agent that came late and could not learn what had gone before: its count compares with no other rank's."""
-_READ = {
+_MAX_NAMES = 2  # times the communicators in use: above that, those that are no longer in use are evicted
+_COUNTED_SINCE_ATTACH = "attach"
+"""The agent started late and does not know the count before: its count compares with no other rank's."""
+_NUMBERS = {
+    "rank": "rank",
+    "comm_ranks": "ranks",
+    "pid": "pid",
     "active": "active_ratio",
     "sending": "send_pending_ratio",
     "receiving": "receive_pending_ratio",
     "steps": "steps_done_total",
-    "step": "step",
+    "ring_step": "step",
     "blocked": "host_blocked_seconds_total",
     "iteration": "iteration_seconds",
 }
-_STATES = {"sends_to": "waits_to_send_to", "receives_from": "waits_to_receive_from", "gpu": "waits_for_gpu"}
-_COUNTS = ("operations", "offset", "aligned", "attached", "gap", "moves")
-_FLOATS = (*_COUNTS, "rank", "ranks", "pending", "lost", *_READ, *_STATES)
-_TIMES = ("seen", "moved", "calm")
-NONE, UNKNOWN, SOMEBODY = -1.0, -2.0, -3.0
-"""In place of a peer's rank: waits for none, not known for which, for one that cannot be read."""
+_STATES = {"sends_to": "waits_to_send_to", "receives_from": "waits_to_receive_from", "awaiting_gpu": "waits_for_gpu"}
+_COUNTS = {"pending": "pending", "lost_calls": "lost_total"}
+_ALWAYS = 0.9  # share of samples: in a hang all of them show the same
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What is left once some are forgotten: places so far of series and processes, numbers so far of communicators."""
+class Compaction:
+    """What an eviction leaves: the old numbers of series, processes and communicators, in their new order."""
 
     series: Ints
     processes: Ints
     codes: Ints
 
     def renumbered(self, codes: Ints) -> Ints:
-        """Numbers of communicators as they are now; -1 for what is none, or forgotten."""
+        """New numbers of communicators by their old ones; -1 for none and for evicted ones."""
         return np.where(np.isin(codes, self.codes), np.searchsorted(self.codes, codes), -1)
 
 
 @dataclass(slots=True)
-class RankTable:
-    """The newest reading of each (machine, gpu, slot); arrays over series."""
+class RankTable(Columns):
+    """Columns are [series]; a series is one (machine, GPU, slot), and a slot holds one communicator at a time."""
 
     number: dict[tuple[str, ...], int] = field(default_factory=dict)
-    floats: dict[str, Floats] = field(default_factory=lambda: {n: np.zeros(0) for n in _FLOATS})
-    times: dict[str, Ints] = field(default_factory=lambda: {n: np.zeros(0, np.int64) for n in _TIMES})
-    comm: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
-    operation: NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, object))
-    code: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(machine, GPU, slot) -> series."""
+    operations: Floats = column()
+    """Operations enqueued; the last known count."""
+    offset: Floats = column()
+    """Operations that this rank's agent did not see, and those of its peers did."""
+    aligned: Floats = column()
+    """1 where `operations + offset` compares with other ranks'."""
+    attached: Floats = column()
+    """1 where the count begins when the agent attached."""
+    gap: Floats = column()
+    """Longest time without progress while ranks waited, seconds, with a half-life of 30 minutes."""
+    moves: Floats = column()
+    """Rows that showed progress since the communicator was formed."""
+    rank: Floats = column()
+    comm_ranks: Floats = column()
+    """Ranks of the communicator."""
+    pid: Floats = column()
+    pending: Floats = column()
+    """Positive while an operation is not finished."""
+    lost_calls: Floats = column()
+    active: Floats = column()
+    """Share of samples in which an operation was in flight."""
+    sending: Floats = column()
+    receiving: Floats = column()
+    steps: Floats = column()
+    ring_step: Floats = column()
+    blocked: Floats = column()
+    """Counter: seconds for which the host waited behind operations."""
+    iteration: Floats = column()
+    """Seconds of an iteration."""
+    sends_to: Floats = column()
+    """Rank that a chunk is on its way to; NO_RANK, UNKNOWN."""
+    receives_from: Floats = column()
+    awaiting_gpu: Floats = column()
+    """Positive while the GPU has no more data to send."""
+    last_seen: Ints = column(NEVER, np.int64)
+    """When the newest row was read, Unix ns."""
+    last_progress: Ints = column(NEVER, np.int64)
+    last_idle: Ints = column(NEVER, np.int64)
+    """When no rank of its communicator waited."""
+    comm: NDArray[np.object_] = column("", object)
+    operation: NDArray[np.object_] = column("", object)
+    """The last one enqueued, as kind:datatype:count."""
+    code: Ints = column(-1, np.int64)
     """The communicator as a number; -1: not known."""
-    processes: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """(machine, GPU) -> its number, in the order of numbers."""
-    process: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    process: Ints = column(-1, np.int64)
     """The process as a number."""
+    processes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """(machine, GPU) -> process, in the order of numbers."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Of each process, as a number."""
+    """[process]: its machine as a number."""
     machines: dict[str, int] = field(default_factory=dict)
     period: float = SECOND
     """Time between two rows of one series, ns."""
-    paced: bool = False
-    """Whether that was learned."""
-    lost: dict[str, float] = field(default_factory=dict)
-    """Machine -> probe hits that its kernel side could not keep at all."""
+    period_known: bool = False
+    lost_by_machine: dict[str, float] = field(default_factory=dict)
+    """Machine -> probe hits that the kernel dropped."""
     _comms: dict[str, int] = field(default_factory=lambda: {"": -1})
 
-    def let_go(self, before: int) -> Left | None:
-        """Forget series not read since `before` (Unix ns), and what only they were of; what is left, None: all."""
+    def update(self, rows: Rows) -> None:
+        """Read new `nccl` rows; of several rows of one series the newest counts."""
+        series, row = self._newest(self._admit(rows.idents)[rows.ident], rows)
+        time, comm, operations = rows.time[row], rows.text("comm")[row], rows.number("operations_total")[row]
+        self._learn_period(time - self.last_seen[series])
+        formed = comm != self.comm[series]
+        self.moves[series[formed]] = self.gap[series[formed]] = 0.0
+        before, known = self.operations[series], ~np.isnan(operations)
+        progress = formed | ((operations != before) & known)
+        operations = np.where(known | formed, operations, before)
+        self._note_progress(series[progress], time[progress])
+        self.last_seen[series] = time
+        self.comm[series], self.operation[series] = comm, rows.text("operation")[row]
+        # Numbers count from 0, and the dictionary also holds the name of no communicator.
+        self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[formed]]
+        self.operations[series] = operations
+        self._note_states(series, rows, row)
+        self._note_origin(series, rows.text("counted_from")[row], known, formed | (operations < before))
+
+    def note_losses(self, rows: Rows) -> None:
+        """Read how many probe hits the agents lost, from rows of `source`."""
+        total = rows.number("lost_total")
+        for row in np.flatnonzero(total > 0):
+            machine = rows.idents[rows.ident[row]][0]
+            self.lost_by_machine[machine] = max(float(total[row]), self.lost_by_machine.get(machine, 0.0))
+
+    def live(self, now: int) -> Ints:
+        """The series of known communicators that were read shortly before `now` (Unix ns)."""
+        count = len(self.number)
+        live = np.flatnonzero(now - self.last_seen[:count] <= 3.5 * self.period + SECOND)
+        return live[self.code[live] >= 0]
+
+    def note_idle(self, now: int, series: Ints) -> None:
+        """Note series in the communicators of which no rank waits at `now` (Unix ns)."""
+        self.last_idle[series] = now
+
+    def align(self, series: Ints, comm: Ints) -> None:
+        """Learn how many operations each agent missed, at a time at which all ranks should have the same count.
+
+        `comm` is each series' communicator, numbered from 0.
+        """
+        known = ~np.isnan(self.operations[series])
+        series, comm = series[known], comm[known]
+        most = np.zeros(int(comm.max(initial=-1)) + 1)
+        np.maximum.at(most, comm, self.operations[series])
+        self.offset[series] = most[comm] - self.operations[series]
+        self.aligned[series] = 1.0
+
+    def evict(self, before: int) -> Compaction | None:
+        """Drop series that were last read before `before` (Unix ns), and what only they used; None: nothing dropped."""
         idents = list(self.number)
-        series = np.flatnonzero(self.times["seen"][: len(idents)] >= before)
-        crowded = len(self._comms) > _NAMES * (1 + len(np.unique(self.code[: len(idents)])))
+        series = np.flatnonzero(self.last_seen[: len(idents)] >= before)
+        crowded = len(self._comms) > _MAX_NAMES * (1 + len(np.unique(self.code[: len(idents)])))
         if len(series) == len(idents) and not crowded:
             return None
         self.number = {idents[old]: new for new, old in enumerate(series.tolist())}
-        self.floats = {name: array[series] for name, array in self.floats.items()}
-        self.times = {name: array[series] for name, array in self.times.items()}
-        self.comm, self.operation = self.comm[series], self.operation[series]
-        left = Left(series, *self._let_go_names(series))
-        self.code = left.renumbered(self.code[series])
+        self.select(series)
+        left = Compaction(series, *self._compact_names())
+        self.code = left.renumbered(self.code)
         return left
 
-    def _let_go_names(self, series: Ints) -> tuple[Ints, Ints]:
-        """The numbers, so far, of processes and communicators that are left; they are given new ones here."""
-        people, self.process = np.unique(self.process[series], return_inverse=True)
-        places, self.machine = np.unique(self.machine[people], return_inverse=True)
-        names, machines = list(self.processes), list(self.machines)
-        self.processes = {names[old]: new for new, old in enumerate(people.tolist())}
-        self.machines = {machines[old]: new for new, old in enumerate(places.tolist())}
-        self.lost = {machine: lost for machine, lost in self.lost.items() if machine in self.machines}
-        codes = np.unique(self.code[series])
-        codes, comms = codes[codes >= 0], list(self._comms)
-        self._comms = {"": -1} | {comms[old + 1]: new for new, old in enumerate(codes.tolist())}
-        return people, codes
+    def _compact_names(self) -> tuple[Ints, Ints]:
+        """Renumber processes, machines and communicators; the old numbers of processes and communicators in use."""
+        processes, self.process = np.unique(self.process, return_inverse=True)
+        machines, self.machine = np.unique(self.machine[processes], return_inverse=True)
+        process_names, machine_names, comm_names = list(self.processes), list(self.machines), list(self._comms)
+        self.processes = {process_names[old]: new for new, old in enumerate(processes.tolist())}
+        self.machines = {machine_names[old]: new for new, old in enumerate(machines.tolist())}
+        self.lost_by_machine = {name: lost for name, lost in self.lost_by_machine.items() if name in self.machines}
+        codes = np.unique(self.code)
+        codes = codes[codes >= 0]
+        self._comms = {"": -1} | {comm_names[old + 1]: new for new, old in enumerate(codes.tolist())}
+        return processes, codes
 
-    def note_losses(self, rows: Rows) -> None:
-        """Take in what the agents' sources say of themselves."""
-        total = rows.number("lost_total")
-        for at in np.flatnonzero(total > 0):
-            machine = rows.idents[rows.ident[at]][0]
-            self.lost[machine] = max(float(total[at]), self.lost.get(machine, 0.0))
+    def _newest(self, series: Ints, rows: Rows) -> tuple[Ints, Ints]:
+        """Each series that has a newer row than before, and the place of its newest row."""
+        found, back = np.unique(series[::-1], return_index=True)
+        row = len(series) - 1 - back
+        newer = rows.time[row] > self.last_seen[found]
+        return found[newer], row[newer]
 
-    def feed(self, rows: Rows) -> None:
-        """Take in new `nccl` rows; of several of one series the newest counts."""
-        places = self._admit(rows.idents)[rows.ident]
-        place, back = np.unique(places[::-1], return_index=True)
-        last = len(places) - 1 - back
-        newer = rows.time[last] > self.times["seen"][place]
-        place, last = place[newer], last[newer]
-        time, comm = rows.time[last], rows.text("comm")[last]
-        self._learn_period(time - self.times["seen"][place])
-        renewed = comm != self.comm[place]
-        for name in ("moves", "gap"):
-            self.floats[name][place[renewed]] = 0.0
-        operations = rows.number("operations_total")[last]
-        before = self.floats["operations"][place]
-        counted = ~np.isnan(operations)  # null says nothing, so not that it moved
-        moved = renewed | ((operations != before) & counted)
-        operations = np.where(counted | renewed, operations, before)
-        self._note_moves(place[moved], time[moved])
-        self.times["seen"][place] = time
-        self.comm[place], self.operation[place] = comm, rows.text("operation")[last]
-        # One more for each communicator seen, but -1 for none.
-        codes = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[renewed]]
-        self.code[place[renewed]] = codes
-        self.floats["operations"][place] = operations
-        self._note_states(place, rows, last)
-        self._note_origin(place, rows.text("counted_from")[last], counted, renewed | (operations < before))
+    def _note_origin(self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools) -> None:
+        """Note where counts begin; one that begins elsewhere than before has to be aligned once more."""
+        attached = known & (origin == _COUNTED_SINCE_ATTACH)
+        other = series[restarted | (known & (attached != self.attached[series]))]
+        self.attached[series[known]] = attached[known]
+        self.offset[other] = self.aligned[other] = 0.0
+        self.aligned[series[known & ~attached]] = 1.0
 
-    def _note_origin(self, place: Ints, origin: NDArray[np.object_], counted: Bools, anew: Bools) -> None:
-        """Whether the counts compare with other ranks'; a count that begins elsewhere than before is another."""
-        attached = counted & (origin == _SINCE_ATTACH)
-        other = anew | (counted & (attached != self.floats["attached"][place]))
-        self.floats["attached"][place[counted]] = attached[counted]
-        self.floats["offset"][place[other]] = self.floats["aligned"][place[other]] = 0.0
-        self.floats["aligned"][place[counted & ~attached]] = 1.0
-
-    def _note_states(self, place: Ints, rows: Rows, last: Ints) -> None:
-        for name in ("rank", "ranks"):
-            self.floats[name][place] = rows.number(name)[last]
-        for name, column in _READ.items():
-            self.floats[name][place] = rows.number(column)[last]
-        for name, column in _STATES.items():
-            self.floats[name][place] = np.nan_to_num(rows.number(column)[last], nan=UNREAD)
-        for name, column in (("pending", "pending"), ("lost", "lost_total")):
-            self.floats[name][place] = np.nan_to_num(rows.number(column)[last])
+    def _note_states(self, series: Ints, rows: Rows, row: Ints) -> None:
+        for columns, unknown in ((_NUMBERS, np.nan), (_STATES, UNKNOWN), (_COUNTS, 0.0)):
+            for name, source in columns.items():
+                getattr(self, name)[series] = np.nan_to_num(rows.number(source)[row], nan=unknown)
 
     def _admit(self, idents: tuple[tuple[str, ...], ...]) -> Ints:
-        """The series' numbers; new ones get room."""
+        """The series of these identities; new ones get a number."""
         before = len(self.number)
-        places = np.array([self.number.setdefault(ident, len(self.number)) for ident in idents], np.int64)
-        size = (len(self.number),)
-        self.code, self.process = (grown(a, size, -1) for a in (self.code, self.process))
-        if size[0] > before:
-            self._seat(before)
-        self.floats = {name: grown(a, size, 0.0) for name, a in self.floats.items()}
-        self.times = {name: grown(a, size, NEVER) for name, a in self.times.items()}
-        for name in ("comm", "operation"):
-            words = getattr(self, name)
-            if len(words) < size[0]:
-                setattr(self, name, np.append(words, np.full(2 * size[0] - len(words), "", object)))
-        return places
-
-    def _seat(self, first: int) -> None:
-        """Give series from `first` on the numbers of their process and machine."""
-        for place, ident in enumerate(list(self.number)[first:], first):
+        series = np.array([self.number.setdefault(ident, len(self.number)) for ident in idents], np.int64)
+        self.resize(len(self.number))
+        for number, ident in enumerate(list(self.number)[before:], before):
             process = self.processes.setdefault(ident[:2], len(self.processes))
-            self.process[place] = process
+            self.process[number] = process
             self.machine = grown(self.machine, (len(self.processes),), -1)
             self.machine[process] = self.machines.setdefault(ident[0], len(self.machines))
+        return series
 
     def _learn_period(self, gap: Ints) -> None:
-        if (gap < 10**17).any():
-            found = float(np.median(gap[gap < 10**17]))
-            self.period = self.period + 0.1 * (found - self.period) if self.paced else found
-            self.paced = True
+        usual = gap[gap < 10**17]  # the first row of a series has none
+        if len(usual):
+            median = float(np.median(usual))
+            self.period = self.period + 0.1 * (median - self.period) if self.period_known else median
+            self.period_known = True
 
-    def _note_moves(self, place: Ints, time: Ints) -> None:
-        floats, moved = self.floats, self.times["moved"]
-        # Time in which nobody waited for anybody, such as a checkpoint, is no gap.
-        since = np.maximum(moved[place], self.times["calm"][place])
-        gap = np.where(floats["moves"][place] >= _STARTUP_MOVES, (time - since) / SECOND, 0.0)
-        faded = floats["gap"][place] * 0.5 ** (gap / _GAP_HALF_LIFE_S)
-        floats["gap"][place] = np.maximum(faded, gap)
-        floats["moves"][place] += 1
-        moved[place] = time
-
-    def live(self, now: int) -> Ints:
-        """The series of known communicators that were read not long before `now` (Unix ns)."""
-        count = len(self.number)
-        live = np.flatnonzero(now - self.times["seen"][:count] <= 3.5 * self.period + SECOND)
-        return live[self.code[live] >= 0]
-
-    def learn_offsets(self, live: Ints, comm: Ints, calm: NDArray[np.bool_]) -> None:
-        """Agents that came late count fewer operations; where nothing waits, the counts should agree."""
-        operations = self.floats["operations"][live]
-        most = np.zeros(len(calm))
-        np.maximum.at(most, comm, np.nan_to_num(operations))
-        at_rest = calm[comm] & ~np.isnan(operations)
-        self.floats["offset"][live[at_rest]] = (most[comm] - operations)[at_rest]
-        self.floats["aligned"][live[at_rest]] = 1.0
+    def _note_progress(self, series: Ints, time: Ints) -> None:
+        # Time in which no rank waited, such as a checkpoint, is no gap.
+        since = np.maximum(self.last_progress[series], self.last_idle[series])
+        gap = np.where(self.moves[series] >= _WARMUP_GAPS, (time - since) / SECOND, 0.0)
+        self.gap[series] = np.maximum(self.gap[series] * 0.5 ** (gap / _GAP_HALF_LIFE_S), gap)
+        self.moves[series] += 1
+        self.last_progress[series] = time
 
 
-_ALWAYS = 0.9  # share of looks: in a standstill they all find the same
-
-
-def told(peer: Floats, share: Floats) -> Floats:
-    """Whom each rank waits for; where no peer can be read, whether it does: `share` of the looks found it so."""
-    unknown = peer == UNKNOWN
-    guess = np.where(share > _ALWAYS, SOMEBODY, np.where(share < 1 - _ALWAYS, NONE, UNKNOWN))
-    return np.where(unknown, guess, peer)
+def resolve_peer(peer: Floats, share: Floats) -> Floats:
+    """The rank that each waits for; if it is UNKNOWN, SOME_RANK or NO_RANK by the `share` of samples that waited."""
+    guess = np.where(share > _ALWAYS, SOME_RANK, np.where(share < 1 - _ALWAYS, NO_RANK, UNKNOWN))
+    return np.where(peer == UNKNOWN, guess, peer)

@@ -1,7 +1,7 @@
 """Roles: which ranks of a task are replicas of each other, as their communicators show it.
 
 Stages of a pipeline carry different loads, so a rank's peers are those of its own stage. The stage is a rank's place in
-the communicators whose operations go from one rank to the next (Send, Recv): one for a whole pipeline, or one for each
+the communicators with operations from one rank to the next (Send, Recv): one for a whole pipeline, or one for each
 pair of neighbours. Where none is seen, ranks that smaller communicators than the task's largest join have one role:
 tensor, data and expert groups lie within a stage.
 """
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.stats.arrays import Ints
-from detector.topology.rank_table import Left, RankTable
+from detector.topology.components import connected_components
+from detector.topology.rank_table import Compaction, RankTable
 from store.schema.time import NEVER, SECOND
 
 UNKNOWN = -1
 _JOINED, _MIXED, ALIKE = 10**6, 10**9, 10**10
 """Below these a role is a stage, a set of joined ranks, a mix of those on one machine; from the last on, a likeness."""
-_LOOK_NS = 20 * SECOND
+_INTERVAL_NS = 20 * SECOND
 _RECENT_NS = 600 * SECOND
 """So long a process that is not read any more still holds its place among the others."""
 _LONGEST = 256
@@ -37,13 +38,13 @@ class Roles:
     machine: dict[str, int] = field(default_factory=dict)
     """The role of all its ranks, or a number for their mix."""
     alike: dict[str, int] = field(default_factory=dict)
-    """Machine -> group of those that read alike, in tasks whose communicators tell nothing."""
+    """Machine -> group of machines with similar readings, in tasks without known communicators."""
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
     mark: int = 0
     """Of who was on which communicator at the last look ..."""
     learned: int = 0
-    """... and when roles were learned last: where nobody came or went there is nothing to learn."""
+    """... and at the time when roles were learned: while no rank comes or goes there is nothing to learn."""
     looked_at: int = NEVER
 
     def of(self, machine: str, device: str | None) -> int:
@@ -63,7 +64,7 @@ class Roles:
 
     def look(self, now: int, ranks: RankTable) -> bool:
         """Learn from how the ranks stand at `now` (Unix ns), now and then; whether somebody's role is another."""
-        if now - self.looked_at < _LOOK_NS:
+        if now - self.looked_at < _INTERVAL_NS:
             return False
         self.looked_at = now
         there = _there(now, ranks)
@@ -73,13 +74,13 @@ class Roles:
         seen = np.flatnonzero(2 * np.bincount(code, pairs, len(total)) > total)
         self.pipes = np.union1d(self.pipes[total[self.pipes] > 0], seen)
         before, self.mark = self.mark, zlib.crc32(np.concatenate([there, code, self.pipes]).tobytes())
-        # While a task forms anew, half of its ranks are on their new communicators: that shows no roles.
+        # While a task forms again, half of its ranks are on their new communicators: that shows no roles.
         if self.mark in (self.learned, 0) or self.mark != before:
             return False
         self.learned = self.mark
         return self._learn(there, ranks)
 
-    def let_go(self, left: Left, machines: Container[str]) -> None:
+    def let_go(self, left: Compaction, machines: Container[str]) -> None:
         """Forget the communicators that are not left, and machines that are none of these."""
         pipes = left.renumbered(self.pipes)
         self.pipes = pipes[pipes >= 0]
@@ -90,14 +91,14 @@ class Roles:
         people, person = np.unique(ranks.process[there], return_inverse=True)
         comms, comm = np.unique(ranks.code[there], return_inverse=True)
         piped = np.isin(comms, self.pipes)[comm]
-        rank = ranks.floats["rank"][there].astype(np.int64)
+        rank = ranks.rank[there].astype(np.int64)
         stage = _stages(person[piped], comm[piped], rank[piped], len(people))
-        task = _joined(person, comm, len(people))
-        size = np.nan_to_num(ranks.floats["ranks"][there], nan=np.inf)
+        task = connected_components(person, comm, len(people))
+        size = np.nan_to_num(ranks.comm_ranks[there], nan=np.inf)
         largest = np.zeros(len(people))
         np.maximum.at(largest, task[person], size)
         small = size < largest[task[person]]
-        part = people[_joined(person[small], comm[small], len(people))] + _JOINED
+        part = people[connected_components(person[small], comm[small], len(people))] + _JOINED
         part[np.bincount(person[small], minlength=len(people)) == 0] = UNKNOWN
         return self._note(people, np.where(np.isin(task, task[stage >= 0]), stage, part), ranks)
 
@@ -117,12 +118,12 @@ class Roles:
 
 def _there(now: int, ranks: RankTable) -> Ints:
     """Series of processes that were read not long ago, but for communicators that their process has no more."""
-    seen = ranks.times["seen"][: len(ranks.number)]
+    seen = ranks.last_seen[: len(ranks.number)]
     process = ranks.process[: len(seen)]
     newest = np.full(len(ranks.processes), NEVER)
     np.maximum.at(newest, process, seen)
     fresh = (newest >= now - _RECENT_NS)[process] & (seen >= newest[process] - 3.5 * ranks.period - SECOND)
-    known = (ranks.code[: len(seen)] >= 0) & np.isfinite(ranks.floats["rank"][: len(seen)])
+    known = (ranks.code[: len(seen)] >= 0) & np.isfinite(ranks.rank[: len(seen)])
     return np.flatnonzero(fresh & known)
 
 
@@ -137,19 +138,6 @@ def named(role: int) -> str:
 
 def _mix(roles: set[int]) -> int:
     return roles.pop() if len(roles) == 1 else _MIXED + zlib.crc32(repr(sorted(roles)).encode())
-
-
-def _joined(person: Ints, comm: Ints, people: int) -> Ints:
-    """A label for each person, the same for all whom communicators join: the least of their numbers."""
-    label = np.arange(people)
-    while True:
-        of_comm = np.full(int(comm.max(initial=0)) + 1, people)
-        np.minimum.at(of_comm, comm, label[person])
-        new = label.copy()
-        np.minimum.at(new, person, of_comm[comm])
-        if (new == label).all():
-            return label
-        label = new
 
 
 def _stages(person: Ints, comm: Ints, rank: Ints, people: int) -> Ints:

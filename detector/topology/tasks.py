@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from detector.stats.arrays import Ints
 from detector.timeseries.rows import Rows
+from detector.topology.components import connected_components
 from detector.topology.maintenance import OperatorState
 from detector.topology.rank_table import RankTable
 from detector.topology.roles import Roles
 from store.schema.time import NEVER
 
 EVERYBODY = "all"
+_MIN_TASK = 4
 
 
 @dataclass(slots=True)
@@ -115,22 +118,16 @@ class Tasks:
         if self.said:
             return {machine: self.said[machine] for machine in wanted if self.said.get(machine)}
         if self.machines is None:
-            groups = self._connected()
-            # Single machines that each talk only to themselves would leave nobody with peers.
-            if any(len(group) >= 4 for group in groups):
-                return {machine: f"task of {min(group)}" for group in groups for machine in group}
+            names = sorted(set().union(*self.members.values()))
+            first = self._first_of_component(names)
+            # Machines that share no communicator with another one would each be a task without peers.
+            if np.bincount(first, minlength=1).max() >= _MIN_TASK:
+                return {name: f"task of {names[place]}" for name, place in zip(names, first.tolist(), strict=True)}
         return dict.fromkeys(wanted, EVERYBODY)
 
-    def _connected(self) -> list[set[str]]:
-        """Machines joined by shared communicators, as disjoint sets."""
-        groups: list[set[str]] = []
-        for members in self.members.values():
-            joined = set(members)
-            apart = []
-            for group in groups:
-                if group & joined:
-                    joined |= group
-                else:
-                    apart.append(group)
-            groups = [*apart, joined]
-        return groups
+    def _first_of_component(self, names: list[str]) -> Ints:
+        """[machine]: the place of the first machine that it shares communicators with, directly or over others."""
+        number = {name: place for place, name in enumerate(names)}
+        pairs = [(number[name], comm) for comm, joined in enumerate(self.members.values()) for name in joined]
+        machine, comm = np.array(pairs, np.int64).reshape(-1, 2).T
+        return connected_components(machine, comm, len(names))

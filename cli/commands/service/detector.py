@@ -59,7 +59,7 @@ def detector(
             )
             return
         dask = _cluster()
-        order = dask.Order(
+        order = dask.JudgeTask(
             address, influxdb, judged, "", frozenset(), time.time_ns(), key=signing_key(address, settings, True)
         )
         dask.run(cluster, place, order, dispatcher, stop)

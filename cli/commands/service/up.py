@@ -53,7 +53,7 @@ def up(
         while agent.poll() is None:
             now = time.time_ns()
             verdicts = runner.catch_up(now - late_ns, stop)
-            runner.look_closer(now)
+            runner.request_zoom(now)
             dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
             for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")

@@ -1,27 +1,26 @@
-"""The ranks of the communicators that are alive at one step."""
+"""The live ranks of one step and the processes and tasks that they belong to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRanks:
-    """The live series; arrays over them, and over their processes."""
+    """The first three are arrays over live series, the others over their processes."""
 
-    live: Ints
+    series: Ints
+    """Numbers in the rank table."""
     comm: Ints
+    """Communicators, numbered from 0."""
     process: Ints
-    seat: Ints
-    """Of each process, its lasting number."""
+    """Processes, numbered from 0."""
+    number: Ints
+    """The number of each process in the rank table."""
     machine: Ints
-    """Of each process."""
     task: Ints
-    """Of each process; -1: none."""
-    running: NDArray[np.bool_]
-    """Of each process: whether its task moves. While it stands (a hang, a checkpoint) waiting proves no habit."""
+    """-1: none."""
+    running: Bools
+    """Whether its task makes progress. In a hang or a checkpoint, waiting says nothing about what is usual."""

@@ -1,8 +1,7 @@
-"""Progress: ranks of one communicator call the same operations in the same order; who holds up the others?
+"""The method `progress`: ranks of one communicator call the same operations in the same order; which one is the cause?
 
-In this order: the rank that never entered (it is behind and itself waits for nobody); the one that called something
-else; where all have entered and nothing moves, the link or the GPU that the states of the chunks tell; where all moves,
-the rank that comes last or sends slowest each time.
+First the hangs: a rank that never entered a collective, one that called another, then a link or GPU that blocks ranks
+which have all entered. Where the task makes progress: stragglers, and ranks that make iterations longer.
 """
 
 from __future__ import annotations
@@ -10,136 +9,170 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from detector.config import Config
-from detector.methods.progress.hang import Hang, who
+from detector.methods.progress.hang import Hang
+from detector.methods.progress.hang_text import HangText, device_of_rank
 from detector.methods.progress.live_ranks import LiveRanks
-from detector.methods.progress.rank_progress import Standing, rank_progress
-from detector.methods.progress.slowdown import SURE, SlowdownAttribution, Suspect, sentences
-from detector.methods.progress.straggler import LATE, Straggler, StragglerDetector
+from detector.methods.progress.rank_progress import RankProgress, rank_progress
+from detector.methods.progress.slowdown import ALARM_WINDOWS, SlowdownAttribution, Suspect
+from detector.methods.progress.straggler import Straggler, StragglerDetector
+from detector.methods.progress.straggler_text import slowdown_sentences, slowdown_verdict_text, straggler_text
+from detector.methods.progress.wait_signals import LATE
 from detector.model.text import subject
 from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.arrays import Ints
 from detector.timeseries.rows import Rows
-from detector.topology.rank_table import Left, RankTable
+from detector.topology.rank_table import Compaction, RankTable
 from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
-_MOVES_NS, _MOVES_PERIODS = SECOND // 2, 2.5
-"""A task whose operations have not grown for longer than this stands: clocks differ by half a second."""
+_RUNNING_NS, _RUNNING_PERIODS = SECOND // 2, 2.5
+"""A task without progress for longer than this does not run; clocks differ by half a second."""
+_CRITICAL_EVIDENCE = 1.5
 
 
 @dataclass(slots=True)
 class Progress:
-    """The method and its memory."""
+    """The method and its state."""
 
     config: Config
-    series: RankTable = field(default_factory=RankTable)
-    lateness: StragglerDetector = field(default_factory=StragglerDetector)
-    culprits: SlowdownAttribution = field(default_factory=SlowdownAttribution)
-    teams: list[str] = field(default_factory=list)
-    team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Of each machine of `series`, its task, a place in `teams`; -1: none."""
-    seated: tuple[int, int] = (-1, -1)
-    told: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By task and machine, what the durations of its operations say, in words."""
+    ranks: RankTable = field(default_factory=RankTable)
+    stragglers: StragglerDetector = field(default_factory=StragglerDetector)
+    slowdown: SlowdownAttribution = field(default_factory=SlowdownAttribution)
+    task_names: list[str] = field(default_factory=list)
+    task_of_machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[machine of `ranks`]: a place in `task_names`; -1: none."""
+    assignment_version: tuple[int, int] = (-1, -1)
+    """Version of the tasks and number of machines for which that holds."""
+    slowdown_text: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(task, machine) -> what the times of its operations show, in words."""
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in new `nccl` rows and name the ranks that hold up a communicator."""
+        """Read the rows that came since the last step; the findings at `now` (Unix ns)."""
         new, sources = rows.get("nccl"), rows.get("source")
         if sources is not None:
-            self.series.note_losses(sources)
+            self.ranks.note_losses(sources)
         if new is not None and len(new.time) and "comm" in new.texts and "operations_total" in new.metrics:
-            self.series.feed(new)
-        standing = rank_progress(now, self.series, self.config)
-        if standing is None:
+            self.ranks.update(new)
+        progress = rank_progress(now, self.ranks, self.config)
+        if progress is None:
             return []
-        idents = list(self.series.number)
-        late = self._late(now, standing, idents, tasks)
-        if not standing.stuck.any():
-            return late
-        hang = Hang(now, self.series, standing, idents, self.config.sure_s)
-        findings = _hard([*hang.missing_ranks(), *hang.wrong_collective()], tasks)
-        known = [self.teams.index(finding.verdict.task) for finding in findings]
-        team = self.team[self.series.machine[self.series.process[standing.place]]]
-        return findings + _hard(hang.blocked_transfers(np.where(np.isin(team, known), -1, team)), tasks) + late
+        self.ranks.note_idle(now, progress.series[progress.idle])
+        self.ranks.align(progress.series[progress.at_rest], progress.comm[progress.at_rest])
+        self._assign_tasks(tasks)
+        slow = self._slow(now, progress)
+        return [*self._hung(now, progress, tasks), *slow] if progress.stalled.any() else slow
 
-    def let_go(self, before: int) -> Left | None:
-        """Forget ranks not read since `before` (Unix ns); what is left of them, None: all."""
-        left = self.series.let_go(before)
+    def evict(self, before: int) -> Compaction | None:
+        """Drop ranks that were last read before `before` (Unix ns); None: nothing is dropped."""
+        left = self.ranks.evict(before)
         if left:
-            self.lateness.let_go(left)
-            self.culprits.let_go(left)
-            self.seated = (-1, -1)
+            self.stragglers.evict(left)
+            self.slowdown.evict(left)
+            self.assignment_version = (-1, -1)
         return left
 
-    def _late(self, now: int, standing: Standing, idents: list[tuple[str, ...]], tasks: Tasks) -> list[Finding]:
-        """Ranks that come last, or send slowest, each time; against those that they talk to."""
-        ranks = self.series
-        seat, first = np.unique(ranks.process[standing.place], return_index=True)
-        self._seat(tasks)
-        machine = ranks.machine[seat]
-        team = self.team[machine]
-        moved = np.full(len(self.teams) + 1, NEVER)  # the last one is of those that work for no task
-        np.maximum.at(moved, team[standing.process], ranks.times["moved"][standing.place])
-        running = now - moved[team] <= _MOVES_NS + _MOVES_PERIODS * ranks.period
-        crowd = LiveRanks(standing.place, standing.comm, standing.process, seat, machine, team, running)
-        caution = self.config.caution_of("progress")
-        found = self.lateness.judge(now, ranks, crowd, caution)
-        suspects = self.culprits.judge(now, ranks, crowd, caution)
-        known = {late.process for late in found}
-        meant = {
-            at: (idents[standing.place[first[at]]], self.teams[team[at]])
-            for at in known | {suspect.process for suspect in suspects}
-        }
-        self.told = sentences(suspects, {at: (subject(*who(i)), task, i[0]) for at, (i, task) in meant.items()})
-        alone = [one for one in suspects if one.sure and one.process not in known]
+    def annotate(self, findings: list[Finding]) -> list[Finding]:
+        """The findings of all methods, with the times of operations as evidence, and stragglers with a likely cause."""
+        return [self._with_times(_with_cause(finding, findings)) for finding in findings]
+
+    def _with_times(self, finding: Finding) -> Finding:
+        verdict = finding.verdict
+        text = self.slowdown_text.get((verdict.task, verdict.machine))
+        if text is None:
+            return finding
+        return replace(finding, verdict=replace(verdict, evidence=(*verdict.evidence, text)))
+
+    def _hung(self, now: int, progress: RankProgress, tasks: Tasks) -> list[Finding]:
+        """Hangs; of a task in which a rank is missing or differs, blocked transfers are the consequence."""
+        hang = Hang(now, self.ranks, progress, HangText(self.ranks, list(self.ranks.number)), self.config.sure_s)
+        findings = _hard([*hang.missing_ranks(), *hang.mismatched_collectives()], tasks)
+        known = [self.task_names.index(finding.verdict.task) for finding in findings]
+        task = self.task_of_machine[self.ranks.machine[self.ranks.process[progress.series]]]
+        return findings + _hard(hang.blocked_transfers(np.where(np.isin(task, known), -1, task)), tasks)
+
+    def _slow(self, now: int, progress: RankProgress) -> list[Finding]:
+        """Stragglers, and processes that make iterations longer."""
+        live = self._live_ranks(now, progress)
+        scale, config = self.config.caution_of("progress"), self.config.straggler
+        config = msgspec.structs.replace(config, threshold_seconds=config.threshold_seconds * scale)
+        stragglers = self.stragglers.update(now, self.ranks, live, config)
+        suspects = self.slowdown.update(now, self.ranks, live, scale)
+        self.slowdown_text = slowdown_sentences(suspects, self._named(live, [one.process for one in suspects]))
+        known = {straggler.process for straggler in stragglers}
+        alone = [suspect for suspect in suspects if suspect.alarmed and suspect.process not in known]
         return [
-            *(self._standing_out(now, late, *meant[late.process]) for late in found),
-            *(self._longer_by(now, suspect, *meant[suspect.process]) for suspect in alone),
+            *(self._straggler(now, straggler, live) for straggler in stragglers),
+            *(self._makes_longer(now, suspect, live) for suspect in alone),
         ]
 
-    def _seat(self, tasks: Tasks) -> None:
-        """Learn anew which machine works for which task, where that may have changed."""
-        if self.seated == (tasks.version, len(self.series.machines)):
+    def _live_ranks(self, now: int, progress: RankProgress) -> LiveRanks:
+        ranks = self.ranks
+        number = np.unique(ranks.process[progress.series])
+        machine = ranks.machine[number]
+        task = self.task_of_machine[machine]
+        last = np.full(len(self.task_names) + 1, NEVER)  # the last one is of processes without a task
+        np.maximum.at(last, task[progress.process], ranks.last_progress[progress.series])
+        running = now - last[task] <= _RUNNING_NS + _RUNNING_PERIODS * ranks.period
+        return LiveRanks(progress.series, progress.comm, progress.process, number, machine, task, running)
+
+    def _assign_tasks(self, tasks: Tasks) -> None:
+        """Read which machine works for which task, if that may have changed."""
+        version = (tasks.version, len(self.ranks.machines))
+        if self.assignment_version == version:
             return
-        self.seated = (tasks.version, len(self.series.machines))
-        names = [tasks.task_of(machine) for machine in self.series.machines]
-        self.teams = sorted({name for name in names if name is not None})
-        number = {name: at for at, name in enumerate(self.teams)}
-        self.team = np.array([-1 if name is None else number[name] for name in names], np.int64)
+        self.assignment_version = version
+        names = [tasks.task_of(machine) for machine in self.ranks.machines]
+        self.task_names = sorted({name for name in names if name is not None})
+        number = {name: place for place, name in enumerate(self.task_names)}
+        self.task_of_machine = np.array([-1 if name is None else number[name] for name in names], np.int64)
 
-    def _standing_out(self, now: int, late: Straggler, ident: tuple[str, ...], task: str) -> Finding:
-        machine, device = who(ident)
-        share = f"worst of its task in {100 * late.share:.0f} % of the looks since then"
-        if late.signal == LATE:
-            metric, what = "nccl.active_ratio", "comes last to its collectives, the ranks that share them wait for it"
-        else:
-            metric, what = (
-                "nccl.send_pending_ratio",
-                "sends its chunks more slowly than the ranks that share its collectives",
-            )
-        message = f"{subject(machine, device)} {what}: {share}"
-        level: Level = "crit" if late.weight >= 1.5 else "warn"
-        verdict = Verdict(now, task, machine, device, "progress", metric, late.score, late.since, level, message)
-        return Finding(verdict, False, late.weight)
+    def _named(self, live: LiveRanks, places: list[int]) -> dict[int, tuple[str, str, str]]:
+        """Place of a live process -> its name, its task and its machine."""
+        found = {place: self._owner(live, place) for place in places}
+        return {place: (subject(machine, device), task, machine) for place, (machine, device, task) in found.items()}
 
-    def _longer_by(self, now: int, suspect: Suspect, ident: tuple[str, ...], task: str) -> Finding:
-        machine, device = who(ident)
-        message = f"{subject(machine, device)} makes iterations longer: {self.told[task, machine]}"
-        score, since = suspect.score, suspect.since
-        verdict = Verdict(now, task, machine, device, "progress", "nccl.active_ratio", score, since, "warn", message)
-        return Finding(verdict, False, suspect.score / SURE / self.config.caution_of("progress"))
+    def _owner(self, live: LiveRanks, place: int) -> tuple[str, str | None, str]:
+        """Machine, device and task of a live process."""
+        ident = list(self.ranks.processes)[int(live.number[place])]
+        return *device_of_rank(ident), self.task_names[live.task[place]]
 
-    def explained(self, finding: Finding) -> Finding:
-        """The same, with what the durations of operations say of its machine."""
-        said, verdict = self.told.get((finding.verdict.task, finding.verdict.machine)), finding.verdict
-        if said is None:
-            return finding
-        return replace(finding, verdict=replace(verdict, evidence=(*verdict.evidence, said)))
+    def _straggler(self, now: int, straggler: Straggler, live: LiveRanks) -> Finding:
+        machine, device, task = self._owner(live, straggler.process)
+        metric = "nccl.active_ratio" if straggler.signal == LATE else "nccl.send_pending_ratio"
+        message = straggler_text(subject(machine, device), straggler, self.ranks, live)
+        level: Level = "crit" if straggler.evidence >= _CRITICAL_EVIDENCE else "warn"
+        score, onset = straggler.score, straggler.onset
+        verdict = Verdict(now, task, machine, device, "progress", metric, score, onset, level, message)
+        return Finding(verdict, False, straggler.evidence)
+
+    def _makes_longer(self, now: int, suspect: Suspect, live: LiveRanks) -> Finding:
+        machine, device, task = self._owner(live, suspect.process)
+        message = slowdown_verdict_text(subject(machine, device), self.slowdown_text[task, machine])
+        score, onset = suspect.score, suspect.onset
+        verdict = Verdict(now, task, machine, device, "progress", "nccl.active_ratio", score, onset, "warn", message)
+        return Finding(verdict, False, suspect.score / ALARM_WINDOWS / self.config.caution_of("progress"))
 
 
-def _hard(found: list[Verdict], tasks: Tasks) -> list[Finding]:
-    teams = ((verdict, tasks.task_of(verdict.machine)) for verdict in found)
-    return [Finding(replace(verdict, task=task), True, 1.0) for verdict, task in teams if task is not None]
+def _with_cause(finding: Finding, findings: list[Finding]) -> Finding:
+    """A straggler with the strongest finding that another machine cannot cause, such as a low clock of its GPU."""
+    verdict = finding.verdict
+    if finding.hard or verdict.kind != "progress":
+        return finding
+    place = verdict.task, verdict.machine
+    causes = [one for one in findings if one.own and (one.verdict.task, one.verdict.machine) == place]
+    if not causes:
+        return finding
+    cause = max(causes, key=lambda one: (one.verdict.device == verdict.device, one.weight)).verdict
+    reading = cause.message.removeprefix(f"{subject(cause.machine, cause.device)} ")
+    device = "it" if cause.device in (None, verdict.device) else subject("", cause.device).strip()
+    return replace(finding, verdict=replace(verdict, message=f"{verdict.message} Likely cause: {device} {reading}."))
+
+
+def _hard(verdicts: list[Verdict], tasks: Tasks) -> list[Finding]:
+    """Findings that need no statistics; machines without a task are left out."""
+    named = ((verdict, tasks.task_of(verdict.machine)) for verdict in verdicts)
+    return [Finding(replace(verdict, task=task), True, 1.0) for verdict, task in named if task is not None]

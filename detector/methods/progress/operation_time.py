@@ -1,8 +1,9 @@
-"""Durations: how long the operations of each communicator are in flight in an iteration, by Little's law.
+"""How long the operations of each communicator are in flight in an iteration, by Little's law.
 
-The mean time in flight is the share of time in which something is, over the rate at which it comes: so the share of
-looks that found a communicator at work, times the seconds of an iteration, is how long its operations take in one. For
-how long the host waited behind them is a second witness, measured by itself. Both are gathered over windows.
+The mean time in flight is the share of time in which an operation is in flight, divided by the rate of operations. So
+the share of samples that found a communicator active, times the seconds of an iteration, is the time that its
+operations take in one. The time for which the host waits behind them is measured independently. Both are averaged over
+windows and compared with an EWMA baseline.
 """
 
 from __future__ import annotations
@@ -13,137 +14,131 @@ import numpy as np
 
 from detector.attribution.features import IRREGULAR_RATIO
 from detector.methods.progress.live_ranks import LiveRanks
-from detector.stats.arrays import Bools, Floats, Ints, grown
+from detector.stats.arrays import Bools, Floats, Ints
+from detector.stats.columns import Columns, column
+from detector.stats.ewma import Ewma, ewma_rows
 from detector.stats.grouped import middle_of
-from detector.topology.rank_table import Left, RankTable
+from detector.topology.rank_table import Compaction, RankTable
 from store.schema.time import SECOND
 
-LOOKS, HOST = 0, 1
-WITNESSES = 2
+SAMPLED, HOST = 0, 1
+MEASURES = 2
+"""Rows of what is measured twice: by samples of the proxy, and by the host's counter."""
 WINDOW_S = 4.0
-_ROWS = 3  # a window has as many rows at least
-_WHOLE = 0.6  # of a window that has to be known
-_WARM = 3  # windows that make a norm
-_NORM, _NORM_WRONG = 75, 750  # windows that it remembers; while irregular it follows slowly
-_SERIES = ("seen", "blocked", "flight", "span", "mean", "variance", "age")
+_MIN_ROWS = 3  # of a window
+_MIN_COVERAGE = 0.6  # share of a window that has to be known
+_WARMUP_WINDOWS = 3
+_MEMORY, _IRREGULAR_MEMORY = 75, 750  # windows that a baseline averages; the second while iterations are irregular
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a window says; arrays over the crowd's series are [witness, series], NaN where nothing is known."""
+    """One window; the first three are [measure, live series], the last two [live process], all in seconds."""
 
     elapsed: Floats
-    """Seconds in flight in an iteration."""
+    """In flight in an iteration; NaN: not known."""
     mean: Floats
-    """What is usual, NaN while there is no norm ..."""
+    """The baseline's mean; NaN in warm-up."""
     deviation: Floats
-    """... and how it varies from window to window."""
-    usual: Floats
-    """[process]: usual seconds of an iteration."""
-    longer: Floats
-    """[process]: by how many seconds iterations of its task are longer; NaN where they are regular."""
+    """The baseline's standard deviation."""
+    iteration: Floats
+    """A usual iteration."""
+    delay: Floats
+    """By how much iterations of its task are longer than usual; NaN where they are regular."""
 
 
 @dataclass(slots=True)
-class Durations:
-    """What is remembered: by series what this window has gathered and what is usual, by process its iterations."""
+class OperationTime(Columns):
+    """Columns are [series], or [measure, series]."""
 
-    comm: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    seen: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    blocked: Floats = field(default_factory=lambda: np.zeros(0))
-    """The host's counter when it was last read."""
-    flight: Floats = field(default_factory=lambda: np.zeros((WITNESSES, 0)))
-    """[witness, series]: seconds in flight in this window ..."""
-    span: Floats = field(default_factory=lambda: np.zeros((WITNESSES, 0)))
-    """... of so many that are known."""
-    mean: Floats = field(default_factory=lambda: np.zeros((WITNESSES, 0)))
-    variance: Floats = field(default_factory=lambda: np.zeros((WITNESSES, 0)))
-    age: Floats = field(default_factory=lambda: np.zeros((WITNESSES, 0)))
-    """Windows that were learned from."""
-    iteration: Floats = field(default_factory=lambda: np.zeros(0))
-    """[process]: usual seconds of an iteration, learned in as many windows as `known` says."""
-    known: Floats = field(default_factory=lambda: np.zeros(0))
-    begun: int = 0
+    comm: Ints = column(-1, np.int64)
+    """The communicator that the baseline is of, as a number."""
+    last_seen: Ints = column(0, np.int64)
+    """When the last row was added, Unix ns; 0: none of this communicator."""
+    blocked: Floats = column()
+    """The host's counter in that row, seconds."""
+    in_flight_s: Floats = column(rows=MEASURES)
+    """In this window so far."""
+    observed_s: Floats = column(rows=MEASURES)
+    """Part of this window for which that is known."""
+    baseline: Ewma = field(default_factory=lambda: ewma_rows(MEASURES))
+    """Of the seconds in flight in an iteration, by window."""
+    iteration: Ewma = field(default_factory=Ewma)
+    """[process]: of the seconds of an iteration, by window."""
+    window_start: int = 0
 
-    def let_go(self, left: Left) -> None:
-        """Forget the series and processes that are not left."""
-        series, people = left.series[left.series < len(self.seen)], left.processes[left.processes < len(self.known)]
-        self.comm = left.renumbered(self.comm[series])
-        for name in _SERIES:
-            setattr(self, name, getattr(self, name)[..., series])
-        self.iteration, self.known = self.iteration[people], self.known[people]
+    def evict(self, left: Compaction) -> None:
+        """Drop the series and processes that are not left."""
+        self.select(left.series)
+        self.baseline.select(left.series)
+        self.comm = left.renumbered(self.comm)
+        self.iteration.select(left.processes)
 
-    def turn(self, now: int, ranks: RankTable, crowd: LiveRanks) -> Window | None:
-        """Take in what was read since; what a window says that ends at `now` (Unix ns), None where none does."""
-        self._fit(len(ranks.number), int(crowd.seat.max()) + 1)
-        self._gather(ranks, crowd)
-        self.begun = self.begun or now
-        seconds = (now - self.begun) / SECOND
-        if seconds < 0.95 * max(WINDOW_S, _ROWS * ranks.period / SECOND):
+    def advance(self, now: int, ranks: RankTable, live: LiveRanks) -> Window | None:
+        """Add the newest rows; the window that ends at `now` (Unix ns), None while one is not complete."""
+        for columns in (self, self.baseline):
+            columns.resize(len(ranks.number))
+        self.iteration.resize(int(live.number.max()) + 1)
+        self._add_rows(ranks, live)
+        self.window_start = self.window_start or now
+        seconds = (now - self.window_start) / SECOND
+        if seconds < 0.95 * max(WINDOW_S, _MIN_ROWS * ranks.period / SECOND):
             return None
-        window = self._close(ranks, crowd, seconds)
-        self.begun, self.flight, self.span = now, 0 * self.flight, 0 * self.span
+        window = self._close(ranks, live, seconds)
+        self.window_start, self.in_flight_s, self.observed_s = now, 0 * self.in_flight_s, 0 * self.observed_s
         return window
 
-    def _fit(self, series: int, people: int) -> None:
-        self.comm, self.seen = grown(self.comm, (series,), -1), grown(self.seen, (series,), 0)
-        self.blocked = grown(self.blocked, (series,), 0.0)
-        for name in _SERIES[2:]:
-            setattr(self, name, grown(getattr(self, name), (WITNESSES, series), 0.0))
-        self.iteration, self.known = grown(self.iteration, (people,), 0.0), grown(self.known, (people,), 0.0)
+    def _add_rows(self, ranks: RankTable, live: LiveRanks) -> None:
+        series = live.series
+        formed = series[self.comm[series] != ranks.code[series]]
+        self.comm[formed], self.last_seen[formed] = ranks.code[formed], 0
+        self.baseline.reset(np.s_[:, formed])
+        last, max_gap_s = self.last_seen[series], 3.5 * ranks.period / SECOND
+        seconds = (ranks.last_seen[series] - last) / SECOND
+        seconds[(last == 0) | (seconds > max_gap_s) | ~live.running[live.process]] = 0.0
+        # Where communicators share a proxy, the rows have no steps, and their samples cannot be attributed.
+        active = np.where(np.isnan(ranks.steps[series]), np.nan, ranks.active[series])
+        blocked = ranks.blocked[series]
+        in_flight = np.stack([active * seconds, np.maximum(blocked - self.blocked[series], 0.0)])
+        for measure, gained in enumerate(in_flight):
+            known = ~np.isnan(gained) & (seconds > 0)
+            self.in_flight_s[measure, series[known]] += gained[known]
+            self.observed_s[measure, series[known]] += seconds[known]
+        self.last_seen[series], self.blocked[series] = ranks.last_seen[series], blocked
 
-    def _gather(self, ranks: RankTable, crowd: LiveRanks) -> None:
-        live = crowd.live
-        anew = live[self.comm[live] != ranks.code[live]]
-        self.comm[anew], self.age[:, anew], self.seen[anew] = ranks.code[anew], 0.0, 0
-        seconds = (ranks.times["seen"][live] - self.seen[live]) / SECOND
-        seconds[(self.seen[live] == 0) | (seconds > 3.5 * ranks.period / SECOND) | ~crowd.running[crowd.process]] = 0.0
-        # What communicators share is nobody's own: then no steps are told.
-        share = np.where(np.isnan(ranks.floats["steps"][live]), np.nan, ranks.floats["active"][live])
-        blocked = ranks.floats["blocked"][live]
-        for witness, gained in ((LOOKS, share * seconds), (HOST, np.maximum(blocked - self.blocked[live], 0.0))):
-            usable = ~np.isnan(gained) & (seconds > 0)
-            self.flight[witness, live[usable]] += gained[usable]
-            self.span[witness, live[usable]] += seconds[usable]
-        self.seen[live], self.blocked[live] = ranks.times["seen"][live], blocked
-
-    def _close(self, ranks: RankTable, crowd: LiveRanks, seconds: float) -> Window:
-        """Compare the window with what is usual, then learn from it."""
-        live, seat = crowd.live, crowd.seat
-        iteration = _told(ranks.floats["iteration"][live], crowd)
-        usable = crowd.running & (iteration > 0)
-        usual = self.iteration[seat].copy()
-        longer = middle_of(np.where(usable & (self.known[seat] >= _WARM), iteration - usual, np.nan), crowd.task)
-        irregular = longer > (IRREGULAR_RATIO - 1) * middle_of(usual, crowd.task)
-        whole = (self.span[:, live] >= _WHOLE * seconds) & usable[crowd.process]
-        per_second = self.flight[:, live] / np.where(whole, self.span[:, live], np.nan)
-        elapsed = per_second * iteration[crowd.process]
-        mean = np.where(self.age[:, live] >= _WARM, self.mean[:, live], np.nan)
-        deviation = np.sqrt(self.variance[:, live])
-        self._learn(live, elapsed, irregular[crowd.process])
-        pace = _pace(self.known[seat], irregular)
-        self.iteration[seat] += np.where(usable, pace * (np.nan_to_num(iteration) - usual), 0.0)
-        self.known[seat] += usable
-        return Window(elapsed, mean, deviation, usual, np.where(irregular, longer, np.nan))
-
-    def _learn(self, live: Ints, elapsed: Floats, irregular: Bools) -> None:
-        for witness, values in enumerate(elapsed):
-            known = ~np.isnan(values)
-            series = live[known]
-            pace = _pace(self.age[witness, series], irregular[known])
-            off = values[known] - self.mean[witness, series]
-            self.mean[witness, series] += pace * off
-            self.variance[witness, series] = (1 - pace) * (self.variance[witness, series] + pace * off * off)
-            self.age[witness, series] += 1
+    def _close(self, ranks: RankTable, live: LiveRanks, seconds: float) -> Window:
+        """Compare the window with the baselines, then update them."""
+        series, number = live.series, live.number
+        iteration = _of_process(ranks.iteration[series], live)
+        known = live.running & (iteration > 0)
+        usual = self.iteration.mean[number]
+        delay = _delay(iteration - usual, known & (self.iteration.count[number] >= _WARMUP_WINDOWS), live.task)
+        irregular = delay > (IRREGULAR_RATIO - 1) * middle_of(usual, live.task)
+        observed = self.observed_s[:, series]
+        covered = (observed >= _MIN_COVERAGE * seconds) & known[live.process]
+        elapsed = self.in_flight_s[:, series] / np.where(covered, observed, np.nan) * iteration[live.process]
+        mean = np.where(self.baseline.count[:, series] >= _WARMUP_WINDOWS, self.baseline.mean[:, series], np.nan)
+        deviation = np.sqrt(self.baseline.variance[:, series])
+        for measure, values in enumerate(elapsed):
+            there = ~np.isnan(values)
+            _learn(self.baseline, (measure, series[there]), values[there], irregular[live.process[there]])
+        _learn(self.iteration, number[known], iteration[known], irregular[known])
+        return Window(elapsed, mean, deviation, usual, np.where(irregular, delay, np.nan))
 
 
-def _pace(age: Floats, irregular: Bools) -> Floats:
-    """The share of a new window in the norm: all of the first one."""
-    return np.where(irregular & (age >= _WARM), 1 / _NORM_WRONG, 1 / np.minimum(age + 1, _NORM))
+def _learn(baseline: Ewma, index: Ints | tuple[int, Ints], values: Floats, irregular: Bools) -> None:
+    slow = irregular & (baseline.count[index] >= _WARMUP_WINDOWS)
+    weight = np.where(slow, 1 / _IRREGULAR_MEMORY, baseline.warmup_weight(index, _MEMORY))
+    baseline.update(index, values, weight)
 
 
-def _told(iteration: Floats, crowd: LiveRanks) -> Floats:
-    """[process]: what it says an iteration takes; all its series say the same, or nothing. NaN where none does."""
-    most = np.full(len(crowd.seat), np.nan)
-    np.fmax.at(most, crowd.process, iteration)
-    return most
+def _delay(longer: Floats, known: Bools, task: Ints) -> Floats:
+    """[process]: the median over its task of how much longer iterations are."""
+    return middle_of(np.where(known, longer, np.nan), task)
+
+
+def _of_process(iteration: Floats, live: LiveRanks) -> Floats:
+    """[process]: seconds of an iteration; all series of a process say the same or nothing. NaN: not known."""
+    longest = np.full(len(live.number), np.nan)
+    np.fmax.at(longest, live.process, iteration)
+    return longest

@@ -1,57 +1,67 @@
-"""How the ranks of all communicators stand at one time: how far each is, who waits, and where nothing moves."""
+"""The progress of all live ranks at one time: operations enqueued, which ranks wait, which communicators stall."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Bools, Floats, Ints
 from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The live series at one time, and what is known of each one's communicator; arrays over live series."""
+class RankProgress:
+    """Arrays over the live series; the last four are the same for all series of a communicator."""
 
-    place: Ints
+    series: Ints
+    """Numbers in the rank table."""
     comm: Ints
+    """Communicators, numbered from 0."""
     process: Ints
-    lead: NDArray[np.float64]
-    """Operations enqueued, usual differences in counting taken off."""
-    pending: NDArray[np.bool_]
-    stuck: NDArray[np.bool_]
-    """Whether its communicator has moved nothing for too long while some rank waits."""
-    still_since: Ints
-    waits: NDArray[np.bool_]
-    """Whether its process waits in any communicator."""
+    """Processes, numbered from 0."""
+    operations: Floats
+    """Operations enqueued, with those that the agent missed; NaN where the count compares with no other rank's."""
+    pending: Bools
+    """Whether an operation of this series is not finished."""
+    process_waits: Bools
+    """Whether an operation of any series of its process is not finished."""
+    stalled: Bools
+    """Whether it made no progress for too long while a rank waits."""
+    last_progress: Ints
+    """Unix ns; a time at which no rank waited counts as progress."""
+    idle: Bools
+    """Whether no rank waits."""
+    at_rest: Bools
+    """Whether it is idle for so long that all ranks must have the same count."""
 
 
-def rank_progress(now: int, state: RankTable, config: Config) -> Standing | None:
-    """How the live ranks stand at `now` (Unix ns), after which it is remembered who was calm; None where none live."""
-    live = state.live(now)
-    if not len(live):
+def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | None:
+    """The progress of the live ranks at `now` (Unix ns); None where no rank is live."""
+    series = ranks.live(now)
+    if not len(series):
         return None
-    _, comm = np.unique(state.code[live], return_inverse=True)
-    pending = state.floats["pending"][live] > 0
-    count = int(comm.max()) + 1
-    moved, rest = np.full(count, NEVER), np.full(count, NEVER)
-    gap, waiting = np.zeros(count), np.zeros(count, bool)
-    np.maximum.at(moved, comm, np.maximum(state.times["moved"], state.times["calm"])[live])
-    np.maximum.at(rest, comm, state.times["moved"][live])
-    np.maximum.at(gap, comm, state.floats["gap"][live])
-    np.logical_or.at(waiting, comm, pending)
-    patience = np.maximum(config.still_s, config.still_gaps * gap) + state.period / SECOND
-    still = now - moved
-    state.times["calm"][live[~waiting[comm]]] = now
-    stuck = waiting & (still > patience * SECOND) & (np.bincount(comm) > 1)
-    state.learn_offsets(live, comm, ~waiting & (now - rest > 2 * state.period + SECOND))
-    lead = state.floats["operations"][live] + state.floats["offset"][live]
-    lead[state.floats["aligned"][live] == 0] = np.nan
-    _, process = np.unique(state.process[live], return_inverse=True)
-    waits = np.zeros(len(live), bool)
-    np.logical_or.at(waits, process, pending)
-    return Standing(live, comm, process, lead, pending, stuck[comm], moved[comm], waits[process])
+    _, comm = np.unique(ranks.code[series], return_inverse=True)
+    _, process = np.unique(ranks.process[series], return_inverse=True)
+    pending = ranks.pending[series] > 0
+    active_at = np.maximum(ranks.last_progress, ranks.last_idle)[series]
+    last, moved = _latest(active_at, comm), _latest(ranks.last_progress[series], comm)
+    gap = np.zeros(len(moved))
+    np.maximum.at(gap, comm, ranks.gap[series])
+    patience = np.maximum(config.still_s, config.still_gaps * gap) + ranks.period / SECOND
+    idle = np.bincount(comm, pending) == 0
+    stalled = ~idle & (now - last > patience * SECOND) & (np.bincount(comm) > 1)
+    at_rest = idle & (now - moved > 2 * ranks.period + SECOND)
+    operations = np.where(ranks.aligned[series] > 0, ranks.operations[series] + ranks.offset[series], np.nan)
+    waits = np.bincount(process, pending) > 0
+    of_comm = (stalled[comm], last[comm], idle[comm], at_rest[comm])
+    return RankProgress(series, comm, process, operations, pending, waits[process], *of_comm)
+
+
+def _latest(time: Ints, comm: Ints) -> Ints:
+    """[communicator]: the latest time of its series."""
+    latest = np.full(int(comm.max()) + 1, NEVER)
+    np.maximum.at(latest, comm, time)
+    return latest

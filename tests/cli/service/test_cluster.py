@@ -20,7 +20,7 @@ from detector.alerts.open import open_dispatcher  # noqa: E402
 from detector.alerts.registry import AlertsConfig  # noqa: E402
 from detector.config import Config  # noqa: E402
 from detector.service import dask_cluster as cluster_module  # noqa: E402
-from detector.service.dask_cluster import Coordinator, Order  # noqa: E402 - not without Dask
+from detector.service.dask_cluster import Coordinator, JudgeTask  # noqa: E402 - not without Dask
 from store.influx.config import InfluxConfig  # noqa: E402
 from store.schema.sample import Batch, Sample  # noqa: E402
 from store.schema.time import SECOND  # noqa: E402
@@ -66,23 +66,23 @@ def cluster() -> Iterator[Any]:
 
 def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
     """Both slow machines are named once, although the worker that watched one of them was killed, and only they are."""
-    order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
+    order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
-        foreman = Coordinator(client, store, order)
-        assert foreman.step(START + 235 * SECOND) == []
-        assert foreman.machines() == frozenset(MACHINES)
-        homes = {task: report.worker for task, report in foreman.reports.items()}
-        foreman.step(START + 238 * SECOND)
+        coordinator = Coordinator(client, store, order)
+        assert coordinator.step(START + 235 * SECOND) == []
+        assert coordinator.machines() == frozenset(MACHINES)
+        homes = {task: report.worker for task, report in coordinator.reports.items()}
+        coordinator.step(START + 238 * SECOND)
         assert {
-            task: report.worker for task, report in foreman.reports.items()
+            task: report.worker for task, report in coordinator.reports.items()
         } == homes  # memories stay in their place
         os.kill(client.run(os.getpid)[homes["blue"]], signal.SIGKILL)
-        named = foreman.step(START + 355 * SECOND)
+        named = coordinator.step(START + 355 * SECOND)
         assert {(one.task, one.machine, one.metric) for one in named} == {
             (task, machine, "gpu.sm_clock_hertz") for machine, task in SLOW.items()
         }
-        assert foreman.reports["blue"].worker != homes["blue"]
-        again = Coordinator(client, store, order)  # a foreman that starts anew says nothing twice
+        assert coordinator.reports["blue"].worker != homes["blue"]
+        again = Coordinator(client, store, order)  # a coordinator that starts anew says nothing twice
         assert again.step(START + 355 * SECOND) == []
     kept = [(row["task"], row["machine"]) for row in store.read("verdict").to_pylist()]
     assert kept == [(one.task, one.machine) for one in named]
@@ -96,33 +96,33 @@ def test_machines_move_on(tmp_path: Path, cluster: Any) -> None:
         at = START + second * SECOND
         tasks = {machine: "green" if machine in moved else task for machine, task in MACHINES.items()}
         store.write([Batch(machine, at, _samples(task, 1.7e9)) for machine, task in tasks.items()])
-    order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 80 * SECOND)
+    order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 80 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
-        foreman = Coordinator(client, store, order)
-        verdicts = [foreman.step(START + second * SECOND) for second in (90, 190)]
-        assert {task: len(report.machines) for task, report in foreman.reports.items()} == {"blue": 6, "green": 10}
-        verdicts += [foreman.step(START + second * SECOND) for second in (210, 240)]
-        assert {task: len(report.machines) for task, report in foreman.reports.items()} == {"green": 16}
+        coordinator = Coordinator(client, store, order)
+        verdicts = [coordinator.step(START + second * SECOND) for second in (90, 190)]
+        assert {task: len(report.machines) for task, report in coordinator.reports.items()} == {"blue": 6, "green": 10}
+        verdicts += [coordinator.step(START + second * SECOND) for second in (210, 240)]
+        assert {task: len(report.machines) for task, report in coordinator.reports.items()} == {"green": 16}
     assert verdicts == [[], [], [], []]
     store.close()
 
 
 def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Parts whose worker cannot open the store are judged as soon as it can."""
-    order = Order(f"{store.path}.absent.db", InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
+    order = JudgeTask(f"{store.path}.absent.db", InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
-        foreman = Coordinator(client, store, order)
-        assert foreman.step(START + 235 * SECOND) == []
+        coordinator = Coordinator(client, store, order)
+        assert coordinator.step(START + 235 * SECOND) == []
         assert "task blue is judged at the next step" in caplog.text
-        assert foreman.machines() == frozenset()
-        foreman.order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), order.now)
-        assert {one.machine for one in foreman.step(START + 355 * SECOND)} == set(SLOW)
+        assert coordinator.machines() == frozenset()
+        coordinator.order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), order.now)
+        assert {one.machine for one in coordinator.step(START + 355 * SECOND)} == set(SLOW)
 
 
 def test_nobody_schedules(store: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no scheduler is, an error that the command says in one line names the address."""
     monkeypatch.setattr(cluster_module, "CONNECT_S", 0.3)
-    order = Order(str(store.path), InfluxConfig(), Config(), "", frozenset(), START)
+    order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START)
     dispatcher = open_dispatcher(AlertsConfig(), str(store.path), InfluxConfig())
     with closing(dispatcher), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9"):
         cluster_module.run("tcp://127.0.0.1:9", store, order, dispatcher, threading.Event())

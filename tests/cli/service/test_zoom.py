@@ -61,8 +61,8 @@ def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
     end = BEGIN + 259 * SECOND
     runner = Runner(store, Config(), end)
     assert runner.catch_up(end, threading.Event()) == []
-    runner.look_closer(end)
-    runner.look_closer(end + SECOND)
+    runner.request_zoom(end)
+    runner.request_zoom(end + SECOND)
     (order,) = FileZoomRequests(tmp_path / "s.db", "m3").read(BEGIN)
     assert (order.source, order.time, order.until) == ("gpu", end, end + 20 * SECOND)
     assert store.read("event").num_rows == 1

@@ -19,16 +19,16 @@ SHAPE = (2, 2, 2, 2, 2, 2)
 @pytest.mark.parametrize(("kind", "device"), [("gpu", "gpu"), ("nic", "link")])
 def test_the_culprit_is_among_two(kind: str, device: str) -> None:
     """In six kinds of parallelism at once a late GPU and a slow port are named first, with their kind."""
-    told = operators_log(SHAPE, 24, 37, kind, 1.3)
-    first = analyse(log_of(told), load())[0]
-    assert (first.rank, first.kind) == (told.culprit, device)
+    made = operators_log(SHAPE, 24, 37, kind, 1.3)
+    first = analyse(log_of(made), load())[0]
+    assert (first.rank, first.kind) == (made.culprit, device)
 
 
 def test_regular_iterations_name_nobody() -> None:
     """Without an iteration that is longer than usual there is nothing to explain."""
-    told = operators_log(SHAPE, 18, 41, "none")
-    even = told.iteration_seconds * 0 + 0.8
-    log = Log(told.elapsed, told.group, told.size, np.zeros(len(told.size), bool), even)
+    made = operators_log(SHAPE, 18, 41, "none")
+    even = made.iteration_seconds * 0 + 0.8
+    log = Log(made.elapsed, made.group, made.size, np.zeros(len(made.size), bool), even)
     assert analyse(log, load()) == []
 
 
@@ -39,8 +39,8 @@ def test_irregular_is_longer_than_the_usual() -> None:
 
 def test_drift_is_followed_by_the_thresholds() -> None:
     """Where all communication has come to take twice as long, the model still finds the culprit."""
-    told = operators_log(SHAPE, 24, 43, "gpu", 1.4, drift=2.0)
-    assert told.culprit in {suspect.rank for suspect in analyse(log_of(told), load())}
+    made = operators_log(SHAPE, 24, 43, "gpu", 1.4, drift=2.0)
+    assert made.culprit in {suspect.rank for suspect in analyse(log_of(made), load())}
 
 
 def tiny(threshold: float) -> Forest:
@@ -81,7 +81,7 @@ def test_the_model_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_the_shipped_model_says_where_it_comes_from() -> None:
-    """Its version, seed and number of samples are told, and it knows all features."""
+    """Its version, seed and number of samples are stored, and it knows all features."""
     forest = load()
     assert {"version", "seed", "samples", "scikit-learn"} <= set(forest.origin)
     assert len(forest.middle) == len(FEATURES) > forest.feature.max()

@@ -41,7 +41,7 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
     large.write_bytes(b" " * 1_300_000)
     os.mkfifo(tmp_path / "pipe")
     for file in (Path("/dev/zero"), large, tmp_path / "pipe"):
-        with pytest.raises(CalibrationError, match=r"is no file of at most 1000000 bytes; make it anew"):
+        with pytest.raises(CalibrationError, match=r"is no file of at most 1000000 bytes; make it again"):
             load(file)
 
 
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path) -> None:
         file.write_bytes(text)
         with pytest.raises(CalibrationError, match=said) as caught:
             calibrated(config)
-        assert f"make it anew: peerwatch calibrate RECORDING --out {file}" in str(caught.value)
+        assert f"make it again: peerwatch calibrate RECORDING --out {file}" in str(caught.value)
         assert "\n" not in str(caught.value)
     file.unlink()
     with pytest.raises(CalibrationError, match="No such file"):

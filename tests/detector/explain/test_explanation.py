@@ -1,4 +1,4 @@
-"""Explaining a verdict: what moved, since when, beside whom, and the likely kind of fault."""
+"""Explaining a verdict: what moved, since when, compared with which peers, and the likely kind of fault."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.detector.conftest import SECOND, START, Memory
 ONSET = START + 200 * SECOND
 
 
-def accused(machine: str, metric: str, device: str | None = None, **values: Any) -> Verdict:
+def verdict_on(machine: str, metric: str, device: str | None = None, **values: Any) -> Verdict:
     """A verdict twenty seconds after the onset."""
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "kind": "peer",
         "score": 3.5,
         "since": ONSET,
@@ -28,8 +28,8 @@ def accused(machine: str, metric: str, device: str | None = None, **values: Any)
         "message": "it differs",
         "task": "all",
     }
-    told |= values
-    return Verdict(time=told["since"] + 20 * SECOND, machine=machine, device=device, metric=metric, **told)
+    given |= values
+    return Verdict(time=given["since"] + 20 * SECOND, machine=machine, device=device, metric=metric, **given)
 
 
 def two_tables(fleet: Callable[..., pa.Table]) -> Memory:
@@ -52,7 +52,7 @@ def two_tables(fleet: Callable[..., pa.Table]) -> Memory:
 
 def test_what_moved(fleet: Callable[..., pa.Table]) -> None:
     """Each metric that moved has both sides' numbers, its own onset, and the curves of machine and band."""
-    found = explain(two_tables(fleet), accused("m2", "gpu.sm_clock_hertz", "gpu:0"))
+    found = explain(two_tables(fleet), verdict_on("m2", "gpu.sm_clock_hertz", "gpu:0"))
     assert [moved.key for moved in found.moved] == ["gpu.sm_clock_hertz", "gpu.power_watts"]
     clock, power = found.moved
     assert clock.sign == "gpu.sm_clock_hertz-"
@@ -63,12 +63,12 @@ def test_what_moved(fleet: Callable[..., pa.Table]) -> None:
     assert clock.band.shape == (3, len(clock.time)) == (3, len(clock.machine))
     assert np.all(clock.band[0] <= clock.band[1])
     assert np.all(clock.band[1] <= clock.band[2])
-    assert found.convicting is clock
+    assert found.main_shift is clock
 
 
 def test_runners_up(fleet: Callable[..., pa.Table]) -> None:
-    """The next by the metric that convicts is named; who always was slower is none."""
-    found = explain(two_tables(fleet), accused("m2", "gpu.sm_clock_hertz", "gpu:0"))
+    """The next by the metric of the verdict is named; who always was slower is none."""
+    found = explain(two_tables(fleet), verdict_on("m2", "gpu.sm_clock_hertz", "gpu:0"))
     first = found.runners_up[0]
     assert (first.machine, first.device) == ("m4", "gpu:0")
     assert found.moved[0].effect < first.effect < 0
@@ -86,14 +86,14 @@ def test_a_slower_task_is_nobodys_own(fleet: Callable[..., pa.Table]) -> None:
 
     gpu = fleet("power_watts", bend=bend)
     store = Memory({"gpu": gpu.append_column("gpu", pa.array(["0"] * gpu.num_rows))})
-    assert explain(store, accused("m3", "nccl.active_ratio")).moved == ()
+    assert explain(store, verdict_on("m3", "nccl.active_ratio")).moved == ()
 
 
 def test_a_store_that_begins_with_the_fault(fleet: Callable[..., pa.Table]) -> None:
     """Without readings of before only the levels are compared, and that is said by an unknown."""
     store = two_tables(fleet)
     late = Memory({"gpu": store.read("gpu", ONSET - SECOND, ONSET + 90 * SECOND)})
-    found = explain(late, accused("m2", "gpu.sm_clock_hertz", "gpu:0"))
+    found = explain(late, verdict_on("m2", "gpu.sm_clock_hertz", "gpu:0"))
     clock = next(moved for moved in found.moved if moved.key == "gpu.sm_clock_hertz")
     assert np.isnan(clock.before)
     assert clock.value == pytest.approx(1.4e9, rel=0.01)
@@ -106,7 +106,7 @@ def test_silence(fleet: Callable[..., pa.Table]) -> None:
         values[205:, 2] = np.nan
 
     store = Memory({"host": fleet("cpu_utilization_ratio", bend=bend)})
-    found = explain(store, accused("m2", "event.silent", kind="evidence"))
+    found = explain(store, verdict_on("m2", "event.silent", kind="evidence"))
     ((table, device, last),) = found.gone
     assert (table, device) == ("host", None)
     assert abs(last - (START + 204 * SECOND)) <= 3 * SECOND
@@ -115,7 +115,7 @@ def test_silence(fleet: Callable[..., pa.Table]) -> None:
 
 def test_a_store_without_the_machine(memory: type[Memory]) -> None:
     """Where nothing was read there is nothing to tell, and the kind is unknown."""
-    found = explain(memory({}), accused("m7", "gpu.power_watts"))
+    found = explain(memory({}), verdict_on("m7", "gpu.power_watts"))
     assert (found.moved, found.runners_up, found.gone, found.peers) == ((), (), (), 0)
     assert found.likely.kind.name == "unknown"
 
@@ -159,10 +159,10 @@ KINDS = {
 def of_fault(fault: str, seed: int) -> tuple[Explanation, str]:
     """The explanation of a fault in a simulated fleet, as if somebody had named the machine after twenty seconds."""
     tables, labels = simulate(8, 4, 1.0, fault, seed, gpus=2)
-    told = labels["faults"][0]
+    given = labels["faults"][0]
     store = Memory({name: pa.table(columns) for name, columns in tables.items()})
-    verdict = accused(told["machine"], "nccl.active_ratio", told["device"], since=told["start"], task="pretrain")
-    return explain(store, verdict, over=told["end"]), told["machine"]
+    verdict = verdict_on(given["machine"], "nccl.active_ratio", given["device"], since=given["start"], task="pretrain")
+    return explain(store, verdict, over=given["end"]), given["machine"]
 
 
 @pytest.mark.parametrize(("fault", "kind"), KINDS.items())
@@ -179,13 +179,13 @@ def test_a_healthy_machine() -> None:
     store = Memory({name: pa.table(columns) for name, columns in tables.items()})
     since = int(tables["host"]["time"][0]) + 120 * SECOND
     for machine in ("m0000", "m0003", "m0007"):
-        verdict = accused(machine, "gpu.power_watts", since=since, task="pretrain")
+        verdict = verdict_on(machine, "gpu.power_watts", since=since, task="pretrain")
         found = explain(store, verdict)
         assert (found.likely.kind.name, found.gone) == ("unknown", ())
 
 
 def test_every_kind_can_be_told() -> None:
-    """Each telling sign alone leads to a kind of its own tier, and each kind is told by its own signs."""
+    """Each telling sign alone leads to a kind of its own tier, and each kind has its own signs."""
     for tier in TABLE:
         for kind in tier:
             signs = {sign.replace("*", "1"): 2.5 for sign in kind.tell}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.explain.iteration_time import irregular, iterations, read_irregular
@@ -106,7 +106,7 @@ def table(series: Series, pids: dict[str, int], factor: float = 1.0) -> pa.Table
 
 
 def test_each_task_has_its_own(memory: Any) -> None:
-    """Of two tasks on the same machines, told apart by their processes, only the one that grew slower is said to be."""
+    """Of two tasks on the same machines, with other processes, only the one that became slower is reported."""
     steady, slower = readings([(1.9, 900)]), readings([(1.3, 500), (1.7, 900)])
     first, second = {"m1": 71, "m2": 72, "m3": 73}, {"m1": 81, "m2": 82}
     store = memory({"nccl": pa.concat_tables([table(steady, first), table(slower, second)])})
@@ -130,3 +130,15 @@ def test_one_process_that_reads_otherwise_is_outvoted() -> None:
     time, seconds = iterations(rows_of("nccl", odd), task, SECOND)
     assert (np.diff(time) == SECOND).all()
     assert seconds == pytest.approx(series[1] * 1.001)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(30, 170), st.floats(1.15, 2.5), st.floats(0.05, 20.0))
+def test_a_change_point_is_found_wherever_it_is_and_in_any_unit(place: int, ratio: float, scale: float) -> None:
+    """One step between two levels is one onset, within some iterations of where it is; scaling readings scales them."""
+    noise = np.random.default_rng(35).normal(0, 0.004, 200)
+    seconds = scale * (1.0 + noise) * np.where(np.arange(200) < place, 1.0, ratio)
+    time = 1_700_000_000 * 10**9 + (np.cumsum(seconds) * 10**9).astype(np.int64)
+    (found,) = [one for one in irregular(time, seconds) if one.kind == "slow"]
+    assert abs(int(np.searchsorted(time, found.since)) - place) <= 3
+    assert (found.before, found.after) == pytest.approx((scale, scale * ratio), rel=0.02)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from detector.explain.explanation import explain
-from detector.explain.rank_snapshot import GPU, RECEIVES, RESTS, SENDS, WAITS, Place, Standing
+from detector.explain.rank_snapshot import GPU, RECEIVES, RESTS, SENDS, WAITS, Place, RankSnapshot
 from detector.explain.stack_groups import stack_groups
 from detector.model.verdict import Verdict
 from detector.timeseries.rows import Rows, rows_of
@@ -44,13 +44,13 @@ def stacks(rows: Sequence[dict[str, Any]]) -> Rows:
     return rows_of("stack", table(sorted(rows, key=lambda row: row["time"])))
 
 
-def standing(rows: Sequence[dict[str, Any]]) -> Standing:
+def standing(rows: Sequence[dict[str, Any]]) -> RankSnapshot:
     """The ranks as the newest of these rows show them."""
-    return Standing(rows_of("nccl", table(rows)))
+    return RankSnapshot(rows_of("nccl", table(rows)))
 
 
 def test_the_odd_one_is_named() -> None:
-    """Equal stacks are one group; the rank whose stack differs from all others is odd, and known by its rank."""
+    """Equal stacks are one group; the rank with a stack that differs from all others is odd, and known by its rank."""
     rows = [stack(number, ELSEWHERE if number == 4 else WAITING) for number in range(6)]
     ranks = standing([rank(number) for number in range(6)]).ranks()
     usual, odd = stack_groups(stacks(rows), ranks, [f"m{number:02d}" for number in range(6)])
@@ -71,14 +71,14 @@ def test_the_odd_one_is_named() -> None:
     ],
 )
 def test_who_is_odd(texts: list[str], odd: list[str]) -> None:
-    """Odd are no more than one in four, beside a larger group; stages that stand apart in halves blame nobody."""
+    """Odd are no more than one in four, beside a larger group; stages that stand apart in halves name no rank."""
     rows = [stack(number, text) for number, text in enumerate(texts)]
     groups = stack_groups(stacks(rows), {}, [f"m{number:02d}" for number in range(9)])
     assert sorted(group.stack for group in groups if group.odd) == odd
 
 
 def test_what_does_not_count() -> None:
-    """Neither other tasks' machines nor a second standstill of a process; who could not be read is told, never odd."""
+    """Neither other tasks' machines nor a second hang of a process; one that could not be read is shown, never odd."""
     later = stack(1, ELSEWHERE) | {"time": START + 70}
     unread = stack(3, "", "none", error="it has ended")
     rows = [stack(number, WAITING) for number in range(3)] + [later, unread, stack(8, ELSEWHERE)]
@@ -91,7 +91,7 @@ def test_what_does_not_count() -> None:
 
 
 def test_how_ranks_stood() -> None:
-    """Ranks that are equally far and in the same state are together; one alone tells for whom its chunk is."""
+    """Ranks that are equally far and in the same state are together; a single one has its peer."""
     rows = [rank(number, waits_to_receive_from=float(number - 1)) for number in (2, 3, 5)]
     rows += [
         rank(0, waits_to_send_to=1.0, waits_to_receive_from=5.0),
@@ -100,8 +100,8 @@ def test_how_ranks_stood() -> None:
         rank(7, comm="other"),
     ]
     found = standing(rows).members("m04", "gpu:3")
-    told = [(one.state, [place.rank for place in one.places], one.peer) for one in found]
-    assert sorted(told) == [(GPU, [1], None), (RECEIVES, [2, 3, 5], None), (RESTS, [4], None), (SENDS, [0], 1)]
+    given = [(one.state, [place.rank for place in one.places], one.peer) for one in found]
+    assert sorted(given) == [(GPU, [1], None), (RECEIVES, [2, 3, 5], None), (RESTS, [4], None), (SENDS, [0], 1)]
     assert (found[-1].operations, found[-1].operation, found[-1].ranks) == (40, "Broadcast:f16:9", 6)
 
 
@@ -136,19 +136,19 @@ def test_what_the_odd_ones_share() -> None:
 
 
 def test_with_the_verdict() -> None:
-    """What belongs to the standstill of a verdict is found by its time, and only for methods that know standstills."""
+    """What belongs to the hang of a verdict is found by its time, and only for methods that find hangs."""
     late = START + 30 * SECOND
     rows = [rank(number, time=late - SECOND) for number in range(6)]
     taken = [stack(number, WAITING) | {"time": START + 9 * SECOND + number} for number in range(6)]
     old = [stack(2, ELSEWHERE) | {"time": START - 9 * SECOND}]
     store = Memory({"nccl": table(rows), "stack": table(old + taken)})
-    told = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
-    hang = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
-    assert [len(group.places) for group in hang.standstill.stacks] == [6]
-    assert [len(one.places) for one in hang.standstill.members] == [6]
-    assert not hang.happenings
-    slow = explain(store, Verdict(late, "all", "m03", "gpu:3", "peer", **told))  # type: ignore[arg-type]
-    assert (slow.standstill.stacks, slow.standstill.members) == ((), ())
+    given = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
+    hang = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **given))  # type: ignore[arg-type]
+    assert [len(group.places) for group in hang.hang.stacks] == [6]
+    assert [len(one.places) for one in hang.hang.members] == [6]
+    assert not hang.events
+    slow = explain(store, Verdict(late, "all", "m03", "gpu:3", "peer", **given))  # type: ignore[arg-type]
+    assert (slow.hang.stacks, slow.hang.members) == ((), ())
 
 
 def test_what_nccl_says_of_it() -> None:
@@ -163,9 +163,9 @@ def test_what_nccl_says_of_it() -> None:
         asked | {"slot": "3", "time": START + 30 * SECOND, "comm": "c1", "answered": 6.0},
     ]
     store = Memory({"nccl": table(rows), "ras": table(said)})
-    told = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
-    found = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **told))  # type: ignore[arg-type]
-    assert [one.message for one in found.happenings] == [
+    given = {"metric": "nccl.operations_total", "score": 1.0, "since": START, "level": "crit", "message": "it hangs"}
+    found = explain(store, Verdict(late, "all", "m03", "gpu:3", "progress", **given))  # type: ignore[arg-type]
+    assert [one.message for one in found.events] == [
         "NCCL's status of communicator c1, 5 of 6 ranks: rank 2 does not answer; rank 3 launched less",
         "NCCL gave no status: not asked",
         "NCCL's status of communicator c1, 6 of 6 ranks: all launched the same, none failed",

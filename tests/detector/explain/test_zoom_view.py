@@ -1,4 +1,4 @@
-"""A closer look as it is drawn: on one grid, counters as rates, and which device moves before the others."""
+"""A zoom as it is drawn: on one grid, counters as rates, and which device moves before the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def wave(late: float, swing: float = 90.0) -> Any:
 
 
 def test_who_moves_after_the_others() -> None:
-    """The device that is late is told by how much; what moves on its own is not ordered."""
+    """The device that is late is shown with its lag; what moves on its own is not ordered."""
     curves = {"0": wave(0.0), "1": wave(0.0), "2": wave(0.2), "3": wave(0.0)}
     alone = (lambda at: 400 + 90 * np.sign(np.sin(17 * at * at)), lambda at: 300 * at)
     store = Memory({"gpu_zoom": table({**curves, "4": alone})})
@@ -60,7 +60,7 @@ def test_who_moves_after_the_others() -> None:
 
 
 def test_counters_are_rates() -> None:
-    """A counter of what swings is drawn as it swings, also where it begins anew."""
+    """A counter of what swings is drawn as it swings, also where it begins again."""
     watts = wave(0.0)[0]
 
     def sent(at: Any) -> Any:

@@ -1,12 +1,12 @@
-"""Chunks: from what each rank of a standstill waits for, which link or GPU it comes from."""
+"""Chunks: from what each rank of a hang waits for, which link or GPU it comes from."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from detector.methods.progress.chunk_dependency import NOBODY, ChunkWaitGraph, RootCause
-from detector.topology.rank_table import NONE, SOMEBODY, UNKNOWN, told
+from detector.methods.progress.chunk_dependency import NO_PEER, ChunkWaitGraph, RootCause
+from detector.topology.rank_table import NO_RANK, SOME_RANK, UNKNOWN, resolve_peer
 
 SIZE = 6
 
@@ -32,71 +32,71 @@ def ring(sends: dict[int, int], free: tuple[int, ...] = (), comms: int = 1) -> C
 
 
 def test_a_chunk_under_way_names_its_link() -> None:
-    """The one rank whose chunk is handed to the network and not through is where to look, with its receiver."""
-    assert ring({2: 3}).root() == RootCause(2, 3, "link", False, 1)
+    """The one rank with a chunk that does not arrive is where to look, with its receiver."""
+    assert ring({2: 3}).root_cause() == RootCause(2, 3, "link", False, 1)
 
 
 def test_a_chunk_for_who_knows_whom_names_no_other_end() -> None:
-    """Where a peer cannot be told nobody is taken for it, least of all a rank of another communicator."""
+    """Where a peer is not known no rank is taken for it, least of all a rank of another communicator."""
     rank, comm = np.tile(np.arange(4.0), 2), np.repeat([0, 1], 4)
-    for senders, root in (([5], RootCause(5, NOBODY, "link", False, 1)), ([5, 6], None)):
-        sends_to = np.full(8, float(NONE))
-        sends_to[senders] = SOMEBODY
+    for senders, root in (([5], RootCause(5, NO_PEER, "link", False, 1)), ([5, 6], None)):
+        sends_to = np.full(8, float(NO_RANK))
+        sends_to[senders] = SOME_RANK
         still, unknown = np.ones(8, bool), np.full(8, float(UNKNOWN))
-        assert ChunkWaitGraph(comm, np.arange(8), rank, still, sends_to, unknown, ~still).root() == root
+        assert ChunkWaitGraph(comm, np.arange(8), rank, still, sends_to, unknown, ~still).root_cause() == root
 
 
 def test_two_links_with_a_common_end_name_that_end() -> None:
     """A port that is down holds up what comes in and what goes out: the machine that both links end at is meant."""
-    root = ring({3: 4, 4: 5}).root()
+    root = ring({3: 4, 4: 5}).root_cause()
     assert root is not None
-    assert (root.at, root.links) == (4, 2)
-    assert ring({1: 5, 4: 5}).root() == RootCause(5, 1, "link", True, 2)
+    assert (root.place, root.links) == (4, 2)
+    assert ring({1: 5, 4: 5}).root_cause() == RootCause(5, 1, "link", True, 2)
 
 
 def test_many_links_name_nobody() -> None:
     """Where links are held up everywhere it is the network between them."""
-    assert ring({0: 1, 2: 3, 4: 5}).root() is None
+    assert ring({0: 1, 2: 3, 4: 5}).root_cause() is None
 
 
 def test_whoever_is_waited_for_and_waits_for_no_data_has_an_idle_gpu() -> None:
-    """With no chunk under way the wait for data ends at the rank whose GPU offers nothing."""
-    assert ring({}, free=(4,)).root() == RootCause(4, NOBODY, "gpu", False, 0)
+    """With no chunk under way the wait for data ends at the rank with a GPU that sends nothing."""
+    assert ring({}, free=(4,)).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
 
 
 @pytest.mark.parametrize("free", [(), (1, 4)])
 def test_a_wait_without_one_end_names_nobody(free: tuple[int, ...]) -> None:
     """A circle of waits, and one with several ends, tell nothing."""
-    assert ring({}, free=free).root() is None
+    assert ring({}, free=free).root_cause() is None
 
 
 def test_unknown_states_name_nobody() -> None:
     """Where the states cannot be read no rank is free of waiting."""
     chunks = ring({}, free=(3,))
     chunks.receives_from[3] = -2.0
-    assert chunks.root() is None
+    assert chunks.root_cause() is None
 
 
 def test_a_receiver_that_is_not_seen_leaves_the_sender() -> None:
     """The other end may lie on a machine without an agent."""
     chunks = ring({2: 3})
     chunks.rank[3] = np.nan
-    assert chunks.root() == RootCause(2, NOBODY, "link", False, 1)
+    assert chunks.root_cause() == RootCause(2, NO_PEER, "link", False, 1)
 
 
 def test_ranks_of_other_communicators_are_not_mixed_up() -> None:
     """The same rank number in another communicator is another end."""
-    assert ring({8: 3}, comms=2).root() == RootCause(8, 9, "link", False, 1)
+    assert ring({8: 3}, comms=2).root_cause() == RootCause(8, 9, "link", False, 1)
 
 
 def test_states_without_peers_are_taken_from_looks() -> None:
     """Where a peer cannot be read, a state that all looks found counts without its name; a peer that is read stays."""
-    peer, share = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 5.0, NONE]), np.array([0.97, 0.02, 0.4, 0.0, 0.99])
-    assert told(peer, share).tolist() == [SOMEBODY, NONE, UNKNOWN, 5.0, NONE]
+    peer, share = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 5.0, NO_RANK]), np.array([0.97, 0.02, 0.4, 0.0, 0.99])
+    assert resolve_peer(peer, share).tolist() == [SOME_RANK, NO_RANK, UNKNOWN, 5.0, NO_RANK]
 
 
 def test_a_sender_is_named_without_its_receiver() -> None:
-    """A rank that is known to send, but not to whom, is where to look."""
+    """A rank that is known to send, but not to which one, is where to look."""
     chunks = ring({})
-    chunks.sends_to[3] = SOMEBODY
-    assert chunks.root() == RootCause(3, NOBODY, "link", False, 1)
+    chunks.sends_to[3] = SOME_RANK
+    assert chunks.root_cause() == RootCause(3, NO_PEER, "link", False, 1)

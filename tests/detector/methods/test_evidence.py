@@ -37,7 +37,7 @@ def test_a_critical_event_convicts_at_once(memory: Any, fleet: Make) -> None:
     table = events((50.2, "m3", "xid:79", "crit"), (60.1, "m3", "xid:79", "crit"), (70.3, "m1", "xid:13", "warn"))
     (verdict,) = replay(memory({"host": fleet(steps=100), "event": table}))
     assert (verdict.machine, verdict.device, verdict.metric) == ("m3", "gpu:1", "event.xid:79")
-    assert verdict.message == "m3 gpu:1: what xid:79 means"
+    assert verdict.message == "m3 GPU 1: what xid:79 means"
     assert verdict.time == START + 51 * SECOND
 
 

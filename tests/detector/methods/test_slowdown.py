@@ -1,7 +1,8 @@
-"""Culprits: who makes iterations longer is told from how long the operations of each communicator are in flight."""
+"""Slowdown: the rank that makes iterations longer, from how long the operations of each communicator are in flight."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,44 +77,58 @@ def train(kind: str, culprit: int = 7, late: float = 0.1, **more: Any) -> tuple[
 
 @pytest.mark.parametrize("host", [False, True])
 def test_who_comes_late_is_first_and_his_victims_are_not(host: bool) -> None:
-    """By looks alone, or with the host's waiting, the late rank is told apart from those whom it makes late."""
+    """By looks alone, or with the host's waiting, the late rank is distinguished from those that it makes late."""
     method, _ = train("late", host=host, until=75)
-    (task, machine), words = next(iter(method.told.items()))
+    (task, machine), words = next(iter(method.slowdown_text.items()))
     assert (task, machine) == ("run", "m3")
-    assert words.startswith("by how long operations take: m3 gpu:1 comes late (")
+    assert words.startswith("by the times of its operations m3 GPU 1 comes late to its collectives (")
 
 
-def test_a_slow_link_is_told_from_a_late_rank() -> None:
-    """Where all ranks of a communicator take longer it is slow; that alone convicts nobody."""
+def test_a_slow_link_is_distinguished_from_a_late_rank() -> None:
+    """Where all ranks of a communicator take longer it is slow; that alone raises no alarm."""
     method, found = train("slow", late=0.13)
-    assert all(" communicates slowly (" in words for words in method.told.values())
+    assert all(" communicates slowly (" in words for words in method.slowdown_text.values())
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
 
 
 @pytest.mark.parametrize("more", [{"kind": "none"}, {"kind": "all"}, {"kind": "late", "alone": False}])
-def test_nobody_is_told_where_nothing_can_be(more: dict[str, Any]) -> None:
+def test_no_rank_is_named_where_nothing_can_be(more: dict[str, Any]) -> None:
     """Regular iterations, longer ones for all, and looks that several communicators share say nothing."""
     method, _ = train(**more)
-    assert method.told == {}
+    assert method.slowdown_text == {}
 
 
-def test_what_is_too_little_to_see_at_once_convicts_in_time() -> None:
+def test_what_is_too_little_to_see_at_once_raises_an_alarm_in_time() -> None:
     """A rank that makes iterations 7 % longer, below what lateness goes by, is named by the time it takes."""
     _, found = train("late", culprit=4, late=0.035, host=True, until=125)
     mine = [finding for some in found for finding in some if "makes iterations longer" in finding.verdict.message]
     assert {(finding.verdict.machine, finding.verdict.device) for finding in mine} == {("m2", "gpu:0")}
     assert 24 * SECOND <= mine[0].verdict.time - START - ONSET * SECOND <= 75 * SECOND
     assert abs(mine[0].verdict.since - START - ONSET * SECOND) <= 9 * SECOND
-    assert "m2 gpu:0 comes late" in mine[0].verdict.message
+    assert "By the times of its operations m2 GPU 0 comes late" in mine[0].verdict.message
 
 
-def test_what_passes_convicts_nobody_by_itself() -> None:
+def test_what_passes_raises_no_alarm_by_itself() -> None:
     """Two windows are enough to support another finding about that machine, and no more."""
     method, found = train("late", host=True, until=58)
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)
     verdict = Verdict(1, "run", "m3", None, "peer", "gpu.sm_clock_hertz", 3.0, 0, "crit", "m3 is slow", ("so",))
     finding = Finding(verdict, False, 1.0)
-    first, second = method.explained(finding).verdict.evidence
-    assert (first, second[:40]) == ("so", "by how long operations take: m3 gpu:1 co")
+    first, second = method.annotate([finding])[0].verdict.evidence
+    assert (first, second[:40]) == ("so", "by the times of its operations m3 GPU 1 ")
     elsewhere = Finding(Verdict(1, "run", "m5", None, "peer", "x", 1.0, 0, "crit", ""), False, 1.0)
-    assert method.explained(elsewhere) == elsewhere
+    assert method.annotate([elsewhere]) == [elsewhere]
+
+
+def test_a_straggler_comes_with_what_no_other_machine_can_cause() -> None:
+    """The strongest local reading of its own device ends the message; other machines' readings do not."""
+    verdict = Verdict(9, "run", "m4", "gpu:1", "progress", "nccl.active_ratio", 2.0, 5, "warn", "m4 waits.")
+    late = Finding(verdict, False, 1.2)
+    clock = Verdict(9, "run", "m4", "gpu:1", "peer", "gpu.sm_clock_hertz", 3.0, 5, "warn", "m4 GPU 1 runs at 1.14 GHz")
+    fan = replace(clock, device="gpu:6", metric="gpu.temperature_celsius", message="m4 GPU 6 is at 77 °C")
+    other = replace(clock, machine="m2", message="m2 GPU 1 runs at 1.31 GHz")
+    causes = [Finding(fan, False, 8.0, True), Finding(clock, False, 1.1, True), Finding(other, False, 9.0, True)]
+    annotated = Progress(Config()).annotate([late, *causes])
+    assert annotated[0].verdict.message == "m4 waits. Likely cause: it runs at 1.14 GHz."
+    assert annotated[1:] == causes
+    assert Progress(Config()).annotate([late, causes[0]])[0].verdict.message.endswith("cause: GPU 6 is at 77 °C.")

@@ -1,4 +1,4 @@
-"""Keeping: what the detector remembers survives a restart, and no other file is taken for it."""
+"""Snapshots: the state of the detector survives a restart, and no other file is taken for it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def state(memory: Any, fleet: Callable[..., pa.Table]) -> Any:
 
 def test_a_state_is_saved_and_loaded(state: Any, tmp_path: Path) -> None:
     """What was saved is loaded with its time, and the configuration is today's."""
-    save(state, 1234, tmp_path / "kept")
-    found, at = load(tmp_path / "kept", Config(sigmas=7.5))
+    save(state, 1234, tmp_path / "state")
+    found, at = load(tmp_path / "state", Config(sigmas=7.5))
     assert at == 1234
     assert found.methods[0].config.sigmas == 7.5
     assert (found.tasks, found.incidents) == (state.tasks, state.incidents)
     assert len(found.incidents.open) == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
 
 
 def test_another_version_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_another_version_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch,
         restore(data, Config())
     old = io.BytesIO()
     np.savez(old, text=np.arange(7, dtype=np.uint8))
-    (tmp_path / "kept").write_bytes(old.getvalue())
-    with pytest.raises(SnapshotError, match=r"kept: it was kept by another version.*; the detector learns again"):
-        load(tmp_path / "kept", Config())
-    assert (tmp_path / "kept").exists()
+    (tmp_path / "state").write_bytes(old.getvalue())
+    with pytest.raises(SnapshotError, match=r"state: it was written by another version.*; the detector learns again"):
+        load(tmp_path / "state", Config())
+    assert (tmp_path / "state").exists()
 
 
 def test_no_code_is_made_from_a_file(state: Any) -> None:
@@ -110,17 +110,17 @@ def test_a_bomb_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_damaged_files_are_set_aside(state: Any, tmp_path: Path) -> None:
-    """Half a file, and one that two bytes made unreadable, are moved away; of several the last is kept."""
-    place = tmp_path / "kept"
-    with pytest.raises(SnapshotError, match=r"kept: .*learns again"):
+    """Half a file, and one that two bytes made unreadable, are moved away; of several the last stays."""
+    place = tmp_path / "state"
+    with pytest.raises(SnapshotError, match=r"state: .*learns again"):
         load(place, Config())
     data = dump(state, 5)
     for broken in (data[: len(data) // 2], data[:-20]):
         place.write_bytes(broken)
-        with pytest.raises(SnapshotError, match=r"kept: it is damaged; it is moved to .*kept.damaged.*learns again"):
+        with pytest.raises(SnapshotError, match=r"state: it is damaged; it is moved to .*state.damaged.*learns again"):
             load(place, Config())
-        assert [file.name for file in tmp_path.iterdir()] == ["kept.damaged"]
-        assert (tmp_path / "kept.damaged").read_bytes() == broken
+        assert [file.name for file in tmp_path.iterdir()] == ["state.damaged"]
+        assert (tmp_path / "state.damaged").read_bytes() == broken
 
 
 def test_what_is_no_plain_data_is_not_kept(state: Any) -> None:

@@ -51,7 +51,7 @@ def test_who_is_apart() -> None:
 
 
 def test_a_common_rhythm_is_one_task() -> None:
-    """Machines that follow the same iterations, each with its own share and lag, are not told apart."""
+    """Machines that follow the same iterations, each with its own share and lag, are not distinguished."""
     rhythm = {
         name: lambda at, late=late, size=size: 500 + size * np.sign(np.sin(2 * np.pi * (at - late) / 0.9) + 0.3)
         for name, late, size in (("a", 0.0, 120.0), ("b", 0.35, 80.0), ("c", 0.8, 150.0))
@@ -85,7 +85,7 @@ def test_a_second_fault_is_named(second: Any, named: set[str], fleet: Make) -> N
 
 
 def test_what_is_told_apart_belongs_to_what_is_open(fleet: Make) -> None:
-    """Looks are read while something is open, and the state carries what they told."""
+    """Looks are read while something is open, and the state carries what they show."""
     tables = {"gpu": fleet("power_watts", machines=6, steps=90)}
     detector = Detector(state=State())
     list(judge(Memory({**tables, "gpu_zoom": closer({"a": bursts(1), "b": bursts(2)}, 10.0)}), detector))

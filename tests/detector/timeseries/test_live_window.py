@@ -87,7 +87,7 @@ def test_unknown_table_and_odd_columns() -> None:
 
 
 def test_numbers_beyond_all_quantities_are_unknown() -> None:
-    """Infinities and numbers whose sums would overflow read as unknown; what comes after them is known again."""
+    """Infinities and numbers too large to be summed read as unknown; what comes after them is known again."""
     window = Window("host")
     window.feed(rows_of("host", one("host", [1, 2], "load_total", [-1e308, 1e308])))
     assert np.isnan(held(window, 2)["m0", None])

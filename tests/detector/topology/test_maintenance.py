@@ -47,12 +47,12 @@ LOST = (40.5, "m3", "kernel_log", "xid:79")
 
 
 def test_clear_forgets_once_and_for_all_that_was(memory: Any, fleet: Make) -> None:
-    """The verdict is cleared at once with the reason, said once; the same fact anew is a new verdict."""
+    """The verdict is cleared at once with the reason, said once; the same fact again is a new verdict."""
     order = (60.5, "m3", "operator", "clear")
     host = fleet(steps=120)
     first, over = replay(memory({"host": host, "event": events(LOST, order, order, reason="card swapped")}))
     assert (over.machine, over.level, over.metric) == ("m3", "ok", "event.xid:79")
-    assert over.message == "m3 gpu:3 was cleared by the operator: card swapped (event.xid:79)"
+    assert over.message == "m3 GPU 3 was cleared by the operator: card swapped (event.xid:79)"
     assert first.time < over.time == START + 61 * SECOND
     again = (80.5, "m3", "kernel_log", "xid:79")
     assert said(memory, events(LOST, order, again), host=host) == [
@@ -63,7 +63,7 @@ def test_clear_forgets_once_and_for_all_that_was(memory: Any, fleet: Make) -> No
 
 
 def test_clear_of_one_device_leaves_the_others(memory: Any, fleet: Make) -> None:
-    """An order about gpu:5 does not touch what is held against gpu:3, nor does one about another machine."""
+    """An order about gpu:5 does not touch the verdicts on gpu:3, nor does one about another machine."""
     order = (60.5, "m3", "operator", "clear")
     other = (60.5, "m2", "operator", "clear")
     host = fleet(steps=90)
@@ -88,7 +88,7 @@ def test_clear_forgives_counts_and_marks_as_they_are(memory: Any, fleet: Make, c
 
 
 def test_what_is_still_wrong_after_clear_is_found_anew(memory: Any, fleet: Make) -> None:
-    """A soft verdict is cleared, its evidence begins at nothing, and it convicts again about a minute later."""
+    """A soft verdict is cleared, its evidence begins at nothing, and it is raised again about a minute later."""
 
     def odd(values: np.ndarray) -> None:
         values[130:, 3] += 70
@@ -138,7 +138,7 @@ def test_maintenance_that_comes_again(memory: Any, fleet: Make) -> None:
 
 
 def test_maintenance_is_silent_and_leaves_no_history(memory: Any, fleet: Make) -> None:
-    """Before, during and after: facts, silence and soft deviations of the machine convict neither then nor later."""
+    """Before, during and after: facts, silence and soft deviations of the machine raise no alarm then or later."""
 
     def worked_on(values: np.ndarray) -> None:
         values[150:, 3] += 70
@@ -160,7 +160,7 @@ def test_maintenance_closes_what_is_open_and_ends_by_itself(memory: Any, fleet: 
     table = events(LOST, order, (80.5, "m3", "kernel_log", "xid:48"), until=120.25, reason="new riser")
     verdicts = list(replay(memory({"host": fleet(steps=160), "event": table})))
     assert [v.level for v in verdicts] == ["crit", "ok"]
-    assert verdicts[1].message == "m3 gpu:3 is in maintenance: new riser (event.xid:79)"
+    assert verdicts[1].message == "m3 GPU 3 is in maintenance: new riser (event.xid:79)"
     later = pa.concat_tables([table, events(again)])
     assert said(memory, later, host=fleet(steps=160))[2:] == [("m3", "crit", 131)]
 

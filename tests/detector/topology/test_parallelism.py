@@ -23,11 +23,11 @@ class Fleet:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def row(self, at: int, machine: str, pid: int, comm: str, **values: Any) -> None:
+    def row(self, at: int, machine: str, pid: int, comm: str, **given: Any) -> None:
         """One reading, `at` seconds after the start."""
         slot = str(sum(row["pid"] == pid and row["time"] == START + at * SECOND for row in self.rows))
         fixed = {"time": START + at * SECOND, "machine": machine, "gpu": str(pid % 8), "slot": slot, "pid": float(pid)}
-        self.rows.append({**fixed, "comm": comm, **values})
+        self.rows.append({**fixed, "comm": comm, **given})
 
     def task(self, name: str, sizes: dict[str, int], machines: list[str], *, first_pid: int, span: range) -> None:
         """One task, of 8 ranks a machine at most, read at these seconds."""
@@ -37,17 +37,19 @@ class Fleet:
         for rank in range(world):
             machine, pid = machines[rank // each], first_pid + rank
             for at in span:
-                told = {"operations_total": 3.0 * at, "iteration_seconds": 1.25}
-                self.row(at, machine, pid, f"{name}-world", rank=rank, ranks=world, operation="AllReduce:f32:1", **told)
+                given = {"operations_total": 3.0 * at, "iteration_seconds": 1.25}
+                self.row(
+                    at, machine, pid, f"{name}-world", rank=rank, ranks=world, operation="AllReduce:f32:1", **given
+                )
                 stride = 1
                 for group, size in sizes.items():
                     operation, rate = kinds[group]
                     place = rank // stride % size
                     comm = f"{name}-{group}-{rank - place * stride}"
-                    told["operations_total"] = rate * at
+                    given["operations_total"] = rate * at
                     operation = f"{operation}:bf16:4096"
                     if 1 < size < world:  # a group as big as the world is the world
-                        self.row(at, machine, pid, comm, rank=place, ranks=size, operation=operation, **told)
+                        self.row(at, machine, pid, comm, rank=place, ranks=size, operation=operation, **given)
                     stride *= size
 
     def find(self) -> tuple[Task, ...]:
@@ -61,7 +63,7 @@ def groups(task: Task) -> dict[str, tuple[int, int, int, int]]:
 
 
 def test_groups_of_a_task_over_machines() -> None:
-    """Tensor, data and pipeline groups are told apart by where they lie and what they do."""
+    """Tensor, data and pipeline groups are distinguished by where they lie and what they do."""
     fleet = Fleet()
     fleet.task("a", {"tensor": 2, "data": 4, "pipeline": 2}, ["m1", "m2", "m3", "m4"], first_pid=100, span=range(9))
     (task,) = fleet.find()
@@ -89,7 +91,7 @@ def test_groups_of_a_task_over_machines() -> None:
     ],
 )
 def test_groups_of_a_task_on_one_machine(sizes: dict[str, int], found: dict[str, Any]) -> None:
-    """On one machine the groups are told apart by how much they talk, and what they say."""
+    """On one machine the groups are distinguished by how much they talk, and what they say."""
     fleet = Fleet()
     fleet.task("b", sizes, ["m5"], first_pid=200, span=range(7))
     (task,) = fleet.find()
@@ -128,7 +130,7 @@ def test_a_communicator_formed_anew_replaces_the_old_one() -> None:
 
 
 def test_a_silent_machine_does_not_hide_its_task() -> None:
-    """Machines whose agents fell silent a moment ago still count; long silent ones do not."""
+    """Machines with agents that fell silent a moment ago still count; long silent ones do not."""
     fleet = Fleet()
     fleet.task("i", {"data": 8}, ["m11", "m12", "m13", "m14"], first_pid=800, span=range(60))
     fleet.rows = [

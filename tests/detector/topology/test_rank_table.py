@@ -1,4 +1,4 @@
-"""Ranks whose counts begin elsewhere, whose readings end or come seldom: nobody is accused for that, no hang missed."""
+"""Ranks with counts that begin elsewhere, with readings that end or come seldom: no false alarm, no missed hang."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(now: int, machines: Sequence[str], columns: Columns) -> pa.Table:
 
 
 def judged(columns: Callable[[int], Columns], steps: Iterable[int], machines: Sequence[str]) -> list[Verdict]:
-    """What the method says of a task of these machines, whose columns are told by the second, at a row each."""
+    """What the method says of a task of these machines, with the columns of each second."""
     progress, tasks = Progress(Config()), Tasks(said=dict.fromkeys(machines, "run"), seen=set(machines))
     said, rows, due = [], {}, set(steps)
     for second in range(max(due)):
@@ -51,9 +51,9 @@ def named(said: list[Verdict]) -> set[str]:
 @pytest.mark.parametrize("known_from", [0, 30])
 @pytest.mark.parametrize("null", [0, 11])
 def test_a_count_since_attach_does_not_compare(known_from: int, null: int) -> None:
-    """Neither where it is null for a while before, nor after an agent whose count did compare was started anew.
+    """Neither where it is null for a while before, nor after an agent with a count that did compare was restarted.
 
-    The root of a broadcast is through and waits for nobody while another rank hangs.
+    The root of a broadcast is through and does not wait while another rank hangs.
     """
 
     def columns(second: int) -> Columns:
@@ -70,7 +70,7 @@ def test_a_count_since_attach_does_not_compare(known_from: int, null: int) -> No
 
 
 def test_a_count_that_comes_to_compare_is_taken_as_it_is() -> None:
-    """What made up for a late beginning is forgotten when the agent, started anew, learns the whole count."""
+    """What made up for a late beginning is forgotten when the agent, restarted, learns the whole count."""
 
     def columns(second: int) -> Columns:
         at, late = np.clip(second, 0, 10) + np.clip(second - 20, 0, 40), second < 30  # at rest from 10 s to 20 s
@@ -112,7 +112,7 @@ def test_rows_that_come_seldom_are_no_standstill(every: int) -> None:
 
 @pytest.mark.parametrize("unknown", [{"ranks": None}, {"operation": [REDUCE, GATHER, *[None] * 10]}])
 def test_who_is_not_known_has_no_vote(unknown: Columns) -> None:
-    """Two ranks that disagree cannot outvote each other, nor can ranks whose operation or size is not known."""
+    """Two ranks that disagree cannot outvote each other, nor can ranks of which operation or size is not known."""
 
     def columns(second: int) -> Columns:
         odd = GATHER if second > 15 else REDUCE
@@ -125,7 +125,7 @@ def test_who_is_not_known_has_no_vote(unknown: Columns) -> None:
 
 @pytest.mark.parametrize("gone", ["silent", "null", "flickering"])
 def test_who_is_heard_no_more_makes_nobody_late(gone: str) -> None:
-    """The mean of those that are left is no measure of what was usual with all; it is learned anew."""
+    """The mean of those that are left is no measure of what was usual with all; it is learned again."""
     noise = np.random.default_rng(6).normal(0, 0.01, (200, 3))
     progress, tasks = Progress(Config()), Tasks(said=dict.fromkeys(SIX[:3], "run"), seen=set(SIX[:3]))
     for second in range(200):
@@ -133,9 +133,9 @@ def test_who_is_heard_no_more_makes_nobody_late(gone: str) -> None:
         there = slice(1 if gone == "silent" and second > 60 else 0, 3)
         if (gone == "null" and second > 60) or (gone == "flickering" and second % 4 == 1):
             active[0] = np.nan
-        told = {"operation": REDUCE, "operations_total": 3.0 * second, "active_ratio": active[there], "pending": 0.0}
+        shared = {"operation": REDUCE, "operations_total": 3.0 * second, "active_ratio": active[there], "pending": 0.0}
         now = START + second * SECOND
-        rows = rows_of("nccl", table(now, SIX[:3][there], told | {"send_pending_ratio": 0.1}))
+        rows = rows_of("nccl", table(now, SIX[:3][there], shared | {"send_pending_ratio": 0.1}))
         assert progress.step(now, {"nccl": rows}, tasks) == []
 
 
@@ -148,8 +148,8 @@ def test_a_straggler_is_named_at_any_period(every: int, flickers: bool) -> None:
     def columns(second: int) -> Columns:
         active = 0.3 + noise[second // every] + (second >= 60 * every) * np.where(np.arange(6) == 4, -0.25, 0.25)
         active[1] = np.nan if flickers and second // every % 5 == 2 else active[1]
-        told = {"operations_total": 3.0 * second, "active_ratio": active, "send_pending_ratio": 0.1}
-        return told | {"operation": REDUCE, "pending": 0.0}
+        shared = {"operations_total": 3.0 * second, "active_ratio": active, "send_pending_ratio": 0.1}
+        return shared | {"operation": REDUCE, "pending": 0.0}
 
     assert named(judged(columns, range(0, 90 * every, every), SIX)) == {"m4"}
 
@@ -162,15 +162,15 @@ def test_steps_are_held_against_what_is_usual() -> None:
     def columns(second: int) -> Columns:
         late = np.array([0.25, 0.25, 0.25, 0.25, -0.23, -0.25])
         active = 0.3 + noise[second] + (second >= 100) * late
-        told = {"operations_total": 3.0 * second, "active_ratio": active, "send_pending_ratio": 0.1, "pending": 0.0}
-        return told | {"operation": REDUCE, "gpu": ["5", "3"] * 3, "step": 640.0 - np.array([0, 0, 0, 0, 1, 0])}
+        shared = {"operations_total": 3.0 * second, "active_ratio": active, "send_pending_ratio": 0.1, "pending": 0.0}
+        return shared | {"operation": REDUCE, "gpu": ["5", "3"] * 3, "step": 640.0 - np.array([0, 0, 0, 0, 1, 0])}
 
     said = judged(columns, range(140), names)
     assert {(verdict.machine, verdict.device) for verdict in said} == {("m2", "gpu:3")}
 
 
 def test_a_norm_begun_amid_trouble_is_one() -> None:
-    """An agent that is started anew while iterations are longer, and numbers communicators anew, accuses nobody."""
+    """An agent that is restarted while iterations are longer, and numbers communicators again, raises no alarm."""
     noise = np.random.default_rng(9).normal(0, 0.002, (160, 2, 8))
     machines = [f"m{n // 2}" for n in range(8)]
 
@@ -182,8 +182,8 @@ def test_a_norm_begun_amid_trouble_is_one() -> None:
         active = np.array([0.04 if name == "world" else 0.2 for name in comm]) + noise[second, 1]
         ranks = [4.0 if name == "world" else 2.0 for name in comm]
         counts = {"operations_total": 3.0 * second, "steps_done_total": 9.0 * second, "ranks": ranks}
-        told = counts | {"active_ratio": active, "iteration_seconds": seconds, "send_pending_ratio": 0.1}
-        return told | {"operation": REDUCE, "pending": 0.0, "slot": ["0", "1"] * 4, "comm": comm}
+        shared = counts | {"active_ratio": active, "iteration_seconds": seconds, "send_pending_ratio": 0.1}
+        return shared | {"operation": REDUCE, "pending": 0.0, "slot": ["0", "1"] * 4, "comm": comm}
 
     assert judged(columns, range(160), machines) == []
 
@@ -198,18 +198,18 @@ def test_slots_without_gpus_are_no_gpus() -> None:
         comm = ["world" if n % 2 == 0 else f"pair{n // 4}" for n in range(24)]
         waits = ~missing & (world | (which == 5))
         total = 3.0 * min(second, 15) + (second > 15) * ~missing
-        told = {"operations_total": total, "pending": (waits & (second > 15)).astype(float)}
-        return told | {"operation": REDUCE, "comm": comm, "slot": ["0", "1"] * 12, "gpu": None}
+        shared = {"operations_total": total, "pending": (waits & (second > 15)).astype(float)}
+        return shared | {"operation": REDUCE, "comm": comm, "slot": ["0", "1"] * 12, "gpu": None}
 
     said = judged(columns, range(40), machines)
     assert {(verdict.machine, verdict.device) for verdict in said} == {("m4", None)}
 
 
 def test_communicators_of_the_past_are_forgotten() -> None:
-    """A task that makes its communicators anew every hour, for months, takes no more room for them."""
+    """A task that makes its communicators again every hour, for months, takes no more room for them."""
     progress = Progress(Config())
     for hour in range(500):
         now = START + hour * 3600 * SECOND
-        progress.series.feed(rows_of("nccl", table(now, SIX[:2], {"comm": f"{hour:016x}", "operations_total": 1.0})))
-        progress.let_go(now - GONE_NS)
-    assert len(progress.series._comms) < 9
+        progress.ranks.update(rows_of("nccl", table(now, SIX[:2], {"comm": f"{hour:016x}", "operations_total": 1.0})))
+        progress.evict(now - GONE_NS)
+    assert len(progress.ranks._comms) < 9

@@ -1,4 +1,4 @@
-"""Roles: stages of a pipeline are told apart by their communicators, and ranks are compared with their own kind."""
+"""Roles: stages of a pipeline are distinguished by their communicators, and ranks are compared with their own kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def learned(*parts: tuple[list[Comm], Iterable[int]]) -> tuple[Roles, RankTable]
         rows = rows_of("nccl", table(comms, steps))
         for at in steps:
             now = START + at * SECOND
-            ranks.feed(rows.span(now - SECOND, now))
+            ranks.update(rows.span(now - SECOND, now))
             roles.look(now, ranks)
     return roles, ranks
 
@@ -96,13 +96,13 @@ def test_gpus_of_one_machine_may_have_different_roles() -> None:
 
 
 def test_roles_last_and_follow() -> None:
-    """Who falls silent keeps its role, chains that lack a link too; a task that begins anew gets new ones."""
+    """Who falls silent keeps its role, chains that lack a link too; a task that begins again gets new ones."""
     pairs: list[Comm] = [(f"pair{a}", "Send:bf16:7", [f"m{a}", f"m{a + 1}"]) for a in range(3)]
     without = [(name, what, ["" if who == "m1" else who for who in ranks]) for name, what, ranks in pairs]
     roles, _ = learned((pairs, range(2, 90)), (without, range(90, 140)))
     assert stages(roles, 4) == [0, 1, 2, 3]
-    anew: list[Comm] = [("new", "Send:bf16:7", ["m3", "m2", "m1", "m0"])]
-    roles, _ = learned((pairs, range(2, 90)), (anew, range(90, 140)))
+    reformed: list[Comm] = [("new", "Send:bf16:7", ["m3", "m2", "m1", "m0"])]
+    roles, _ = learned((pairs, range(2, 90)), (reformed, range(90, 140)))
     assert stages(roles, 4) == [3, 2, 1, 0]
 
 
@@ -115,15 +115,15 @@ def named(memory: Any, **tables: pa.Table) -> set[str]:
 
 def nccl(each: int, count: int, ranks: bool = True) -> pa.Table:
     """So many stages of so many machines; without ranks nothing is known of stages."""
-    whose = [[f"m{s * each + n}" for n in range(each)] for s in range(count)]
-    comms: list[Comm] = [("world", "AllReduce:f32:1", [who for stage in whose for who in stage])]
-    comms += [(f"pipe{n}", "Send:bf16:7", [stage[n] for stage in whose]) for n in range(each)]
+    stages = [[f"m{s * each + n}" for n in range(each)] for s in range(count)]
+    comms: list[Comm] = [("world", "AllReduce:f32:1", [who for stage in stages for who in stage])]
+    comms += [(f"pipe{n}", "Send:bf16:7", [stage[n] for stage in stages]) for n in range(each)]
     found = table(comms, range(1, 300, 2))
     return found if ranks else found.drop(["rank"])
 
 
 def test_a_stage_that_does_less_is_not_blamed(memory: Any, fleet: Make) -> None:
-    """When one stage's load changes, its machines are like each other; without roles they would all be accused."""
+    """When one stage's load changes, its machines are like each other; without roles they would all be named."""
 
     def bend(values: np.ndarray) -> None:
         values += np.repeat(np.arange(8) * 7, 4)
@@ -169,7 +169,7 @@ def test_what_is_usual_is_not_forgotten_when_roles_are_known(memory: Any, fleet:
 def test_small_roles_are_compared_with_their_task(
     memory: Any, fleet: Make, each: int, count: int, sizes: list[int]
 ) -> None:
-    """Fewer than four of a role are compared with the rest of the task, if that is four or more, and told so if not."""
+    """Fewer than four of a role are compared with the rest of the task, if that is four or more, else reported."""
     detector = Detector()
     store = memory({"odd": fleet(machines=each * count, steps=60), "nccl": nccl(each, count)})
     assert list(judge(store, detector)) == []
@@ -182,13 +182,13 @@ def test_small_roles_are_compared_with_their_task(
 
 
 def test_a_simulated_pipeline_whose_stages_shift(memory: Any) -> None:
-    """Stages that do less for minutes accuse nobody where roles are known, and the slow GPU is named alone."""
+    """Stages that do less for minutes raise no alarm where roles are known, and the slow GPU is named alone."""
     labels, parts = pieces(Plan(32, 1, 7, 1.0, "slow_gpu", 7, 8, True), ("gpu", "nccl", "task"))
-    kept: dict[str, list[pa.Table]] = {}
+    parts: dict[str, list[pa.Table]] = {}
     for part in parts:
         for name, columns in part.items():
-            kept.setdefault(name, []).append(pa.table(columns))
-    tables = {name: pa.concat_tables(pieces) for name, pieces in kept.items()}
+            parts.setdefault(name, []).append(pa.table(columns))
+    tables = {name: pa.concat_tables(pieces) for name, pieces in parts.items()}
     culprits = {one["machine"] for one in labels["faults"]}
     assert named(memory, **tables) == culprits
     tables["nccl"] = tables["nccl"].drop(["rank"])
@@ -203,7 +203,7 @@ def test_what_a_communicator_is_for_may_show_late() -> None:
 
 
 def test_a_task_that_forms_anew_in_parts_keeps_its_roles() -> None:
-    """While some ranks are on new communicators and the rest not yet, nobody's role changes; nor does it afterwards."""
+    """While some ranks are on new communicators and the rest not yet, no role changes; nor does it afterwards."""
 
     def formed(life: str, read: int) -> list[Comm]:
         halves = [(f"{life}{p}", [f"m{n}" if n < read else "" for n in range(p, 8, 2)]) for p in range(2)]

@@ -1,0 +1,104 @@
+"""How far each rank's wait signals exceed their own baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.config import StragglerConfig
+from detector.methods.progress.live_ranks import LiveRanks
+from detector.methods.progress.wait_signals import LENGTH, OTHERS, SIGNALS, wait_signals
+from detector.stats.arrays import Bools, Floats, Ints
+from detector.stats.columns import Columns, column
+from detector.stats.ewma import Ewma, ewma_rows
+from detector.topology.rank_table import Compaction, RankTable
+
+_ANOMALOUS_SLOWER = 10.0  # times slower a baseline learns while its process is suspect
+
+
+@dataclass(slots=True)
+class WaitExcess(Columns):
+    """Columns are [series]; the two EWMAs are [signal, series]."""
+
+    comm: Ints = column(-1, np.int64)
+    """The communicator that the baseline is of, as a number."""
+    reporting_ranks: Floats = column()
+    """The most ranks of it that reported at once; fades, so that a rank that left does not count for ever."""
+    smooth: Ewma = field(default_factory=lambda: ewma_rows(SIGNALS))
+    baseline: Ewma = field(default_factory=lambda: ewma_rows(SIGNALS))
+
+    def evict(self, left: Compaction) -> None:
+        """Drop the series that are not left."""
+        for columns in (self, self.smooth, self.baseline):
+            columns.select(left.series)
+        self.comm = left.renumbered(self.comm)
+
+    def update(
+        self, ranks: RankTable, live: LiveRanks, seconds: float, normal: Bools, config: StragglerConfig
+    ) -> tuple[Floats, Floats]:
+        """[signal, process]: excess of the signals, summed over communicators; NaN where other ranks do not report.
+
+        And [process]: the largest excess of the other ranks' waiting in one communicator.
+
+        `seconds` passed since the last update; `normal` [process] is false while a process is suspect.
+        """
+        for columns in (self, self.smooth, self.baseline):
+            columns.resize(len(ranks.number))
+        excess = np.zeros((SIGNALS, len(live.series)))
+        running = np.flatnonzero(live.running[live.process])
+        complete = self._is_complete(ranks, live.series[running], live.comm[running], config)
+        excess[:, running[~complete]] = np.nan
+        running = running[complete]
+        series, process = live.series[running], live.process[running]
+        warm, usual = self.baseline.count[0, series] >= config.warmup_samples, self.baseline.mean[:, series]
+        self._learn(series, wait_signals(ranks, series, live.comm[running]), warm & normal[process], seconds, config)
+        excess[:, running] = np.where(warm, self.smooth.mean[:, series] - usual, 0.0)
+        excess[OTHERS, running] += np.where(warm, (self._stretch(series) - 1) * self.smooth.mean[OTHERS, series], 0.0)
+        self._restart_unsettled(series, process, config)
+        waiting = np.zeros(len(live.number))
+        np.fmax.at(waiting, live.process, excess[OTHERS])
+        return np.stack([np.bincount(live.process, row, len(live.number)) for row in excess]), waiting
+
+    def _stretch(self, series: Ints) -> Floats:
+        """[series]: an iteration in multiples of a usual one; 1 where that is not known.
+
+        Programs that run ahead wait nearly all of the time anyway: there, longer waiting shows as longer iterations.
+        """
+        usual, length = self.baseline.mean[LENGTH, series], self.smooth.mean[LENGTH, series]
+        return np.where((usual > 0) & (length > 0), length / np.where(usual > 0, usual, 1.0), 1.0)
+
+    def _learn(self, series: Ints, signals: Floats, normal: Bools, seconds: float, config: StragglerConfig) -> None:
+        cells = np.s_[:, series]
+        blend = 1 - np.exp(-seconds / config.smoothing_seconds)
+        self.smooth.update(cells, signals, np.where(self.smooth.count[cells] == 0, 1.0, blend))
+        # With rows that are minutes apart, a baseline of this time constant would be the last row.
+        slow = min(seconds / config.baseline_seconds, 1 / config.warmup_samples)
+        settled = np.where(normal, slow, slow / _ANOMALOUS_SLOWER)
+        warm = self.baseline.count[cells] >= config.warmup_samples
+        self.baseline.update(cells, signals, np.where(warm, settled, self.baseline.warmup_weight(cells)))
+
+    def _is_complete(self, ranks: RankTable, series: Ints, comm: Ints, config: StragglerConfig) -> Bools:
+        """[series]: whether as many ranks of its communicator report as usual; the mean of others is no measure.
+
+        The baseline restarts where more ranks report than ever, where fewer did for long, and in a new communicator.
+        """
+        reporting = np.bincount(comm, ~np.isnan(ranks.active[series]))[comm]
+        usual, other = self.reporting_ranks[series], self.comm[series] != ranks.code[series]
+        faded = np.where(other, reporting, np.maximum(reporting, usual - config.rank_decay))
+        restart = other | (reporting > np.ceil(usual)) | ((reporting < usual) & (reporting >= faded))
+        self._restart(series[restart])
+        self.reporting_ranks[series], self.comm[series] = faded, ranks.code[series]
+        complete: Bools = reporting >= faded
+        return complete
+
+    def _restart_unsettled(self, series: Ints, process: Ints, config: StragglerConfig) -> None:
+        """Restart a baseline that does not fit the present when it is complete: the task was still loading."""
+        made = self.baseline.count[0, series] == config.warmup_samples
+        gaps = (self.smooth.mean - self.baseline.mean)[:OTHERS, series] * made
+        late, sending = (np.abs(np.bincount(process, gap)) > config.min_excess for gap in gaps)
+        self._restart(series[made & (late | sending)[process]])
+
+    def _restart(self, series: Ints) -> None:
+        self.smooth.reset(np.s_[:, series])
+        self.baseline.reset(np.s_[:, series])

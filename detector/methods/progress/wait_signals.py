@@ -1,0 +1,59 @@
+"""Signals of a straggler: each rank's waiting and sending compared with the other ranks of its communicator.
+
+A straggler's peers spend longer in the collectives that they share with it. Only shares of time are compared, so clocks
+need not agree.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.stats.arrays import Floats, Ints
+from detector.topology.rank_table import RankTable
+
+LATE, SENDING, OTHERS, BEHIND, LENGTH = 0, 1, 2, 3, 4
+SIGNALS = 5
+"""Rows of the signals: share of time by which a rank waits less than the others (LATE), by which it sends more
+(SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead, -1 to 1 (BEHIND);
+seconds of an iteration (LENGTH)."""
+
+
+def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
+    """[signal, series]; 0 where a communicator has no other rank, or nothing is known."""
+    waiting, sending = _waiting(ranks, series), ranks.sending[series]
+    others = _mean_of_others(waiting, comm)
+    slower = sending - _mean_of_others(sending, comm)
+    behind, length = _steps_behind(ranks, series, comm), ranks.iteration[series]
+    return np.nan_to_num(np.stack([others - waiting, slower, others, behind, length]))
+
+
+def _waiting(ranks: RankTable, series: Ints) -> Floats:
+    """[series]: the share of samples in which the network was asked for data that had not arrived.
+
+    NCCL hands an operation to its proxy as soon as the host enqueues it, so that it is active long before its GPU gets
+    to it; data that has arrived is there until the GPU takes it. Where that share is not known, an active operation
+    stands for it.
+    """
+    receiving = ranks.receiving[series]
+    return np.where(np.isnan(receiving), ranks.active[series], receiving)
+
+
+def _steps_behind(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
+    """[series]: steps by which the others are ahead, -1 to 1; 0 where they are not in the same operation.
+
+    The others are those on the same machine: their rows are read at the same time. Ranks of a ring need each other's
+    chunks, so no rank is ahead of another by more steps than there are ranks.
+    """
+    machine = ranks.machine[ranks.process[series]]
+    _, together = np.unique(comm * (int(machine.max(initial=0)) + 1) + machine, return_inverse=True)
+    step = ranks.ring_step[series]
+    gap = np.nan_to_num(_mean_of_others(step, together) - step)
+    return np.where(np.abs(gap) < np.bincount(comm)[comm], np.clip(gap, -1.0, 1.0), 0.0)
+
+
+def _mean_of_others(values: Floats, group: Ints) -> Floats:
+    """The mean of the other members of each one's group; NaN where there are none."""
+    known = ~np.isnan(values)
+    total = np.bincount(group, np.where(known, values, 0.0))[group]
+    count = np.bincount(group, known)[group] - known
+    return np.where(count > 0, (total - np.nan_to_num(values)) / np.maximum(count, 1), np.nan)

@@ -1,0 +1,91 @@
+"""The numeric core of stragglers: signals, excess, and the shares of a delay, with the laws that they obey."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detector.config import StragglerConfig
+from detector.methods.progress.delay_shares import LATE, SLOW, Delays, delay_shares
+from detector.methods.progress.live_ranks import LiveRanks
+from detector.methods.progress.straggler import Straggler, StragglerDetector
+from detector.timeseries.rows import Rows
+from detector.topology.rank_table import RankTable
+from store.schema.time import SECOND
+
+RANKS, START = 6, 1_700_000_000 * SECOND
+METRICS = ("operations_total", "active_ratio", "send_pending_ratio", "iteration_seconds", "rank", "ranks", "pending")
+
+
+def stragglers(late: int, order: list[int], missing: int | None = None) -> tuple[list[Straggler], RankTable]:
+    """Stragglers after 60 s of six machines in one communicator, read in this order; one rank is late from 31 s on."""
+    ranks, detector, found = RankTable(), StragglerDetector(), []
+    noise = np.random.default_rng(31).normal(0, 0.01, (60, RANKS))
+    idents = tuple((f"m{machine}", "3", "0") for machine in order)
+    for second in range(60):
+        active = 0.3 + noise[second] + (second > 31) * np.where(np.arange(RANKS) == late, -0.24, 0.26)
+        if missing is not None:
+            active[missing] = np.nan
+        columns = np.stack(
+            np.broadcast_arrays(5.0 * second, active, 0.1, 0.5, np.arange(RANKS) + 0.0, float(RANKS), 0.0), 1
+        )[order]
+        texts = {"comm": (np.zeros(RANKS, np.int64), ["c0de"]), "operation": (np.zeros(RANKS, np.int64), ["AllReduce"])}
+        time = np.full(RANKS, START + second * SECOND)
+        ranks.update(Rows("nccl", time, np.arange(RANKS), idents, ("gpu", "slot"), METRICS, columns, texts))
+        each, one = np.arange(RANKS), np.zeros(RANKS, np.int64)
+        live = LiveRanks(each, one, each, each, ranks.machine[:RANKS], one, np.ones(RANKS, bool))
+        found = detector.update(START + second * SECOND, ranks, live, StragglerConfig())
+    return found, ranks
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.permutations(range(RANKS)), st.integers(0, RANKS - 1))
+def test_the_straggler_does_not_depend_on_the_order_of_ranks(order: list[int], late: int) -> None:
+    """Permuting the ranks permutes the result: the same machine, score and onset."""
+    (plain,), _ = stragglers(late, list(range(RANKS)))
+    (permuted,), ranks = stragglers(late, order)
+    assert list(ranks.machines)[permuted.process] == f"m{late}"
+    assert (permuted.score, permuted.evidence) == pytest.approx((plain.score, plain.evidence))
+    assert (permuted.onset, permuted.share) == (plain.onset, plain.share)
+    assert plain.waiting == pytest.approx(0.26, abs=0.03)
+
+
+def test_a_rank_without_readings_is_no_straggler_and_hides_none() -> None:
+    """The others are compared among themselves."""
+    (found,), ranks = stragglers(4, list(range(RANKS)), missing=1)
+    assert list(ranks.machines)[found.process] == "m4"
+
+
+def delays(excess: list[float], abnormal: list[bool]) -> Delays:
+    """One communicator of as many ranks, in a task that is 0.2 s slower."""
+    count = len(excess)
+    each, one = np.arange(count), np.zeros(count, np.int64)
+    return Delays(one, each, np.full(count, 0.2), np.zeros(count, bool), np.array(abnormal), np.array(excess))
+
+
+def test_the_one_normal_rank_among_abnormal_ones_caused_the_delay() -> None:
+    """All others waited for it, and their wait explains the whole delay."""
+    shares = delay_shares(delays([0.2, 0.2, 0.0, 0.2], [True, True, False, True]), np.zeros(4, np.int64))
+    assert shares[LATE].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert not shares[SLOW].any()
+
+
+def test_where_all_ranks_are_abnormal_the_communication_is_slow() -> None:
+    """No rank is late then; what explains less than half of the delay counts for nothing."""
+    task = np.zeros(3, np.int64)
+    whole = delay_shares(delays([0.2, 0.2, 0.2], [True] * 3), task)
+    assert not whole[LATE].any()
+    assert (whole[SLOW] > 0).all()
+    assert not delay_shares(delays([0.09, 0.09, 0.09], [True] * 3), task).any()
+
+
+@given(st.permutations(range(5)), st.lists(st.floats(0.05, 0.4), min_size=5, max_size=5))
+def test_shares_follow_a_permutation_of_ranks(order: list[int], excess: list[float]) -> None:
+    """Renumbering ranks renumbers their shares; shares are never negative."""
+    abnormal, task = [True, True, True, False, True], np.zeros(5, np.int64)
+    plain = delay_shares(delays(excess, abnormal), task)
+    permuted = delay_shares(delays([excess[at] for at in order], [abnormal[at] for at in order]), task)
+    np.testing.assert_allclose(permuted, plain[:, order])
+    assert (plain >= 0).all()
