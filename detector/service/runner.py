@@ -15,7 +15,7 @@ from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, told
 from detector.model.verdict import RANK, Verdict
 from detector.service.snapshot import SnapshotError, load, save
-from detector.service.verdict_rows import batch_of, verdict_of
+from detector.service.verdict_rows import NOTE, batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from store.schema.contract import Store, StoreError
 from store.schema.sample import Batch, Sample, Value
@@ -105,6 +105,9 @@ class Runner:
         said = store.read("verdict", 0, now).to_pylist()
         self.said = said[-1]["time"] if said else 0
         self.unwritten: list[Verdict] = []
+        self._notes: list[Verdict] = []
+        self._notes_after = now
+        """Notes up to here belong to the history that is read again to learn the baseline."""
         self._known: tuple[int, frozenset[str]] = (-1, frozenset())
         self._without_peers: dict[str, str] | None = None
         self._asked = self._repeated = self.at
@@ -131,6 +134,8 @@ class Runner:
                 self._hold(end)
                 verdicts = self.detector.step(end, tables)
                 self.unwritten += [verdict for verdict in verdicts if verdict.time > self.said]
+                notes = self.detector.state.incidents.take_notes()
+                self._notes += [note for note in notes if note.time > self._notes_after]
                 self.at = after = end
                 self.detector.tell_apart(self.store, end)
             if self.at - self._asked >= PEERS_NS:
@@ -187,11 +192,13 @@ class Runner:
         return orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
 
     def _say(self) -> list[Verdict]:
-        self.store.write([batch_of(verdict) for verdict in self.unwritten])
-        said, self.unwritten = self.unwritten, []
+        notes = [_event(note.machine, note.time, NOTE, note.message, note.device) for note in self._notes]
+        self.store.write([batch_of(verdict) for verdict in self.unwritten] + notes)
+        said, self.unwritten, self._notes = self.unwritten, [], []
         return said
 
 
-def _event(machine: str, time: int, code: str, message: str) -> Batch:
+def _event(machine: str, time: int, code: str, message: str, device: str | None = None) -> Batch:
     values: dict[str, Value] = {"source": SOURCE, "code": code, "severity": "info", "message": message}
+    values |= {"device": device} if device else {}
     return Batch(machine, time, (Sample("event", values),))

@@ -8,6 +8,9 @@ from typing import Any
 from detector.model.verdict import RANK, Level, Verdict
 from store.schema.sample import Batch, Sample, Value
 
+NOTE = "note"
+"""Code of the event that records a note: a deviation that slows no task."""
+
 
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
     """A verdict out of a row of the store, which may lack values."""

@@ -14,7 +14,8 @@ from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption, renamed
 from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet_status
-from cli.terminal import console, say_json
+from cli.queries.notes import recent_notes
+from cli.terminal import console, say, say_json
 from cli.views.fleet_table import STYLE, table
 from store.schema.time import LATEST
 
@@ -35,6 +36,9 @@ def status(
         str, typer.Option(help="State at an earlier time: a duration ago (12m) or a time (2026-05-01T12:00, UTC).")
     ] = "0s",
     every: Annotated[bool, typer.Option("--all", help="List every machine.")] = False,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Also list deviations of the last day that slow no task.")
+    ] = False,
     silent: Annotated[str | None, typer.Option(hidden=True, help="Old name of --stale-after.")] = None,
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
@@ -42,9 +46,12 @@ def status(
     with closing(open_place(place, settings=settings)) as source:
         stale_ns = time_format.duration(renamed(silent, "--silent", "--stale-after") or stale_after)
         found = read_fleet_status(source, time_format.point(at, time.time_ns()), stale_ns)
+        noted = recent_notes(source, found.time) if notes else []
     if json:
-        say_json(as_json(found))
+        say_json(as_json(found) | ({"notes": noted} if notes else {}))
     else:
+        for note in noted:
+            say(f"note: {note['message']} ({time_format.ago((found.time - note['time']) / 1e9)} ago)")
         show(found, place, len(found.machines) + len(found.verdicts) if every else ROWS)
     raise typer.Exit(EXIT[found.level])
 
