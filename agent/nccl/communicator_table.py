@@ -54,7 +54,7 @@ class TrackedCommunicator:
         """
         new, enqueued = queries - self.queries, operations - self.operations
         self.queries, self.operations = queries, operations
-        if not enqueued:
+        if not enqueued and operations:
             self.unprompted += new
         elif self.unprompted < _UNPROMPTED:
             self.unprompted = 0

@@ -58,10 +58,6 @@ class Inspector:
         found = self._found.get((pid, comm))
         return found is not None and found[2]
 
-    def devices(self, pid: int) -> dict[int, int]:
-        """By address of a process's identified communicators, the CUDA device of each."""
-        return {comm: found[0].device for (owner, comm), found in self._found.items() if owner == pid}
-
     def shares(self, pid: int, comm: int) -> ProxyShares | None:
         """The shares of the samples of a communicator since the last call."""
         return self._sampler.pop_shares((pid, comm)) if self._sampler else None

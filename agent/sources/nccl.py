@@ -86,24 +86,23 @@ class Nccl:
         """A row for each communicator of a living process."""
         samples = []
         indices, entries = self._pool.taken()
-        for pid, comm in zip(entries["tgid"].tolist(), entries["comm"].tolist(), strict=True):
-            if pid in living:  # all of a process first: on how many GPUs they are decides where each one is
-                self._inspector.identify(living[pid].process, comm)
+        gpus = self._gpus(entries, living)
         for index, entry in zip(indices.tolist(), entries, strict=True):
             trainer, tracked = living.get(int(entry["tgid"])), self._table.get(index)
             if trainer is None or (tracked is not None and tracked.process != trainer.process) or entry["ended"]:
                 continue  # it came or ended since entries were retired: the next reading will see it
             if self._communicators.is_revoked(trainer.process.pid, int(entry["comm"])):
                 continue
-            values = self._values(index, entry, trainer, clock) | of_process(processes.get(trainer.process.pid))
+            gpu = gpus.get((trainer.process.pid, int(entry["comm"])), trainer.gpu)
+            values = self._values(index, entry, trainer, gpu, clock) | of_process(processes.get(trainer.process.pid))
             suspended = self._throttle.suspended(trainer.process)
             samples.append(Sample("nccl", self._table.continue_row(index, entry, values, suspended, clock)))
         return samples
 
-    def _values(self, index: int, entry: Any, trainer: TrainingProcess, clock: int) -> dict[str, Value]:
+    def _values(self, index: int, entry: Any, trainer: TrainingProcess, gpu: str, clock: int) -> dict[str, Value]:
         pid, comm = int(entry["tgid"]), int(entry["comm"])
         known = self._identify(trainer, comm)
-        tracked = self._table.track(index, trainer, self._gpu_of(trainer, comm))
+        tracked = self._table.track(index, trainer, gpu)
         self._table.compare_counts(index, entry, known.born)
         asked = tracked.note_queries(int(entry["queries"]), int(entry["operations"]))
         shares = self._inspector.shares(pid, comm)
@@ -128,11 +127,17 @@ class Nccl:
             "iteration_seconds": self._logs.iteration_seconds(trainer.process, clock),
         } | of_transfers(shares, known.ranks)
 
-    def _gpu_of(self, trainer: TrainingProcess, comm: int) -> str:
-        """The GPU of a communicator: the process's, unless its communicators are on several."""
-        devices = self._inspector.devices(trainer.process.pid)
-        device = devices.get(comm)
-        return trainer.gpu if device is None or len(set(devices.values())) == 1 else trainer.gpu_at(device)
+    def _gpus(self, entries: Any, living: Mapping[int, TrainingProcess]) -> dict[tuple[int, int], str]:
+        """The GPU of each communicator, by process and address, of processes with communicators on several."""
+        devices: dict[int, dict[int, int]] = {}
+        for pid, comm in zip(entries["tgid"].tolist(), entries["comm"].tolist(), strict=True):
+            identity = self._inspector.identify(living[pid].process, comm) if pid in living else None
+            if identity is not None:
+                devices.setdefault(pid, {})[comm] = identity.device
+        several = {pid: known for pid, known in devices.items() if len(set(known.values())) > 1}
+        return {
+            (pid, comm): living[pid].gpu_at(device) for pid, known in several.items() for comm, device in known.items()
+        }
 
     def _identify(self, trainer: TrainingProcess, comm: int) -> Communicator:
         pid = trainer.process.pid

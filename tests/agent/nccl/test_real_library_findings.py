@@ -22,7 +22,7 @@ from agent.nccl.proxy_sampler import ProxySampler, ProxyShares
 from agent.nccl.row import OPERATIONS, pending_of
 from agent.probes.library import Library
 from agent.probes.training_processes import TrainingProcess
-from agent.process.memory import Memory
+from agent.process.memory import Identity, Memory
 from agent.process.procfs import Process, visible_gpus
 from agent.sources.nccl import Nccl
 from detector.model.operations import is_point_to_point
@@ -185,13 +185,15 @@ def test_findings_4_5_a_device_is_a_gpu_of_the_machine(visible: str, device: int
 
 
 @pytest.mark.parametrize(
-    ("devices", "gpus"), [({0x700: 0, 0x800: 1, 0x900: 1}, "544"), ({0x700: 2, 0x800: 2, 0x900: 2}, "777")]
+    ("devices", "gpus"), [({0x700: 0, 0x800: 1, 0x900: 1}, ["5", "4", "4"]), ({0x700: 2, 0x800: 2}, [])]
 )
-def test_findings_4_5_each_communicator_has_its_own_gpu(devices: dict[int, int], gpus: str) -> None:
-    """Where a process has communicators on several GPUs each row is that GPU's; else the process's GPU stands."""
-    source: Any = SimpleNamespace(_inspector=SimpleNamespace(devices=lambda _: devices))
-    trainer = TrainingProcess(Process(71, 7), "7", ("5", "4", "3"))
-    assert "".join(Nccl._gpu_of(source, trainer, comm) for comm in devices) == gpus
+def test_findings_4_5_each_communicator_has_its_own_gpu(devices: dict[int, int], gpus: list[str]) -> None:
+    """Where a process has communicators on several GPUs each has its own; else the process's GPU stands."""
+    entries = np.array([(71, comm) for comm in devices], [("tgid", "<u8"), ("comm", "<u8")])
+    identify = lambda process, comm: Identity(0xFEED, 0, 8, devices[comm])  # noqa: E731
+    source: Any = SimpleNamespace(_inspector=SimpleNamespace(identify=identify))
+    living = {71: TrainingProcess(Process(71, 7), "7", ("5", "4", "3"))}
+    assert list(Nccl._gpus(source, entries, living).values()) == gpus
 
 
 def test_findings_4_5_a_grown_communicator_is_known_from_its_birth() -> None:
