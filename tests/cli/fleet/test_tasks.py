@@ -64,8 +64,8 @@ def test_in_words(place: Path) -> None:
     """A line says how large the task is and how long it takes; one for each kind of group follows."""
     done = run(place)
     assert done.returncode == 0, done.stderr
-    assert "task feed0: 4 of 4 ranks on 2 machines (m1, m2), 2.5 s an iteration, for 5" in done.stdout
-    assert "2 × 2 ranks within a machine, 40 operations a second" in done.stdout
+    assert "task feed0: 4 of 4 ranks on 2 machines (m1, m2), 2.5 s per iteration, for 5" in done.stdout
+    assert "2 × 2 ranks within a machine, 40 operations per second" in done.stdout
 
 
 def test_nothing_there(place: Path, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_nothing_there(place: Path, tmp_path: Path) -> None:
     open_store(str(tmp_path / "empty.db"), create=True).close()
     now = run(tmp_path / "empty.db")
     assert (now.returncode, now.stderr.count("\n")) == (1, 1)
-    assert "no communicator was read in the last minute: does the agent run where training does?" in now.stderr
+    assert "no communicator in the last minute: does the agent run on the training machines?" in now.stderr
     done = run(place, "--at", "2026-05-01T12:00")
     assert done.returncode == 1
-    assert "no communicator of the minute before 2026-05-01 12:00:00 UTC: name another --at" in done.stderr
+    assert "holds no communicator in the minute before 2026-05-01 12:00:00 UTC: use another --at" in done.stderr
