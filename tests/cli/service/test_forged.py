@@ -53,9 +53,9 @@ def test_a_forged_verdict_drains_nothing(tmp_path: Path) -> None:
     for back in range(60, -60, -1):
         values = Sample("host", {"cpu_utilization_ratio": 0.5})
         store.write([Batch(f"m{n:02d}", now - back * SECOND, (values,)) for n in range(MACHINES)])
-    judged(config, place.with_suffix(".key"), 60)  # its key and its ledger are there from now on
+    judged(config, place.with_suffix(".key"), 60)  # its key and its delivery log exist from now on
     store.write([verdict(time.time_ns() - 20 * SECOND)])
-    assert "do not bear this detector's signature" in judged(config, drained, 6)
+    assert "lack this detector's signature" in judged(config, drained, 6)
     assert not drained.exists()
     Signed(store, signing_key(str(place), Settings(), False)).write([verdict(time.time_ns() - 20 * SECOND)])
     judged(config, drained, 30)

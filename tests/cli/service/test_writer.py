@@ -61,8 +61,8 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     config.write_text(f'store = "{place}"\n[writer]\nstore = "{tmp_path / "a.db"}"\nname = "w"\n{NATS}')
     settings = read_settings(config)
     agent = Stream(stream_of(place), NatsConfig(keep_bytes=10**7))
-    assert (_store(place, settings).state, agent.system.disk_cache()) == ("off", 0)
-    assert [one.why for one in writers(settings, place)] == [f"nobody writes what is in {place}"]
+    assert (_store(place, settings).state, agent.message_count()) == ("off", 0)
+    assert [one.why for one in writers(settings, place)] == [f"no writer reads {place}"]
     for first in (1, 31):
         writer = started(config)
         for number in range(first, first + 30):
@@ -75,7 +75,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         server.start()
     last = started(config)
     assert found(store, 60) == list(range(1, 61))
-    assert (_store(place, settings).state, agent.system.disk_cache()) == ("on", 60)
+    assert (_store(place, settings).state, agent.message_count()) == ("on", 60)
     assert becomes("on", settings, place).name == "writer w"
     last.kill()
     last.wait()
@@ -92,9 +92,9 @@ def test_what_is_no_stream(tmp_path: Path) -> None:
     """Without a stream to read, or with one where a store is wanted, one line says what to write."""
     config = tmp_path / "p.toml"
     config.write_text(f'store = "{tmp_path}/a.db"\n')
-    assert "writer.stream, or with --from nats://SERVER:4222/STREAM" in one_line(
+    assert "set writer.stream, or use --from nats://SERVER:4222/STREAM" in one_line(
         run("writer", "--to", "b.db", "--config", config), 1
     )
     config.write_text('store = "nats://a:4222/pw"\n')
-    assert "writer.store, or with --to" in one_line(run("writer", "--config", config), 1)
+    assert "set writer.store, or use --to" in one_line(run("writer", "--config", config), 1)
     assert "peerwatch writer" in one_line(run("status", "--store", "nats://a:4222/pw"), 3)

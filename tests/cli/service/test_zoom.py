@@ -1,4 +1,4 @@
-"""The running detector asks for a closer look, and `peerwatch show` draws what came of it."""
+"""The running detector orders a zoom, and `peerwatch show` draws its readings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.fleet.test_show import BEGIN, ONSET, place
 __all__ = ["place"]
 
 
-def test_a_closer_look_is_drawn(place: Path) -> None:
+def test_a_zoom_is_drawn(place: Path) -> None:
     """Device by device, with who moves after the others; the order itself is no event worth a line."""
     store = Embedded(place)
     rng = np.random.default_rng(4)
@@ -33,22 +33,22 @@ def test_a_closer_look_is_drawn(place: Path) -> None:
     store.write([Batch("m3", ONSET, (*rows, order.sample()))])
     store.close()
     shown = run("show", "m3", "--store", place).stdout
-    assert "closer look at gpu.power_watts, 20 readings a second for 10 s from +0 s" in shown
+    assert "zoom on power draw, 20 readings a second for 10 s from +0 s" in shown
     (late,) = [line for line in shown.splitlines() if line.startswith("gpu:1 ") and "the others" in line]
     assert late.endswith("0.15 s after the others")
     assert "event zoom" not in shown
-    (told,) = json.loads(run("show", "m3", "--store", place, "--json").stdout)["closeups"]
-    assert (told["metric"], told["step_seconds"]) == ("gpu.power_watts", 0.05)
-    assert [one["behind_seconds"] for one in told["devices"]][1] == 0.15
-    assert len(told["devices"][2]["values"]) == 200
+    (zoom,) = json.loads(run("show", "m3", "--store", place, "--json").stdout)["closeups"]
+    assert (zoom["metric"], zoom["step_seconds"]) == ("gpu.power_watts", 0.05)
+    assert [one["behind_seconds"] for one in zoom["devices"]][1] == 0.15
+    assert len(zoom["devices"][2]["values"]) == 200
     page = place.with_suffix(".html")
     assert run("report", "verdict", "m3", "--html", page, "--store", place).returncode == 0
-    assert "<h2>Closer look at gpu.power_watts, 20 readings" in page.read_text()
+    assert "<h2>Zoom on power draw, 20 readings" in page.read_text()
     assert "0.15 s after the others\n" in page.read_text()
 
 
 def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
-    """The order is in the store before anything is said, for the suspect's agent to find, and for no other's."""
+    """The order is in the store before any verdict, for the agent of the suspect and for no other."""
     store, rng = Embedded(tmp_path / "s.db"), np.random.default_rng(6)
     watts = 500 + rng.normal(0, 4, (260, 8))
     watts[225:, 3] += 110
