@@ -43,10 +43,10 @@ def test_up_fills_the_store_and_ends_on_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    """Where what the agent says has no place, one line tells so and what mends it, and no agent is left."""
+    """If the agent's log cannot be written, one line names cause and mend, and no agent is left."""
     (tmp_path / "s.agent.log").mkdir()
     done = run("up", "--store", tmp_path / "s.db")
-    assert "s.agent.log cannot be written: Is a directory; run as root, or name another --store" in one_line(done, 1)
+    assert "s.agent.log cannot be written: Is a directory; run as root, or use another --store" in one_line(done, 1)
     assert running(str(tmp_path)) == []
 
 
@@ -62,10 +62,10 @@ def test_wrong_configuration(text: str, tmp_path: Path) -> None:
 
 
 def test_a_second_detector_on_a_store_is_refused(tmp_path: Path) -> None:
-    """While one judges, another says in one line that it would say everything twice; afterwards it may."""
+    """While one detector runs, another on the same store is refused in one line; afterwards it may run."""
     place = tmp_path / "readings.db"
     with alone(AlertsConfig(), str(place)):
         for command in ("detector", "up"):
-            assert "another detector judges what is in" in one_line(run(command, "--store", place), 1)
+            assert f"another detector runs on {place}" in one_line(run(command, "--store", place), 1)
     with alone(AlertsConfig(), str(place)):
         assert running(str(place)) == []
