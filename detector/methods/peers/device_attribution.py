@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
-from detector.model.text import comparison
+from detector.model.text import comparison, subject
 from detector.model.verdict import Finding
 from detector.stats.grouped import middle
 from store.schema.catalogue import METRICS
@@ -40,7 +40,8 @@ def at_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
     key, device = f"rdma.{panel.window.metrics[metric]}", panel.window.entities[entity][1]
     others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
     sides = float(panel.values[metric, entity]), float(middle(panel.values[metric, others][None])[0])
-    message = f"{verdict.message}; {comparison(device or '', key, *sides, len(others))}"
+    port = subject("", device).strip()
+    message = f"{verdict.message.removesuffix('.')}; {comparison(port, key, *sides, len(others))}"
     return replace(finding, verdict=replace(verdict, device=device, message=message))
 
 

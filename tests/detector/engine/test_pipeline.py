@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,13 +38,15 @@ def test_the_right_device_is_named_soon_and_alone(memory: Any, recording: Any) -
 
 @pytest.mark.parametrize("fault", ["slow_link", "optics_error"])
 def test_the_port_is_named_where_the_port_is_at_fault(memory: Any, fault: str) -> None:
-    """A rank is late for its port's sake: the verdict names the port and tells of its state, not only of the rank's."""
+    """Where a port slows its rank, the verdict names the port and compares the port's state with its peers'."""
     tables, labels = simulate(machines=6, minutes=5, fault=fault, seed=8, gpus=2)
     kept = {name: pa.table(columns) for name, columns in tables.items()}
     first = next(replay(memory(kept)))
     label = labels["faults"][0]
     assert (first.machine, first.device) == (label["machine"], label["device"])
-    assert f"{label['device']} reads " in first.message
+    named = rf"port {label['device'].removeprefix('rdma:')}: [^;.]+ .+ \(median of 11 peers: "
+    assert re.search(named, first.message)
+    assert ".;" not in first.message
 
 
 @pytest.mark.parametrize(("faults", "seed"), [("slow_gpu,memory_pressure", 12), ("gc_pauses,packet_loss", 13)])

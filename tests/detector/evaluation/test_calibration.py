@@ -143,7 +143,7 @@ def test_a_fault_is_no_health(memory: Any, fleet: Make) -> None:
         values[200:, 2] += 60
 
     store = memory({"meter": fleet("power_watts", machines=7, steps=900, bend=leave)})
-    with pytest.raises(CalibrationError, match="somewhere is not healthy, leave it out: m2 "):
+    with pytest.raises(CalibrationError, match=r"somewhere is not healthy, leave it out: m2: meter\.power_watts "):
         follow(store, Config(), "somewhere", lambda _: None)
 
 
