@@ -57,7 +57,7 @@ def cluster() -> Iterator[Any]:
         n_workers=2,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        dashboard_address=":0",  # any free port: another cluster may run on this machine
         worker_dashboard_address=None,
         silence_logs=logging.CRITICAL,
     ) as made:
