@@ -85,7 +85,7 @@ def test_memory_is_bounded_for_months() -> None:
 
 
 def test_a_silent_machine_is_given_up_in_the_end() -> None:
-    """The verdict on a machine that fell silent stands for three days; then it says that the machine is forgotten."""
+    """The verdict on a machine that fell silent stands for three days; then it says that the machine was removed."""
     detector, said = Detector(), []
     for minute in (*range(30), *range(30, 4 * 24 * 60, 60)):
         at = START + minute * 60 * SECOND
@@ -93,6 +93,6 @@ def test_a_silent_machine_is_given_up_in_the_end() -> None:
         said += detector.step(at, rows(read(at, there, "stay")))
     silent = [verdict for verdict in said if verdict.machine == "m2"]
     assert silent[0].metric == "event.silent"
-    assert silent[-1].message == "m2 is forgotten, as nothing was read of it for days (event.silent)"
+    assert silent[-1].message == "m2 was removed: it sent no readings for days (event.silent)"
     last = START + 19 * 60 * SECOND
     assert GONE_NS < silent[-1].time - last < GONE_NS + 2 * 3600 * SECOND
