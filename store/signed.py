@@ -122,12 +122,12 @@ class Signed:
         return hmac.compare_digest(expected.encode(), str(row.get(SIGNATURE) or "").encode())
 
     def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
-        """HMAC-SHA256 of the row as any store returns it: some store no infinity and no empty text."""
+        """HMAC-SHA256 of the row as any store returns it: some store no infinity, no empty text and no minus zero."""
         said = {}
         for name in _SIGNED[table]:
             value = fitted(table, name, type_of(table, name) or "string", values.get(name))
             if value not in _NOT_STORED:
-                said[name] = value
+                said[name] = value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
         return hmac.new(self._key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from store.schema.columns import type_of
@@ -69,6 +69,7 @@ def expected(batches: list[Batch], table: str) -> list[dict[str, object]]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(BATCHES, min_size=1, max_size=6))
+@example(batches=[Batch("m7", 3, (Sample("verdict", {"score": -0.0}),))])
 def test_rows_come_back(fill: Fill, batches: list[Batch]) -> None:
     """What was written is read, exactly, in order of time; text keeps every character that UTF-8 has."""
     store = fill(batches)
