@@ -11,7 +11,7 @@ import pytest
 from detector.explain.explanation import explain
 from emulator.simulation.simulate import simulate
 from tests.detector.conftest import SECOND, Memory
-from tests.detector.explain.test_explanation import KINDS, accused, of_fault
+from tests.detector.explain.test_explanation import KINDS, of_fault, verdict_on
 
 pytestmark = pytest.mark.bench
 SEEDS = range(100, 108)
@@ -40,7 +40,7 @@ def test_kinds_in_health(capsys: pytest.CaptureFixture[str]) -> None:
         first = int(tables["host"]["time"][0])
         for number in range(24):
             since = first + (120, 200, 280)[number % 3] * SECOND
-            verdict = accused(f"m{number // 3:04d}", "gpu.power_watts", since=since, task="pretrain")
+            verdict = verdict_on(f"m{number // 3:04d}", "gpu.power_watts", since=since, task="pretrain")
             named[explain(store, verdict).likely.kind.name] += 1
     with capsys.disabled():
         print(f"\nlikely kind of fault in health, {named.total()} looks: {dict(named)}")
@@ -52,7 +52,7 @@ def test_cost_of_explaining(capsys: pytest.CaptureFixture[str]) -> None:
     tables, labels = simulate(250, 6, 1.0, "slow_gpu", 3, gpus=8, tables=("gpu", "task"))
     store = Memory({name: pa.table(columns) for name, columns in tables.items()})
     told = labels["faults"][0]
-    verdict = accused(told["machine"], "gpu.sm_clock_hertz", told["device"], since=told["start"], task="pretrain")
+    verdict = verdict_on(told["machine"], "gpu.sm_clock_hertz", told["device"], since=told["start"], task="pretrain")
     begun = time.process_time()
     found = explain(store, verdict)
     seconds = time.process_time() - begun
