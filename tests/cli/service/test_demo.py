@@ -170,7 +170,7 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "readings.db").write_text("precious")
     done = subprocess.run([*COMMAND, "--folder", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "name another --folder" in done.stderr
+    assert "use another --folder" in done.stderr
     assert (tmp_path / "readings.db").read_text() == "precious"
 
 
