@@ -167,7 +167,7 @@ def test_who_waits_least_is_named_not_those_who_wait(memory: Any, fleet: Make) -
     verdict, *others = replay(memory({"nccl": table.append_column("gpu", pa.array(["0"] * len(table)))}))
     assert others == []
     assert (verdict.machine, verdict.device, verdict.level) == ("m5", "gpu:0", "crit")
-    assert verdict.message == "m5 gpu:0: 0.02 s/s waiting for its communicators (median of 5 peers: 0.40 s/s)"
+    assert verdict.message == "m5 GPU 0: 0.02 s/s waiting for its communicators (median of 5 peers: 0.40 s/s)"
     assert verdict.time - START <= (ONSET + 30) * SECOND
 
 

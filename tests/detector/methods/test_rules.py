@@ -143,10 +143,10 @@ CONVICTING = [
 def test_what_convicts(memory: Any, metric: str, bend: Bend, after_s: int, words: str) -> None:
     """One device is named within the rule's time, with both sides' readings, and never cleared while it lasts."""
     table = metric.partition(".")[0]
-    device = "gpu:1" if table == "gpu" else "rdma:mlx5_1/1"
+    device, name = ("gpu:1", "GPU 1") if table == "gpu" else ("rdma:mlx5_1/1", "port mlx5_1/1")
     (verdict,) = said(memory, table, bend)
     assert (verdict.machine, verdict.device, verdict.metric) == ("m2", device, metric)
-    assert verdict.message == f"m2 {device} {words}"
+    assert verdict.message == f"m2 {name} {words}"
     assert verdict.level == ("warn" if "protection" in words else "crit")
     assert verdict.time <= START + (after_s + 1) * SECOND
     assert verdict.since <= verdict.time
