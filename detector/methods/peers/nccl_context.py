@@ -36,7 +36,7 @@ def reason(panel: Panel, cell: tuple[int, int, int]) -> str:
     active, blocked = (panel.strength[metrics.index(metric), entity] for metric in ("active_ratio", _BLOCKED))
     if not active < 0 or np.isnan(blocked):
         return ""
-    return "; it comes late: its GPU computes longer" if blocked < active / 3 else "; its host comes late"
+    return ". Straggler: its GPU computes longer" if blocked < active / 3 else ". Straggler: its host comes late"
 
 
 def look_at_pace(panel: Panel, center: NDArray[Any], now: int) -> None:
