@@ -100,7 +100,7 @@ def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
 
 def operator_state_of(store: Store, now: int) -> tuple[OperatorState, dict[str, str]]:
     """The operator's actions as of `now` (Unix ns), and the machines without peers with the reason."""
-    from detector.methods.peers.coverage import told
+    from detector.methods.peers.coverage import uncompared_from_events
     from detector.timeseries.rows import rows_of
     from detector.topology.maintenance import (  # loads numpy, which the agent's process must not
         OperatorState,
@@ -109,7 +109,7 @@ def operator_state_of(store: Store, now: int) -> tuple[OperatorState, dict[str, 
 
     events = store.read("event", 0, now, ("device", "message", "begin", "until", "every", "times"))
     rows = rows_of("event", events)
-    return (orders_in(rows, now), told(rows)) if events.num_rows else (OperatorState(), {})
+    return (orders_in(rows, now), uncompared_from_events(rows)) if events.num_rows else (OperatorState(), {})
 
 
 def in_words(period: Maintenance) -> str:

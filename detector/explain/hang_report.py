@@ -36,9 +36,9 @@ class HangReport:
 def read_hang_report(
     store: ReadableStore, verdict: Verdict, team: Collection[str], span: tuple[int, int]
 ) -> HangReport:
-    """The standstill that a verdict is about, from the rows of its task's machines in that span (Unix ns)."""
+    """The hang that a verdict is about, from the rows of its task's machines in that span (Unix ns)."""
     there = store.tables()
-    runs = verdict.metric.endswith("_ratio")  # who is late, or slow, does not stand still
+    runs = verdict.metric.endswith("_ratio")  # a late or slow rank does not hang
     if verdict.kind not in _KINDS or runs or "nccl" not in there:
         return HangReport()
     standing = RankSnapshot(rows_of("nccl", store.read("nccl", verdict.time - _BACK_NS, verdict.time)))

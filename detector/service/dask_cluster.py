@@ -159,7 +159,7 @@ class Coordinator:
 
 
 def run(address: str, store: Store, order: JudgeTask, dispatcher: AlertDispatcher, stop: threading.Event) -> None:
-    """Judge until told to stop, by the workers of the scheduler at this address. Raises OSError: there is none."""
+    """Run until `stop` is set, by the workers of the scheduler at this address. Raises OSError: there is none."""
     lag = round(order.config.lag_s * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:

@@ -12,7 +12,7 @@ from detector.config import Config
 from detector.engine.pipeline import Detector, State, read_rows, tick_of
 from detector.engine.readings import Readings, blind_spots, hold
 from detector.engine.zoom_requests import ZoomPlanner
-from detector.methods.peers.coverage import CODE, OVER, SOURCE, told
+from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
 from detector.service.snapshot import SnapshotError, load, save
 from detector.service.verdict_rows import NOTE, batch_of, verdict_of
@@ -41,7 +41,7 @@ LATE_NS = round(Config().lag_s * SECOND)
 def run(
     store: Store, config: Config, dispatcher: AlertDispatcher, stop: threading.Event, state_file: Path | None = None
 ) -> None:
-    """Judge until told to stop; a store that cannot be read or written for a while is waited for.
+    """Run the detector until `stop` is set; while the store cannot be read or written it waits.
 
     The state is saved to the file `state_file` every five minutes and at the end, and restored from there.
     """
@@ -147,7 +147,7 @@ class Runner:
         """Write events for machines that have no peers, and for those that have peers again, once."""
         if self._without_peers is None:
             events = self.store.read("event", 0, self.at, ("message",))
-            self._without_peers = told(rows_of("event", events)) if events.num_rows else {}
+            self._without_peers = uncompared_from_events(rows_of("event", events)) if events.num_rows else {}
         found, again = self.detector.alone(), self.at - self._repeated >= AGAIN_NS
         over = (self._without_peers.keys() - found.keys()) & self.machines()
         new = {machine: words for machine, words in found.items() if again or self._without_peers.get(machine) != words}

@@ -78,8 +78,9 @@ def dump(state: State, at: int) -> bytes:
         raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be saved")
 
     peers, progress, evidence = state.methods
-    kept = _Stored(at, state.tasks, peers, progress, evidence, state.incidents, state.likeness, state.harm, state.swept)  # type: ignore[arg-type]
-    words = msgspec.msgpack.encode(kept, enc_hook=plain)
+    parts = (state.incidents, state.likeness, state.harm, state.swept)
+    stored = _Stored(at, state.tasks, peers, progress, evidence, *parts)  # type: ignore[arg-type]
+    words = msgspec.msgpack.encode(stored, enc_hook=plain)
     out = io.BytesIO()
     np.savez(out, form=np.array(_FORM), words=np.frombuffer(words, np.uint8), **arrays)  # type: ignore[arg-type]
     return out.getvalue()

@@ -73,7 +73,7 @@ def by_machine(found: Iterable[Alone], config: Config) -> dict[str, str]:
     }
 
 
-def told(events: Rows) -> dict[str, str]:
+def uncompared_from_events(events: Rows) -> dict[str, str]:
     """By machine, what rows of the table `event` say last of who is compared with nobody."""
     found: dict[str, str] = {}
     if events.keys != ("source", "code"):
