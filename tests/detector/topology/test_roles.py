@@ -184,11 +184,11 @@ def test_small_roles_are_compared_with_their_task(
 def test_a_simulated_pipeline_whose_stages_shift(memory: Any) -> None:
     """Stages that do less for minutes raise no alarm where roles are known, and the slow GPU is named alone."""
     labels, parts = pieces(Plan(32, 1, 7, 1.0, "slow_gpu", 7, 8, True), ("gpu", "nccl", "task"))
-    parts: dict[str, list[pa.Table]] = {}
+    chunks: dict[str, list[pa.Table]] = {}
     for part in parts:
         for name, columns in part.items():
-            parts.setdefault(name, []).append(pa.table(columns))
-    tables = {name: pa.concat_tables(pieces) for name, pieces in parts.items()}
+            chunks.setdefault(name, []).append(pa.table(columns))
+    tables = {name: pa.concat_tables(found) for name, found in chunks.items()}
     culprits = {one["machine"] for one in labels["faults"]}
     assert named(memory, **tables) == culprits
     tables["nccl"] = tables["nccl"].drop(["rank"])
