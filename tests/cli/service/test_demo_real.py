@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from emulator.libraries.wheel import place
-from tests.cli.service.test_demo import COMMAND
+from tests.cli.service.test_demo import tried
 
 VERSION = "2.27.3"
 
@@ -25,9 +23,8 @@ def test_findings_4_1_faults_are_named_on_the_real_library(
     """On NVIDIA's libnccl the right machine is named within 30 s of the onset, and none without a fault."""
     if not place(VERSION).exists():
         pytest.skip(f"libnccl {VERSION} is not here: make nccl")
-    words = ["--json", "--nccl", VERSION, "--training", training, "--fault", fault, "--seed", "31"]
-    done = subprocess.run([*COMMAND, *words, "--folder", str(tmp_path / "demo")], stdout=subprocess.PIPE, check=False)
-    outcome = json.loads(done.stdout)
-    assert (done.returncode, outcome["correct"]) == (0, True), outcome
+    words = ("--nccl", VERSION, "--training", training)
+    code, outcome = tried(tmp_path / "demo", 31, fault, *words)
+    assert (code, outcome["correct"]) == (0, True), outcome
     named = [verdict["machine"] for verdict in outcome["verdicts"]]
     assert named[:1] == ([] if fault == "none" else [outcome["fault"]["machine"]])
