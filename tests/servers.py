@@ -39,7 +39,7 @@ level = "error"
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
+    """A port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

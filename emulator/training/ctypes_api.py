@@ -146,7 +146,7 @@ class Calls:
             raise CallError(f"{name} answered {code}")
 
     def make(self, name: str, *arguments: Any) -> int:
-        """Call a function whose first argument takes the handle it makes; returns the handle."""
+        """Call a function that writes a new handle to its first argument; return the handle."""
         handle = POINTER()
         self(name, ctypes.byref(handle), *arguments)
         return handle.value or 0

@@ -90,7 +90,7 @@ def _obey(rank: Rank, trained: threading.Event) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as told. Exit code 0, or 1 with one line on standard error."""
+    """Train as the arguments say. Exit code 0, or 1 with one line on standard error."""
     options, place = parse(sys.argv[1:] if arguments is None else arguments)
     named = {"FABRIC": place.fabric, "RANK": options.rank, "SEED": options.seed}
     os.environ.update({f"PEERWATCH_{name}": str(value) for name, value in named.items()})
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         trained.set()
     if rank.stopping.is_set():
-        threading.Event().wait(5.0)  # the thread that was told to stop ends the process
+        threading.Event().wait(5.0)  # the thread that received the stop request ends the process
     rank.write_report()
     return 0
 

@@ -237,7 +237,7 @@ class Rank:
             self.calls("ncclCommDestroy", handle)
 
     def abort(self) -> None:
-        """Abort every communicator, so that whoever waits for it comes back; nobody may ask after it any more."""
+        """Abort every communicator, so that threads that wait for one return; none may be queried afterwards."""
         self.watchdog.stop()
         for handle in {group.communicator for group in self.groups.values()}:
             self.calls.result("ncclCommAbort", handle)

@@ -1,4 +1,4 @@
-"""A training task as a rank is told of it, and the communicators that its ranks make."""
+"""The description of a training task that each rank receives, and the communicators that its ranks make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emulator.training.ctypes_api import Calls, UniqueId, communicator_config
 
 @dataclass(frozen=True)
 class Options:
-    """What a rank is told at its start.
+    """What a rank receives at its start.
 
     Durations are seconds; 0 iterations: for ever; the world is tensor times pipeline times data.
     """

@@ -37,7 +37,7 @@ PLAUSIBLE = {
 
 
 class Seen:
-    """Readings of all GPUs, a second apart, and what was told beside."""
+    """Readings of all GPUs, a second apart, and what was reported besides."""
 
     def __init__(self, count: int, readings: int = 13) -> None:
         self.source = open_source(Context(AgentConfig()))
@@ -68,7 +68,7 @@ def seen(real_gpus: int) -> Iterator[Seen]:
 
 
 def test_every_gpu_has_rows(seen: Seen, real_gpus: int) -> None:
-    """Each GPU of the driver is read at each reading, and nothing is held against any."""
+    """Each GPU of the driver is read at each reading, and none has a critical event."""
     assert len(seen.rows) == 13
     assert set(seen.rows[-1]) == {str(index) for index in range(real_gpus)}
     assert not [event for event in seen.events if event["severity"] == "crit"]

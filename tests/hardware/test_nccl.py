@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Rank:
-    """The task, as a process that is told when to go on."""
+    """The task, as a process that goes on at each request."""
 
     def __init__(self, cudart: Path, nccl: Path, computes: bool) -> None:
         self.computes = computes
@@ -66,7 +66,7 @@ def rank(request: pytest.FixtureRequest) -> Iterator[Rank]:
 
 @pytest.fixture
 def seen(probes_allowed: None) -> Iterator[Watch]:
-    """An agent, read when told to."""
+    """An agent, read on request."""
     watch = Watch()
     yield watch
     watch.close()

@@ -17,7 +17,7 @@
 #define FABRIC_RANKS 64
 #define FABRIC_GROUPS 256
 #define FABRIC_BYTES (32ul << 20) /* sparse: a page costs memory only once it is touched */
-#define FABRIC_VALUES 4		  /* two would do: nobody announces k + 2 before all have read k */
+#define FABRIC_VALUES 4		  /* two suffice: no rank announces k + 2 before all have read k */
 
 enum fabric_lane { FABRIC_STREAM, FABRIC_HOST, FABRIC_LANES };
 

@@ -64,7 +64,7 @@ void *clear_memory(void *to, int value, size_t bytes)
 {
 	uintptr_t first = ((uintptr_t)to + PAGE - 1) & ~(PAGE - 1), last = ((uintptr_t)to + bytes) & ~(PAGE - 1);
 
-	/* MADV_FREE refuses shared memory, which nobody may give back for the others */
+	/* MADV_FREE refuses shared memory: other processes still use it */
 	if (value || bytes < BIG || madvise((void *)first, last - first, MADV_FREE) ||
 	    madvise((void *)first, last - first, MADV_DONTNEED))
 		return memset(to, value, bytes);
@@ -223,7 +223,7 @@ static int find_entry_by_version(const char *name, void **function, unsigned int
 	return find_entry(name, function, flags, result);
 }
 
-/* A kernel with arguments that nobody knows, such as the one of a communicator of one rank, is over at once. */
+/* A kernel with unknown arguments, such as the one of a communicator of one rank, is over at once. */
 static int launch(const void *kernel, cudaStream_t stream, void **arguments)
 {
 	if (!kernel_name(kernel))

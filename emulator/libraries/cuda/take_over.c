@@ -46,7 +46,7 @@ const char *kernel_name(const void *kernel)
 	return NULL;
 }
 
-/* What a function becomes that NCCL calls and nobody plays. */
+/* Replaces a function that NCCL calls and that is not emulated. */
 static int not_played(const char *name)
 {
 	fprintf(stderr, "emulated CUDA: %s is not played\n", name);
@@ -151,14 +151,14 @@ static bool take_function(const struct image *image, const Elf64_Sym *symbol, co
 	const Elf64_Ehdr *header = (const void *)image->file;
 	const Elf64_Shdr *section = (const Elf64_Shdr *)(image->file + header->e_shoff) + symbol->st_shndx;
 	const char *original = image->file + section->sh_offset + (symbol->st_value - section->sh_addr);
-	size_t kept = push_bytes((const unsigned char *)original);
+	size_t prefix = push_bytes((const unsigned char *)original);
 	unsigned char code[4 + JUMP_BYTES] = {0x48, 0x83, 0xc4, 0x08};
-	unsigned char *jump = kept ? code + 4 : code;
+	unsigned char *jump = prefix ? code + 4 : code;
 
-	if (symbol->st_size < kept + sizeof(code))
+	if (symbol->st_size < prefix + sizeof(code))
 		return true;
 	put_jump(jump, player_of(name));
-	return write_code((char *)image->base + symbol->st_value + kept, code, (size_t)(jump - code) + JUMP_BYTES);
+	return write_code((char *)image->base + symbol->st_value + prefix, code, (size_t)(jump - code) + JUMP_BYTES);
 }
 
 static void take_kernel(const struct image *image, const Elf64_Sym *symbol, const char *name)

@@ -47,7 +47,7 @@ typedef enum {
 
 typedef enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, ncclNumOps } ncclRedOp_t;
 
-/* Read by nobody here: the emulation has one way of doing things. Callers pass NVIDIA's or NULL. */
+/* Ignored: the emulation has one way of doing things. Callers pass NVIDIA's or NULL. */
 typedef struct ncclConfig_v23100 ncclConfig_t;
 typedef struct ncclCollConfig_v23100 ncclCollConfig_t;
 

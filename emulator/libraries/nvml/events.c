@@ -7,7 +7,7 @@
 struct nvmlEventSet_st {
 	struct {
 		unsigned long long types; /* 0: not registered */
-		uint64_t seen;		  /* events of the ring that were told or came before */
+		uint64_t seen;		  /* events of the ring that were reported or came before */
 	} of[GPUS_MAX];
 };
 

@@ -12,7 +12,7 @@ struct field {
 	unsigned int id;
 	enum scope scope;
 	char from;	    /* d: a double, u: an integer, -: always 0 */
-	double scale;	    /* what the kept value is multiplied with */
+	double scale;	    /* factor on the stored value */
 	unsigned char wide; /* 64-bit values */
 	size_t offset;
 };
@@ -60,7 +60,7 @@ static const struct field *find(unsigned int id)
 	return NULL;
 }
 
-static unsigned long long kept(const struct gpu *gpu, const struct field *field)
+static unsigned long long stored(const struct gpu *gpu, const struct field *field)
 {
 	const char *at = (const char *)gpu + field->offset;
 
@@ -75,7 +75,7 @@ static unsigned long long kept(const struct gpu *gpu, const struct field *field)
 /* The errors of all links lie on the first; the first nvlink_links_up links are up. */
 static unsigned long long of_link(const struct gpu *gpu, const struct field *field, unsigned int link)
 {
-	unsigned long long all = kept(gpu, field);
+	unsigned long long all = stored(gpu, field);
 
 	if (field->id == 165)
 		return link < all;
@@ -93,7 +93,7 @@ static nvmlReturn_t read_field(const struct gpu *gpu, nvmlFieldValue_t *out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (field->scope == LINKS && (out->scopeId != ALL_LINKS || !gpu->nvlink_links))
 		return NVML_ERROR_NOT_SUPPORTED;
-	unsigned long long value = field->scope == LINK ? of_link(gpu, field, out->scopeId) : kept(gpu, field);
+	unsigned long long value = field->scope == LINK ? of_link(gpu, field, out->scopeId) : stored(gpu, field);
 	out->value.ullVal = 0;
 	if (field->wide) {
 		out->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;

@@ -55,7 +55,7 @@ def team(calls: Calls) -> Iterator[Team]:
 
 
 def test_kernel_lasts_as_long_as_told(calls: Calls) -> None:
-    """A launch returns at once, the stream is busy, and synchronizing waits for the told duration."""
+    """A launch returns at once, the stream is busy, and synchronizing waits for the given duration."""
     stream = calls.make("cudaStreamCreate")
     seconds = ctypes.c_double(0.15)
     one = Dim3(1, 1, 1)
@@ -146,7 +146,7 @@ def test_receive_without_send_stays_pending(calls: Calls, team: Team) -> None:
 
 
 def test_single_rank_completes_alone(calls: Calls) -> None:
-    """A communicator of one rank needs nobody; its query functions say so."""
+    """A communicator of one rank needs no other; its query functions say so."""
     alone = Team(calls, 1)
     alone.reduce(0, 23)
     calls("cudaStreamSynchronize", alone.streams[0])

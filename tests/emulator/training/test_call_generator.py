@@ -33,9 +33,9 @@ class Counting(Calls):
 def test_counts_are_exact(total: int) -> None:
     """What is reported is what was called, and the sum is what was asked for, whatever the remainder."""
     door = Counting()
-    told = make_calls(door, parse_mix(MIX), total)
-    assert sum(told.values()) == total
-    assert {name: count for name, count in told.items() if count} == door.made
+    made = make_calls(door, parse_mix(MIX), total)
+    assert sum(made.values()) == total
+    assert {name: count for name, count in made.items() if count} == door.made
 
 
 def test_every_callable_has_a_prototype_that_fits(libraries: Libraries) -> None:

@@ -1,4 +1,4 @@
-"""Ranks as plain processes: they train together, count exactly, suffer their faults, and end when told."""
+"""Ranks as plain processes: they train together, count exactly, suffer their faults, and end on request."""
 
 import json
 import os
@@ -130,7 +130,7 @@ def test_slow_link_shows_in_the_proxy(start_ranks: Start, offsets: Offsets) -> N
 
 
 def test_hanging_rank_stops_all_and_goes_on(start_ranks: Start) -> None:
-    """While one rank hangs before a collective nobody gets on; when it is healed all do."""
+    """While one rank hangs before a collective no rank goes on; when it is healed all do."""
     ranks = start_ranks((1, 1, 3))
     ranks.wait_iterations(2)
     ranks.order(1, "rank_hang")
@@ -143,7 +143,7 @@ def test_hanging_rank_stops_all_and_goes_on(start_ranks: Start) -> None:
 
 
 def test_dead_rank_leaves_its_counts_and_stops_all(start_ranks: Start) -> None:
-    """A rank that dies by SIGKILL destroys nothing, and the others stay pending until they are told to end."""
+    """A rank that dies by SIGKILL destroys nothing, and the others stay pending until they are asked to end."""
     ranks = start_ranks((1, 1, 3))
     ranks.wait_iterations(2)
     ranks.order(0, "rank_exit")
@@ -157,7 +157,7 @@ def test_dead_rank_leaves_its_counts_and_stops_all(start_ranks: Start) -> None:
 
 
 def test_wrong_collective_happens_once_and_hangs(start_ranks: Start) -> None:
-    """One rank calls another collective a single time; all hang, and still end within a second of being told."""
+    """One rank calls another collective a single time; all hang, and still end within a second of the request."""
     ranks = start_ranks((1, 1, 2))
     ranks.wait_iterations(2)
     ranks.order(0, "wrong_collective")
