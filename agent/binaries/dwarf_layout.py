@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.binaries.struct_layouts import OPTIONAL, STRUCTURES, Layout, is_plausible, is_whole, wanted_of
 
-_LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c")
+_LIKELY_UNITS = ("proxy.cc", "nccl_proxy.c", "init.cc", "nccl.c", "net.cc")
 """Compilation units that define the structures in most versions: they are read first."""
 
 

@@ -40,7 +40,10 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
         "workFifoProduced",
         "workFifoConsumed",
     ),
-    "ncclProxyArgs": ("opCount",),
+    "ncclProxyArgs": ("opCount", "protocol"),
+    "ncclProxyConnection": ("transport", "transportResources"),
+    "sendNetResources": ("recvMem", "netDev"),
+    "recvNetResources": ("netDev",),
     "ncclProxySubArgs": ("channelId", "nbytes"),
     "ncclProxyOp": ("peer",),  # only where it is there does ncclProxySubArgs.peer name the peer, and not a root
 }

@@ -70,6 +70,9 @@ class ProxyShares:
     still: float
     """Seconds for which nothing at work has moved."""
     steps: Steps | None
+    credit_from: int | None = None
+    channel: int | None = None
+    net_device: int | None = None
 
 
 class ProxySampler:
@@ -131,6 +134,9 @@ class ProxySampler:
                 place.last.awaiting_gpu,
                 place.sampled_at - place.moved,
                 copy(place.proxy.steps) if alone else None,
+                place.last.credit_from if known else None,
+                place.last.channel if alone else None,
+                place.last.net_device if alone else None,
             )
 
     def close(self) -> None:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, replace
 
 from agent.binaries.struct_layouts import Layout
+from agent.nccl.connections import CONNECTIONS, Connection, Connections
 from agent.process.memory import Gather, Memory
+from agent.process.struct_reader import NO_MEMBER, StructReader
 
 NO_RANK = -1
 _WORD = struct.Struct("<Q")
 _ARGUMENTS, _SUBS = 64, 128
 _GUESSED_BYTES = 1 << 16
-_LIST_BYTES, _CONNECTIONS = 2 << 20, 8192
-"""More than a list or a process of ranks can hold: sizes and addresses are another's word, and memory is ours."""
+_LIST_BYTES = 2 << 20
+"""More than a list can hold: sizes come from another process, and memory is ours."""
 _PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
 _LEAP = 1 << 40
 """No connection moves so many steps, let alone between two looks: a value that says so is torn."""
+_LL = 0
+"""NCCL_PROTO_LL (src/include/nccl_device.h): its GPUs write no tail."""
 _NODE = {"nsubs": "i", "state": "i", "next": "Q"}
 _SUB = {
     "connection": "Q",
@@ -30,6 +32,13 @@ _SUB = {
     "transmitted": "Q",
     "done": "Q",
 }
+_PROTOCOL, _CHANNEL = {"protocol": "B"}, {"channelId": "i"}
+"""Members that the layout may lack."""
+_CHANNELS = 1024
+_UNSENT = 32
+"""Waiting transfers of which the GPU's progress is read, one system call each."""
+_MOST_READY = 64
+"""A GPU is at most NCCL_STEPS (8) ahead of the network: a tail that says more is torn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,13 @@ class Transfers:
     receive_from: int = NO_RANK
     """From which rank; of several the least advanced."""
     awaiting_gpu: bool = False
-    """A transfer is not at its end, and the network has nothing to do for it: the GPU has to offer more."""
+    """A transfer is not at its end, the network has nothing to do, and the GPU is not known to have data ready."""
+    credit_from: int = NO_RANK
+    """The rank that gives no credit: the GPU has a chunk ready for it, and the network does not accept it."""
+    channel: int | None = None
+    """The channel of the least advanced transfer that waits for the network ..."""
+    net_device: int | None = None
+    """... and its network device, by its number in NCCL's own list."""
 
 
 @dataclass(slots=True)
@@ -62,23 +77,17 @@ class Steps:
     """Done, since the connections were made: ranks of one ring that are at the same operation can be compared."""
 
 
-class _Fields:
-    """Members of a structure in a given order, unpacked at once from where the first of them lies."""
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A transfer that waits, and for which rank."""
 
-    def __init__(self, places: Mapping[str, int], kinds: Mapping[str, str]) -> None:
-        order = sorted(kinds, key=lambda name: places[name])
-        self.begin = places[order[0]]
-        form, at = "<", self.begin
-        for name in order:
-            form += f"{places[name] - at}x{kinds[name]}"
-            at = places[name] + struct.calcsize("<" + kinds[name])
-        packed = struct.Struct(form)
-        self.size = packed.size
-        self.read: Callable[[bytes, int], tuple[int, ...]] = packed.unpack_from
-        """The members of the structure that has its first wanted member at that place of the data."""
-        if order != list(kinds):
-            sort = itemgetter(*(order.index(name) for name in kinds))
-            self.read = lambda data, at: sort(packed.unpack_from(data, at))
+    progress: int
+    """Steps, for the choice of the least advanced."""
+    peer: int
+    channel: int | None
+    connection: Connection
+    due: int | None = None
+    """The step that the network sends next; None: the GPU writes no tail that tells when it is ready."""
 
 
 class Proxy:
@@ -90,11 +99,12 @@ class Proxy:
 
     def __init__(self, memory: Memory, active_list: int, layout: Layout) -> None:
         self._memory, self._head = memory, active_list
-        self._node, self._sub = _Fields(layout["ncclProxyArgs"], _NODE), _Fields(layout["ncclProxySubArgs"], _SUB)
-        self._subs, self._stride = layout["ncclProxyArgs"]["subs"], layout["ncclProxySubArgs"]["sizeof"]
-        self._send_at = layout["ncclProxyConnection"]["send"]
-        self._sides: dict[int, bool | None] = {}
+        node, sub = layout["ncclProxyArgs"], layout["ncclProxySubArgs"]
+        self._node, self._sub = StructReader(node, _NODE, _PROTOCOL), StructReader(sub, _SUB, _CHANNEL)
+        self._subs, self._stride = node["subs"], sub["sizeof"]
+        self._connections = Connections(memory, layout)
         self._last: dict[int, tuple[int, int, int]] = {}
+        self._unsent = list[_Wait]()
         self._path: list[tuple[int, int]] = []  # address and number of subs of each node
         self._gather: Gather | None = None
         self._seen, self._transfers = b"", Transfers()
@@ -113,7 +123,7 @@ class Proxy:
         self.moved = data != self._seen
         if self.moved:
             self._seen, self._transfers = data, self._parse(data)
-        return self._transfers
+        return self._with_unsent() if self._unsent else self._transfers
 
     def _is_followed(self, data: bytes) -> bool:
         """Whether the nodes of the last look are the list still; what lies behind its end is another matter."""
@@ -122,7 +132,7 @@ class Proxy:
         for known, count in self._path:
             if not address:
                 break
-            subs, _, following = self._node.read(data, at)
+            subs, _, following, _ = self._node.read(data, at)
             if address != known or subs != count:
                 return False
             at, address = at + self._node.size + count * self._stride, following
@@ -139,7 +149,7 @@ class Proxy:
             node = self._memory.read(address + self._node.begin, self._node.size) if self._node.size <= room else None
             if node is None:
                 return None
-            count, _, following = self._node.read(node, 0)
+            count, _, following, _ = self._node.read(node, 0)
             room -= self._node.size + count * self._stride
             fits = 0 <= count <= _SUBS and room >= 0
             subs = self._memory.read(address + self._subs, count * self._stride) if fits else None
@@ -155,49 +165,76 @@ class Proxy:
     def _parse(self, data: bytes) -> Transfers:
         """What the nodes hold; `_path` tells where in the data they lie."""
         (address,) = _WORD.unpack_from(data)
-        at, sends, receipts, awaiting_gpu = _WORD.size, list[tuple[int, int]](), list[tuple[int, int]](), False
-        active = bool(address)
+        at, sends, receipts, awaiting_gpu = _WORD.size, list[_Wait](), list[_Wait](), False
+        active, self._unsent = bool(address), []
         for _, count in self._path:
             if not address:
                 break
-            _, state, address = self._node.read(data, at)
+            _, state, address, protocol = self._node.read(data, at)
             at += self._node.size
             for start in range(at, at + count * self._stride, self._stride) if state == _PROGRESS else ():
                 sub = self._sub.read(data, start + self._sub.begin)
-                on_its_way, waits = self._count(sub)
-                awaiting_gpu |= waits
-                if on_its_way and self._sides[sub[0]]:
-                    sends.append((sub[-1], sub[2]))
-                elif on_its_way:
-                    receipts.append((sub[5], sub[2]))
+                connection = self._connections.get(sub[0])
+                if connection.sends:
+                    self._count_send(sub, connection, protocol, sends)
+                elif connection.sends is not None:
+                    awaiting_gpu |= self._count_receipt(sub, connection, receipts)
             at += count * self._stride
-        send_to = min(sends)[1] if sends else NO_RANK
-        receive_from = min(receipts)[1] if receipts else NO_RANK
-        idle = not sends and not receipts
-        return Transfers(active, bool(sends), bool(receipts), send_to, receive_from, awaiting_gpu and idle)
+        send, receipt = _least_advanced(sends), _least_advanced(receipts)
+        first = send or receipt
+        return Transfers(
+            active,
+            send is not None,
+            receipt is not None,
+            send.peer if send else NO_RANK,
+            receipt.peer if receipt else NO_RANK,
+            awaiting_gpu and first is None,
+            channel=first.channel if first else None,
+            net_device=first.connection.net_device if first else None,
+        )
 
-    def _count(self, sub: tuple[int, ...]) -> tuple[bool, bool]:
-        """Add up what a connection has moved; whether the network has work for it, and whether the GPU has."""
-        connection, steps, _, base, posted, received, transmitted, done = sub
-        if connection not in self._sides:
-            if len(self._sides) >= _CONNECTIONS:
-                self._sides.clear()
-                self._last.clear()
-                self.steps.place = 0
-            word = self._memory.word(connection + self._send_at, 4)
-            self._sides[connection] = None if word is None else bool(word)
-        sending = self._sides[connection]
-        if sending:
-            self._add(connection, base + posted, base + transmitted, base + done)
-            return transmitted > done, transmitted == done < steps
-        if sending is None:
-            return False, False
-        self._add(connection, base + received)
-        return posted > received, posted == received and done < steps
+    def _with_unsent(self) -> Transfers:
+        """The last transfers, and what those that the network does not work on wait for: GPU or credit."""
+        seen, ready = self._transfers, [wait for wait in self._unsent if self._is_ready(wait)]
+        is_idle = not seen.sending and not seen.receiving
+        if len(ready) < len(self._unsent):
+            seen = replace(seen, awaiting_gpu=is_idle)
+        least = _least_advanced(ready)
+        if least is None:
+            return seen
+        seen = replace(seen, credit_from=least.peer)
+        return replace(seen, channel=least.channel, net_device=least.connection.net_device) if is_idle else seen
 
-    def _add(self, connection: int, first: int, second: int = 0, third: int = 0) -> None:
+    def _is_ready(self, wait: _Wait) -> bool:
+        """Whether the GPU is known to have the next step ready."""
+        ready = self._connections.ready_steps(wait.connection) if wait.due is not None else None
+        return ready is not None and wait.due is not None and 0 < ready - wait.due <= _MOST_READY
+
+    def _count_send(self, sub: tuple[int, ...], connection: Connection, protocol: int, sends: list[_Wait]) -> None:
+        """Add up what a connection has sent; note what is on its way, and what the network has no work for."""
+        address, steps, peer, base, posted, _, transmitted, done, channel = sub
+        self._add(address, True, base + posted, base + transmitted, base + done)
+        known = channel if 0 <= channel < _CHANNELS else None
+        if transmitted > done:
+            sends.append(_Wait(done, peer, known, connection))
+        elif transmitted == done < steps and len(self._unsent) < _UNSENT:
+            due = None if protocol in (_LL, NO_MEMBER) else base + transmitted
+            self._unsent.append(_Wait(done, peer, known, connection, due))
+
+    def _count_receipt(self, sub: tuple[int, ...], connection: Connection, receipts: list[_Wait]) -> bool:
+        """Add up what a connection has received, and note what is awaited; whether the GPU has to take data."""
+        address, steps, peer, base, posted, received, _, done, channel = sub
+        self._add(address, False, base + received)
+        if posted > received:
+            receipts.append(_Wait(received, peer, channel if 0 <= channel < _CHANNELS else None, connection))
+        return posted == received and done < steps
+
+    def _add(self, connection: int, sends: bool, first: int, second: int = 0, third: int = 0) -> None:
         """Posted, transmitted and done of a sending connection, received of another; torn values are left out."""
         before = self._last.get(connection)
+        if before is None and len(self._last) >= CONNECTIONS:
+            self._last.clear()
+            self.steps.place = 0
         if before is None and max(first, second, third) < _LEAP:
             before = self._last[connection] = first, second, third
             self.steps.place += third
@@ -207,7 +244,7 @@ class Proxy:
         if not (0 <= grown < _LEAP and 0 <= second_grown < _LEAP and 0 <= third_grown < _LEAP):
             return
         self._last[connection] = first, second, third
-        if self._sides[connection]:
+        if sends:
             self.steps.posted += grown
             self.steps.transmitted += second_grown
             self.steps.done += third_grown
@@ -222,3 +259,7 @@ class Proxy:
         self._path = path
         small = sum(length for _, length in ranges) <= _GUESSED_BYTES
         self._gather = Gather(self._memory.pid, ranges) if small else None
+
+
+def _least_advanced(waits: list[_Wait]) -> _Wait | None:
+    return min(waits, key=lambda wait: wait.progress, default=None)

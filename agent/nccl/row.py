@@ -60,8 +60,15 @@ def of_transfers(shares: ProxyShares | None, ranks: int | None) -> dict[str, Val
         "receive_pending_ratio": shares.receiving,
         "waits_for_gpu": float(shares.awaiting_gpu),
         "still_seconds": shares.still,
+        "waits_channel": shares.channel,
+        "waits_net_device": shares.net_device,
     }
-    for name, rank in (("waits_to_send_to", shares.send_to), ("waits_to_receive_from", shares.receive_from)):
+    peers = {
+        "waits_to_send_to": shares.send_to,
+        "waits_to_receive_from": shares.receive_from,
+        "waits_for_credit_from": shares.credit_from,
+    }
+    for name, rank in peers.items():
         values[name] = float(rank) if rank is not None and -1 <= rank < (ranks or 0) else None
     if shares.steps:
         for name in ("posted", "transmitted", "done", "received"):

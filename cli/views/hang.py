@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from detector.explain.rank_snapshot import GPU, RECEIVES, RESTS, SENDS, WAITS
+from detector.explain.rank_snapshot import CREDIT, GPU, RECEIVES, RESTS, SENDS, WAITS
 from detector.model.operations import named
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MACHINES = 4
 _STATES = {
     SENDS: ("a chunk handed to the network is not sent yet", "to"),
+    CREDIT: ("a chunk is ready and its receiver takes none", "to"),
     RECEIVES: ("waits for a chunk", "from"),
     GPU: ("its GPU offers no chunk to send", ""),
     WAITS: ("unfinished", ""),

@@ -13,9 +13,10 @@ from detector.topology.rank_table import SOME_RANK, RankTable, resolve_peer
 
 Process = tuple[str, str, int]
 """Machine, GPU and process number."""
-SENDS, RECEIVES, GPU, WAITS, RESTS = "sends", "receives", "gpu", "waits", "rests"
-"""State of a rank, from the states of its chunks: one that it sent has not arrived; it waits for one from the network;
-its GPU has none to send; an operation is not finished, and no more is known; all operations are finished."""
+SENDS, CREDIT, RECEIVES, GPU, WAITS, RESTS = "sends", "credit", "receives", "gpu", "waits", "rests"
+"""State of a rank, from the states of its chunks: one that it sent has not arrived; one is ready and its receiver gives
+no credit; it waits for one from the network; its GPU has none to send; an operation is not finished, and no more is
+known; all operations are finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,11 @@ class RankSnapshot:
         table = self._table
         sends = resolve_peer(table.sends_to, table.sending)
         receives = resolve_peer(table.receives_from, table.receiving)
-        waits = [(peer >= 0) | (peer == SOME_RANK) for peer in (sends, receives)]
-        state = np.select([*waits, table.awaiting_gpu > 0, table.pending > 0], [SENDS, RECEIVES, GPU, WAITS], RESTS)
-        peer = np.select(waits, [sends, receives], -1.0)
+        peers = [sends, table.credit_from, receives]
+        waits = [(peer >= 0) | (peer == SOME_RANK) for peer in peers]
+        states = [SENDS, CREDIT, RECEIVES, GPU, WAITS]
+        state = np.select([*waits, table.awaiting_gpu > 0, table.pending > 0], states, RESTS)
+        peer = np.select(waits, peers, -1.0)
         return state.tolist(), peer.astype(np.int64).tolist()
 
     def _known(self, column: Floats) -> Floats:

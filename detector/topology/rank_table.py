@@ -30,8 +30,15 @@ _NUMBERS = {
     "ring_step": "step",
     "blocked": "host_blocked_seconds_total",
     "iteration": "iteration_seconds",
+    "channel": "waits_channel",
+    "net_device": "waits_net_device",
 }
-_STATES = {"sends_to": "waits_to_send_to", "receives_from": "waits_to_receive_from", "awaiting_gpu": "waits_for_gpu"}
+_STATES = {
+    "sends_to": "waits_to_send_to",
+    "receives_from": "waits_to_receive_from",
+    "credit_from": "waits_for_credit_from",
+    "awaiting_gpu": "waits_for_gpu",
+}
 _COUNTS = {"pending": "pending", "lost_calls": "lost_total"}
 _ALWAYS = 0.9  # share of samples: in a hang all of them show the same
 
@@ -87,8 +94,13 @@ class RankTable(Columns):
     sends_to: Floats = column()
     """Rank that a chunk is on its way to; NO_RANK, UNKNOWN."""
     receives_from: Floats = column()
+    credit_from: Floats = column()
+    """Rank that gives no credit for a chunk that is ready."""
     awaiting_gpu: Floats = column()
     """Positive while the GPU has no more data to send."""
+    channel: Floats = column()
+    net_device: Floats = column()
+    """Of the transfer that waits for the network."""
     last_seen: Ints = column(NEVER, np.int64)
     """When the newest row was read, Unix ns."""
     last_progress: Ints = column(NEVER, np.int64)

@@ -211,7 +211,10 @@ nccl | steps_received_total | steps | counter | none | 0 | 0 | - | chunks that c
 nccl | step | steps | gauge | none | 0 | 0 | - | chunks sent and through when last seen, since the connections were made: the same on ranks of a ring that are equally far
 nccl | waits_to_send_to | number | gauge | none | 0 | 0 | - | rank to which a chunk was handed to the network and is not through; of several the least advanced; -1: none
 nccl | waits_to_receive_from | number | gauge | none | 0 | 0 | - | rank from which a chunk is awaited; of several the least advanced; -1: none
-nccl | waits_for_gpu | 0 or 1 | gauge | none | 0 | 0 | - | whether a transfer is at work of which the GPU has offered nothing more to send
+nccl | waits_for_gpu | 0 or 1 | gauge | none | 0 | 0 | - | whether a transfer is at work, the network has nothing to do for it, and the GPU is not known to have data ready
+nccl | waits_for_credit_from | number | gauge | none | 0 | 0 | - | rank for which the GPU has a chunk ready that the network does not accept: it gives no credit; of several the least advanced; -1: none
+nccl | waits_channel | number | gauge | none | 0 | 0 | - | channel of the transfer that waits for the network; null: none waits
+nccl | waits_net_device | number | gauge | none | 0 | 0 | - | network device of that transfer, by its number in NCCL's own list
 nccl | still_seconds | seconds | gauge | none | 0 | 0 | - | for how long no transfer at work has moved; 0: none is at work, or they move
 nccl | lost_total | readings | counter | none | 0 | 0 | - | probe hits that could not be counted for this process
 cuda | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it

@@ -82,6 +82,7 @@ class Hang:
                 progress.pending[places],
                 resolve_peer(ranks.sends_to[series], ranks.sending[series]),
                 resolve_peer(ranks.receives_from[series], ranks.receiving[series]),
+                ranks.credit_from[series],
                 ranks.awaiting_gpu[series] > 0,
             )
             cause = graph.root_cause()

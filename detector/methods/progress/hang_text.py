@@ -50,7 +50,8 @@ class HangText:
         """A link or GPU that blocks the other ranks."""
         other = "another rank" if peer is None else self._rank(peer)
         if cause.side == "gpu":
-            what, why = "has all the data it needs, but its GPU sends none", "Likely its GPU hangs"
+            action = "takes no more, and its peers have data ready for it" if cause.receives else "sends none"
+            what, why = f"has all the data it needs, but its GPU {action}", "Likely its GPU hangs"
         elif cause.receives:
             what = f"does not receive a chunk that {other} sent"
             why = "Likely its network link, or the link of the sender"
@@ -58,7 +59,13 @@ class HangText:
             what = f"sent a chunk to {other} that does not arrive"
             why = "Likely its network link, or the link of the receiver"
         ranks = f"{plural(waiting, 'rank')} waiting for {seconds:.0f} s"
-        return f"{self._rank(series)} blocks {self._operation(series)}: it {what}; {ranks}. {why}."
+        return f"{self._rank(series)} blocks {self._operation(series)}: it {what}{self._path(series)}; {ranks}. {why}."
+
+    def _path(self, series: int) -> str:
+        """Channel and network device of the transfer that waits, where they are known."""
+        parts = (("channel", self.ranks.channel[series]), ("network device", self.ranks.net_device[series]))
+        known = ", ".join(f"{name} {number:.0f}" for name, number in parts if not np.isnan(number))
+        return f" ({known})" if known else ""
 
     def _operation(self, series: int) -> str:
         return named(self.ranks.operation[series])

@@ -31,9 +31,27 @@ typedef enum {
 
 enum ncclProxyOpState { ncclProxyOpNone, ncclProxyOpReady, ncclProxyOpProgress };
 
+#define TRANSPORT_NET 2
+#define NCCL_PROTO_SIMPLE 2
+
+struct ncclRecvMem {
+	uint64_t tail; /* steps that the GPU has made ready to be sent */
+};
+
+struct sendNetResources {
+	struct ncclRecvMem *recvMem;
+	int netDev;
+};
+
+struct recvNetResources {
+	int netDev;
+	int channelId;
+};
+
 struct ncclProxyConnection {
 	int send, transport, shared;
 	int tpLocalRank, sameProcess;
+	void *transportResources;
 	uint64_t step; /* in the real one behind transportResources: where the next operation begins */
 };
 
@@ -75,6 +93,7 @@ struct ncclProxyArgs {
 	uint8_t redOp;
 	uint8_t pattern;
 	uint8_t coll;
+	uint8_t protocol;
 	int state;
 	int idle;
 	struct ncclProxyArgs *next;
@@ -137,6 +156,9 @@ struct ncclComm {
 	uint64_t sends[FABRIC_RANKS], receives[FABRIC_RANKS];
 	struct ncclProxyState proxy;
 	struct ncclProxyConnection connections[2][FABRIC_RANKS]; /* from each rank, to each rank */
+	struct ncclRecvMem ready[FABRIC_RANKS];			 /* to each rank */
+	struct sendNetResources sending[FABRIC_RANKS];
+	struct recvNetResources receiving[FABRIC_RANKS];
 	uint32_t abortWord;
 	uint64_t endMagic;
 };

@@ -22,6 +22,7 @@ static struct ncclProxyArgs *take_args(struct ncclComm *comm, const struct ncclP
 				       .dtype = op->dtype,
 				       .pattern = op->pattern,
 				       .coll = op->coll,
+				       .protocol = NCCL_PROTO_SIMPLE,
 				       .state = ncclProxyOpProgress};
 	args->subs[0] = (struct ncclProxySubArgs){.connection = op->connection,
 						  .nsteps = op->nsteps,
@@ -36,9 +37,20 @@ static struct ncclProxyArgs *take_args(struct ncclComm *comm, const struct ncclP
 	return args;
 }
 
+static struct ncclProxyConnection *connect_to(struct ncclComm *comm, int send, int peer)
+{
+	struct ncclProxyConnection *connection = &comm->connections[send][peer];
+
+	connection->send = send;
+	connection->transport = TRANSPORT_NET;
+	comm->sending[peer].recvMem = &comm->ready[peer];
+	connection->transportResources = send ? (void *)&comm->sending[peer] : (void *)&comm->receiving[peer];
+	return connection;
+}
+
 static struct ncclProxyArgs *append(struct nccl_op *op, int send, int pattern, int peer)
 {
-	struct ncclProxyConnection *connection = &op->comm->connections[send][peer];
+	struct ncclProxyConnection *connection = connect_to(op->comm, send, peer);
 	struct ncclProxyOp proxy = {.connection = connection,
 				    .nbytes = (ssize_t)(op->bytes / op->steps),
 				    .opCount = op->opCount,
@@ -48,7 +60,6 @@ static struct ncclProxyArgs *append(struct nccl_op *op, int send, int pattern, i
 				    .pattern = (uint8_t)pattern,
 				    .peer = peer};
 
-	connection->send = send;
 	return take_args(op->comm, &proxy);
 }
 
@@ -108,11 +119,13 @@ static void show_received(struct nccl_op *op, uint64_t steps)
 static void start_step(struct nccl_op *op, double now)
 {
 	struct fabric *fabric = fabric_open();
+	struct ncclProxySubArgs *sub = &op->send->subs[0];
 	double seconds = op->bytes / op->steps / fabric->head.bandwidth;
 
 	op->sending = true;
 	op->until = now + seconds * fabric_control()->link_scale * fabric_jitter();
-	show(&op->send->subs[0].transmitted, (uint64_t)op->moved + 1);
+	show(&op->comm->ready[sub->peer].tail, sub->base + (uint64_t)op->moved + 1);
+	show(&sub->transmitted, (uint64_t)op->moved + 1);
 }
 
 /* When to look again at a step that is on its way; 0: it is through. */

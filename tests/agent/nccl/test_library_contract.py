@@ -186,6 +186,8 @@ def test_a_rank_that_does_not_come_is_waited_for(task: Task, seen: Watch) -> Non
     (row,) = seen.until(waits, 30)
     assert row["active_ratio"] == 1.0
     assert row["waits_to_receive_from"] in (1.0, None)  # versions before 2.23 do not tell
+    assert row["waits_for_credit_from"] in (-1.0, None)  # nothing is ready that the network does not accept
+    assert (row["waits_channel"], row["waits_net_device"]) == (0.0, 0.0)
     (other,) = rows_of(task, 1, seen.rows)
     assert not other.get("active_ratio")  # null where no sample has found it at work before
     assert other["operations_total"] == 2

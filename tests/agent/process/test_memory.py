@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +115,46 @@ def test_transfers(memory: Memory, subs: list[Sub], seen: Transfers) -> None:
     assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == seen
 
 
+NET_LAYOUT = LAYOUT | {
+    "ncclProxyArgs": LAYOUT["ncclProxyArgs"] | {"sizeof": 248, "protocol": 240},
+    "ncclProxyConnection": {"sizeof": 32, "send": 4, "transport": 8, "transportResources": 16},
+    "ncclProxySubArgs": LAYOUT["ncclProxySubArgs"] | {"sizeof": 64, "channelId": 56},
+    "sendNetResources": {"sizeof": 48, "recvMem": 24, "netDev": 36},
+    "recvNetResources": {"sizeof": 48, "netDev": 12},
+}
+
+
+def net_send(tail: ctypes.Array[ctypes.c_char] | None, protocol: int, transport: int = 2) -> list[Any]:
+    """A list with one sub-operation: to rank 13, channel 6, NIC 3, step 70 + 5; then all that it refers to."""
+    resources = block(tail=(24, 8, ctypes.addressof(tail) if tail else 0), device=(36, 4, 3))
+    connection = block(send=(4, 4, 1), transport=(8, 4, transport), resources=(16, 8, ctypes.addressof(resources)))
+    node = block(count=(224, 4, 1), state=(228, 4, 2), protocol=(240, 1, protocol))
+    words = [13 | 9 << 32, ctypes.addressof(connection), 70, 7, 0, 5, 5, 6]
+    node[:64] = np.array(words, np.uint64).tobytes()
+    return [block(next=(0, 8, ctypes.addressof(node))), node, connection, resources, tail]
+
+
+def test_data_that_the_network_does_not_accept_waits_for_credit(memory: Memory) -> None:
+    """While the GPU has nothing ready it is awaited; once its tail is ahead, the receiver gives no credit."""
+    tail = block(tail=(0, 8, 75))
+    head, *_alive = net_send(tail, protocol=2)
+    proxy = Proxy(memory, ctypes.addressof(head), NET_LAYOUT)
+    assert proxy.sample() == Transfers(active=True, awaiting_gpu=True)
+    tail[:8] = (76).to_bytes(8, "little")
+    assert proxy.sample() == Transfers(active=True, credit_from=13, channel=6, net_device=3)
+    tail[:8] = (75).to_bytes(8, "little")
+    assert proxy.sample() == Transfers(active=True, awaiting_gpu=True)
+
+
+@pytest.mark.parametrize(("protocol", "transport", "tail"), [(0, 2, 77), (1, 3, 78), (1, 2, None), (2, 2, 1 << 50)])
+def test_unknown_data_is_not_called_ready(memory: Memory, protocol: int, transport: int, tail: int | None) -> None:
+    """LL, another transport, memory that cannot be read and a torn tail: the GPU's turn, as far as anything tells."""
+    place = None if tail is None else block(tail=(0, 8, tail))
+    head, *_alive = net_send(place, protocol, transport)
+    seen = Proxy(memory, ctypes.addressof(head), NET_LAYOUT).sample()
+    assert seen == Transfers(active=True, awaiting_gpu=True)
+
+
 def test_counters_of_the_operation_before_do_not_count(memory: Memory) -> None:
     """An operation that has not begun still shows the counters of the one that had its place before."""
     node = arguments([(4, 0, 3, 1)])
@@ -215,13 +256,14 @@ def test_absurd_sizes_and_endless_connections(memory: Memory, monkeypatch: pytes
     vast = LAYOUT | {"ncclProxySubArgs": LAYOUT["ncclProxySubArgs"] | {"sizeof": 8 << 20}}
     assert Proxy(memory, ctypes.addressof(head), vast).sample() is None
     assert max(asked) < 4096
-    monkeypatch.setattr("agent.nccl.proxy_state._CONNECTIONS", 7)
+    for module in ("connections", "proxy_state"):
+        monkeypatch.setattr(f"agent.nccl.{module}.CONNECTIONS", 7)
     proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
     connections = [block(send=(4, 4, 1)) for _ in range(31)]
     for connection in connections:
         node[8:16] = ctypes.addressof(connection).to_bytes(8, "little")
         assert proxy.sample() == Transfers(active=True, sending=True, send_to=31)
-    assert len(proxy._sides) <= 7
+    assert len(proxy._connections) <= 7
     assert len(proxy._last) <= 7
 
 

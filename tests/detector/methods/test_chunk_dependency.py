@@ -11,13 +11,18 @@ from detector.topology.rank_table import NO_RANK, SOME_RANK, UNKNOWN, resolve_pe
 SIZE = 6
 
 
-def ring(sends: dict[int, int], free: tuple[int, ...] = (), comms: int = 1) -> ChunkWaitGraph:
+def ring(
+    sends: dict[int, int], free: tuple[int, ...] = (), comms: int = 1, credit: dict[int, int] | None = None
+) -> ChunkWaitGraph:
     """`comms` rings of the same six processes; all wait for the rank before them, but those that are `free`."""
     rank = np.tile(np.arange(SIZE, dtype=float), comms)
     before = (rank - 1) % SIZE
     sends_to = np.full(SIZE * comms, -1.0)
     for sender, receiver in sends.items():
         sends_to[sender] = receiver
+    credit_from = np.full(SIZE * comms, -1.0)
+    for sender, receiver in (credit or {}).items():
+        credit_from[sender] = receiver
     receives = np.where(np.isin(rank, free), -1.0, before)
     comm = np.repeat(np.arange(comms), SIZE)
     return ChunkWaitGraph(
@@ -27,6 +32,7 @@ def ring(sends: dict[int, int], free: tuple[int, ...] = (), comms: int = 1) -> C
         np.ones(SIZE * comms, bool),
         sends_to,
         receives,
+        credit_from,
         np.zeros(SIZE * comms, bool),
     )
 
@@ -43,7 +49,7 @@ def test_a_chunk_for_who_knows_whom_names_no_other_end() -> None:
         sends_to = np.full(8, float(NO_RANK))
         sends_to[senders] = SOME_RANK
         still, unknown = np.ones(8, bool), np.full(8, float(UNKNOWN))
-        assert ChunkWaitGraph(comm, np.arange(8), rank, still, sends_to, unknown, ~still).root_cause() == root
+        assert ChunkWaitGraph(comm, np.arange(8), rank, still, sends_to, unknown, unknown, ~still).root_cause() == root
 
 
 def test_two_links_with_a_common_end_name_that_end() -> None:
@@ -62,6 +68,19 @@ def test_many_links_name_nobody() -> None:
 def test_whoever_is_waited_for_and_waits_for_no_data_has_an_idle_gpu() -> None:
     """With no chunk under way the wait for data ends at the rank with a GPU that sends nothing."""
     assert ring({}, free=(4,)).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
+
+
+def test_a_receiver_that_gives_no_credit_is_named_and_not_the_gpu_of_its_sender() -> None:
+    """Data that is ready and not taken blocks at its receiver; so does a row of ranks that wait for credit."""
+    assert ring({}, free=(3, 4), credit={3: 4}).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
+    assert ring({}, free=(2, 3, 4), credit={2: 3, 3: 4}).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
+    alone = ring({}, free=tuple(range(SIZE)), credit={3: 4})
+    assert alone.root_cause() == RootCause(4, NO_PEER, "gpu", True, 0)
+
+
+def test_a_chunk_that_is_ready_and_awaited_is_not_sent_by_its_sender() -> None:
+    """The receiver has its buffers ready, so that credit is there: the network of the sender is the cause."""
+    assert ring({}, free=(3,), credit={3: 4}).root_cause() == RootCause(3, 4, "link", False, 1)
 
 
 @pytest.mark.parametrize("free", [(), (1, 4)])
