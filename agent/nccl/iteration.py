@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from agent.nccl.call_history import Ints, departs
+
 TICK_NS = 1024
 """The unit of time in a log (bpf/programs/nccl.bpf.c)."""
 _REMEMBERED = 16384
@@ -55,6 +56,7 @@ class IterationDetector:
         self._held: deque[tuple[Ints, Ints]] = deque()  # signatures and times (ticks), as they were read
         self._length = 0
         self._read: int | None = None
+        self._departs: tuple[int | None, bool | None] | None = None  # number of entries, and the answer then
         self._anchor: PeriodAnchor | None = None
         self._marks = np.empty(0, np.int64)  # times of the anchor's last occurrences
         self._since_mark = self._since_look = 0
@@ -90,6 +92,13 @@ class IterationDetector:
             return None
         end, took = self._last
         return took if (now // TICK_NS - end) * TICK_NS / 1e9 < _STALE * took + _LATE_S else None
+
+    def departs(self) -> bool | None:
+        """Whether one of the last operations departs from the order of those before; None: not known."""
+        if self._departs is None or self._departs[0] != self._read:
+            signatures = [part for part, _ in self._held]
+            self._departs = self._read, departs(np.concatenate(signatures)) if signatures else None
+        return self._departs[1]
 
     def _hold(self, signatures: Ints, times: Ints) -> None:
         self._held.append((signatures, times))

@@ -43,3 +43,8 @@ class OperationLogs:
         """How long the process's last iteration took; None: not known."""
         detector = self._detectors.get(process)
         return detector.seconds(clock) if detector else None
+
+    def departs(self, process: Process) -> bool | None:
+        """Whether one of the process's last calls departs from the order of those before; None: not known."""
+        detector = self._detectors.get(process)
+        return detector.departs() if detector else None

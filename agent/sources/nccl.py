@@ -14,7 +14,7 @@ from agent.nccl.communicators import Communicator, Communicators
 from agent.nccl.inspector import Inspector
 from agent.nccl.operation_logs import OperationLogs
 from agent.nccl.probe_throttle import ProbeThrottle
-from agent.nccl.row import of_process, of_transfers, operation_of, pending_of
+from agent.nccl.row import STILL_S, of_process, of_transfers, operation_of, pending_of
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcess
 from bpf.loader import Kernel
@@ -124,8 +124,16 @@ class Nccl:
             "replayed": replayed,
             "idle_seconds": idle_seconds,
             "host_blocked_seconds_total": tracked.host_blocked_ns(entry, clock) / 1e9,
+            "departs": self._departs(trainer, idle_seconds),
             "iteration_seconds": self._logs.iteration_seconds(trainer.process, clock),
         } | of_transfers(shares, known.ranks)
+
+    def _departs(self, trainer: TrainingProcess, idle_seconds: float | None) -> float | None:
+        """Whether a process that calls no more has just called what it never did at that place."""
+        if idle_seconds is None or idle_seconds < STILL_S:
+            return None
+        found = self._logs.departs(trainer.process)
+        return None if found is None else float(found)
 
     def _gpus(self, entries: Any, living: Mapping[int, TrainingProcess]) -> dict[tuple[int, int], str]:
         """The GPU of each communicator, by process and address, of processes with communicators on several."""

@@ -27,7 +27,7 @@ class Ras:
 
     def __init__(self, stalls: StallDetectors, processes: Processes, least_s: float) -> None:
         self._stalls, self._processes, self._least_s = stalls, processes, least_s
-        self._child = ChildTask("agent.nccl.ras_worker", 30.0)
+        self._child = ChildTask("agent.nccl.ras.worker", 30.0)
         self._rested, self._answered = float("-inf"), False
 
     def read(self, now: int) -> list[Sample]:

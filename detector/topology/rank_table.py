@@ -32,6 +32,7 @@ _NUMBERS = {
     "iteration": "iteration_seconds",
     "channel": "waits_channel",
     "net_device": "waits_net_device",
+    "departs": "departs",
 }
 _STATES = {
     "sends_to": "waits_to_send_to",
@@ -101,6 +102,8 @@ class RankTable(Columns):
     channel: Floats = column()
     net_device: Floats = column()
     """Of the transfer that waits for the network."""
+    departs: Floats = column()
+    """1 where the last calls depart from the order of those before, 0 where they do not."""
     last_seen: Ints = column(NEVER, np.int64)
     """When the newest row was read, Unix ns."""
     last_progress: Ints = column(NEVER, np.int64)

@@ -198,6 +198,7 @@ nccl | groups_total | groups | counter | none | 0 | 0 | - | ncclGroupStart calls
 nccl | groups_open | groups | gauge | none | 0 | 0 | - | groups begun and not ended: their operations are not launched yet
 nccl | pending | 0 or 1 | gauge | none | 0 | 0 | - | whether the communicator has unfinished work
 nccl | replayed | 0 or 1 | gauge | none | 0 | 0 | - | whether its transfers go on without calls: CUDA graphs replay them, operations_total stands
+nccl | departs | 0 or 1 | gauge | none | 0 | 0 | - | whether one of the last calls of a process that calls no more differs from what always followed the two calls before it
 nccl | idle_seconds | seconds | gauge | none | 0 | 0 | - | time since the last enqueue
 nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | - | inferred period of the operations | iteration_seconds
 nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call behind an operation to the thread's next call | waiting_ratio | {} waiting for its communicators

@@ -51,7 +51,7 @@ def test_the_running_agent_is_small() -> None:
     assert resident < RESIDENT_KB
 
 
-@pytest.mark.parametrize("worker", ["nvml.worker", "stacks.worker", "nccl.ras_worker"])
+@pytest.mark.parametrize("worker", ["nvml.worker", "stacks.worker", "nccl.ras.worker"])
 def test_lasting_children_hold_no_numpy(worker: str) -> None:
     """The children that read GPUs, stacks and NCCL's status are small too."""
     loaded, resident = imported(f"agent.{worker}")

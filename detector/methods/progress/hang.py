@@ -61,8 +61,9 @@ class Hang:
             voters = self._voters(members, operations)
             (usual, most), *others = Counter(operations[voters].tolist()).most_common()
             odd = members[called != usual]
-            if most > sum(count for _, count in others) and 3 * len(odd) <= len(voters):
-                verdicts += [self._mismatched(place, usual) for place in odd.tolist()]
+            if not (most > sum(count for _, count in others) and 3 * len(odd) <= len(voters)):
+                odd, usual = self._departed(members, operations)
+            verdicts += [self._mismatched(place, usual) for place in odd.tolist()]
         return verdicts
 
     def blocked_transfers(self, group: Ints) -> list[Verdict]:
@@ -93,6 +94,13 @@ class Hang:
 
     def _operations(self) -> NDArray[np.str_]:
         return self.ranks.operation[self.progress.series].astype(str)
+
+    def _departed(self, members: Ints, operations: NDArray[np.str_]) -> tuple[Ints, str]:
+        """Without a majority: the ranks that depart from their own history, where all others follow theirs alike."""
+        departs = self.ranks.departs[self.progress.series[members]]
+        odd, usual = members[departs > 0], operations[members[departs == 0]]
+        unclear = not len(odd) or len(odd) > len(usual) or len(set(usual)) != 1 or np.isnan(departs).any()
+        return (members[:0], "") if unclear else (odd, str(usual[0]))
 
     def _voters(self, members: Ints, operations: NDArray[np.str_]) -> Ints:
         """Two ranks cannot outvote each other: communicators of the same size vote with them."""

@@ -70,7 +70,7 @@ def test_iterations_are_found(shape: str, seconds: float) -> None:
     for number in range(150):
         process.iteration(SHAPES[shape](rng, number), seconds)
     late = process.seen[len(process.seen) // 2 :]
-    right = [seconds is not None and abs(seconds / seconds - 1) < 0.05 for seconds in late]
+    right = [found is not None and abs(found / seconds - 1) < 0.05 for found in late]
     assert np.mean(right) > 0.9
 
 

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.nccl import ras_worker
-from agent.nccl.ras_status import StatusError, communicators
-from agent.nccl.ras_worker import ask, port_of
+from agent.nccl.ras import worker as ras_worker
+from agent.nccl.ras.status import StatusError, communicators
+from agent.nccl.ras.worker import ask, port_of
 from agent.process.procfs import Process, Processes
 from agent.sources.ras import Ras, is_first
 from agent.system.child_process import ChildTask
@@ -313,7 +313,7 @@ def test_in_a_network_namespace(member: Callable[..., Process], tmp_path: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        process, child_task = Processes().find(child.pid), ChildTask("agent.nccl.ras_worker")
+        process, child_task = Processes().find(child.pid), ChildTask("agent.nccl.ras.worker")
         assert process is not None
         child_task.ask({"process": astuple(process)})
         rows: list[dict[str, Any]] = []

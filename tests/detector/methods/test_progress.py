@@ -12,7 +12,7 @@ from detector.engine.pipeline import replay
 from detector.model.verdict import Verdict
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
-REDUCE, GATHER = "AllReduce:float32:512", "AllGather:float32:512"
+REDUCE, GATHER, SUM = "AllReduce:float32:512", "AllGather:float32:512", "ReduceScatter:float32:512"
 
 
 def ranks(
@@ -47,7 +47,7 @@ def ranks(
         table = table.append_column("counted_from", pa.array(more["origin"] * steps))
     table = table.append_column("comm", pa.array(more.get("comms", ["c0de"] * machines) * steps))
     table = table.append_column("gpu", pa.array(more.get("gpus", ["0"] * machines) * steps))
-    for name, value in (("slot", "0"), ("ranks", 6.0)):
+    for name, value in (("slot", "0"), ("ranks", more.get("ranks", 6.0))):
         table = table.append_column(name, pa.array([value] * len(table)))
     return list(replay(memory({"nccl": table.drop_columns(more.get("without", []))})))
 
@@ -92,6 +92,20 @@ def test_the_wrong_collective_is_named(memory: Any) -> None:
     assert (verdict.machine, verdict.metric) == ("m2", "nccl.operation")
     assert "called AllGather (float32 × 512), its 5 peers called AllReduce (float32 × 512)" in verdict.message
     assert "the hardware is not the cause" in verdict.message
+
+
+def test_of_two_that_differ_the_one_that_departs_from_its_own_history_is_named(memory: Any) -> None:
+    """Groups of two have no majority: the history of calls decides, and without it no rank is named."""
+    pairs = {"comms": ["c0", "c0", "c1", "c1", "c2", "c2"], "ranks": 2.0}
+
+    def departs(step: Any) -> Any:
+        return 1.0 * ((step > 33) & (np.arange(6) == 3))
+
+    called = [SUM, SUM, SUM, SUM, GATHER, GATHER]
+    (verdict,) = ranks(memory, stops_at=33, differs=3, columns={"departs": departs}, operation=called, **pairs)
+    assert (verdict.machine, verdict.metric, verdict.level) == ("m3", "nccl.operation", "crit")
+    both = {"departs": lambda step: 1.0 * ((step > 33) & (np.arange(6) // 2 == 1))}
+    assert ranks(memory, stops_at=33, differs=3, columns=both, operation=called, **pairs) == []
 
 
 def test_nobody_is_named_when_nobody_waits(memory: Any) -> None:

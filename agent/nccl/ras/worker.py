@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agent.nccl.ras_status import LEAST, StatusError, communicators
+from agent.nccl.ras.status import LEAST, StatusError, communicators
 from agent.process.procfs import Process, Processes
 from agent.system.file_identity import open_plain
 from agent.system.rights import CHECKPOINT_RESTORE, DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up
