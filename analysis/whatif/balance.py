@@ -38,7 +38,9 @@ def evened(found: Operations, lengths: Floats) -> Floats:
     out = lengths.copy()
     for kind in (FORWARD, BACKWARD):
         places = np.flatnonzero(found.of(kind))
-        _, same = np.unique(joined(*(column[places] for column in (found.step, found.stage, found.chunk))), return_inverse=True)
+        _, same = np.unique(
+            joined(*(column[places] for column in (found.step, found.stage, found.chunk))), return_inverse=True
+        )
         out[places] = _means(same, lengths[places])
     return out
 

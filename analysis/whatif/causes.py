@@ -1,4 +1,4 @@
-"""What a slowdown comes from, in words: a slow worker, a long last stage, unequal micro-batches, or a type of operation."""
+"""What a slowdown comes from, in words: a slow worker, a long last stage, unequal micro-batches, or a type."""
 
 from __future__ import annotations
 

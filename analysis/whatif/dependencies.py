@@ -1,8 +1,8 @@
 """Which operation waits for which within one worker, and which operations of several workers are one.
 
 The model is that of the straggler study: a compute stream, a stream of data-parallel communication and one stream for
-each kind of send and receive on every worker; parameters are gathered before a chunk's first forward pass, and after the
-last backward pass gradients are synchronized, clipped and applied.
+each kind of send and receive on every worker; parameters are gathered before a chunk's first forward pass, and after
+the last backward pass gradients are synchronized, clipped and applied.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Edges:
 
     def arrays(self) -> tuple[Ints, Ints]:
         """Sources and targets, [edge]."""
-        return np.concatenate([*self.sources, []]).astype(np.int64), np.concatenate([*self.targets, []]).astype(np.int64)
+        return np.concatenate([*self.sources, []]).astype(np.int64), np.concatenate([*self.targets, []]).astype(
+            np.int64
+        )
 
 
 def add_within_workers(edges: Edges, found: Operations) -> None:

@@ -1,9 +1,9 @@
 """The dependency graph of operations, and its replay with other lengths: a longest path, level by level.
 
-Operations that wait for each other form a group: a collective, a send with its receive, or one compute operation alone. A
-group is ready when all operations on which its members depend have ended, and each member ends its own length after
-that. Groups of one level depend on lower levels only, so a replay is one pass over arrays for each level, all steps and
-workers at once.
+Operations that wait for each other form a group: a collective, a send with its receive, or one compute operation alone.
+A group is ready when all operations on which its members depend have ended, and each member ends its own length after
+that. Groups of one level depend on lower levels only, so a replay is one pass over arrays for each level, all steps
+and workers at once.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def build(step: Ints, group: Ints, source: Ints, target: Ints) -> tuple[Graph | 
     `step` [operation] grows. The graph is None where there is a circle: leave the steps of those operations out.
     """
     _, group = np.unique(group, return_inverse=True)
-    pairs = np.unique(np.stack([group[target], source]), axis=1) if len(source) else np.zeros((2, 0), np.int64)
-    level = _levels(int(group.max(initial=-1)) + 1, group[pairs[1]], pairs[0])
+    after = group[target]
+    level = _levels(int(group.max(initial=-1)) + 1, group[source], after)
     stuck: Bools = (level < 0)[group]
     if stuck.any():
         return None, stuck
-    return _ordered(step, group, pairs, level), stuck
+    return _ordered(step, group, (source, after), level), stuck
 
 
 def _levels(groups: int, before: Ints, after: Ints) -> Ints:
@@ -84,14 +84,14 @@ def _ranges(begin: Ints, end: Ints) -> Ints:
     return np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
 
 
-def _ordered(step: Ints, group: Ints, pairs: Ints, level: Ints) -> Graph:
-    """The graph with groups numbered by level."""
+def _ordered(step: Ints, group: Ints, edges: tuple[Ints, Ints], level: Ints) -> Graph:
+    """The graph with groups numbered by level; edges lead from an operation to a group."""
     order = np.argsort(level, kind="stable")
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
-    group, target = number[group], number[pairs[0]]
+    group, target = number[group], number[edges[1]]
     by_target = np.argsort(target, kind="stable")
-    target, source = target[by_target], pairs[1][by_target]
+    target, source = target[by_target], edges[0][by_target]
     first_edge = np.searchsorted(target, np.arange(len(order) + 1))
     ends = np.flatnonzero(np.diff(level[order], append=-1)) + 1
     levels = []

@@ -49,7 +49,7 @@ def build_model(found: Operations) -> Model:
 
 
 def _graph(found: Operations) -> tuple[graph.Graph | None, Ints, Bools]:
-    """The graph, [operation] the group, and [step] whether sends and receives match; no graph where there is a circle."""
+    """The graph, [operation] the group, [step] whether sends and receives match; None where there is a circle."""
     edges, groups = Edges(), collective_groups(found)
     add_within_workers(edges, found)
     whole = pipeline.add_between_stages(edges, groups, found)

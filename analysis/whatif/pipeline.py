@@ -1,4 +1,4 @@
-"""Sends and receives between pipeline stages: to which compute operation each belongs, and which two are one transfer."""
+"""Sends and receives between stages: to which compute operation each belongs, and which two are one transfer."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _attach(edges: Edges, found: Operations, computes: Ints, comms: tuple[Ints, 
 
 
 def _pair(group: Ints, found: Operations, ends: list[Ints], ahead: int) -> Bools:
-    """Make the nth send of a stage and the nth receive of its neighbour one group; returns [step]: all have partners."""
+    """Make the nth send of a stage and the nth receive of its neighbour one group; [step]: all have partners."""
     places = np.concatenate(ends)
     is_receive = np.arange(len(places)) >= len(ends[0])
     sender = (found.stage[places] - np.where(is_receive, ahead, 0)) % found.stages

@@ -1,4 +1,4 @@
-"""What stragglers cost: the job as it was against the job with ideal operations, and with one cause alone or taken away.
+"""What stragglers cost: the job as it was against ideal operations, and with one cause alone or taken away.
 
 Formulas of "Understanding Stragglers in Large Model Training Using What-if Analysis": S = T / T_ideal; waste = 1 - 1/S;
 S_X with all operations ideal but those of X; S_w = min(S of its data rank, S of its stage); M_X = (T - T without X) /
@@ -97,7 +97,9 @@ def analyse(model: Model, meta: JobMeta, advance: Callable[[], None] = lambda: N
     if best.mean() <= 0 or real.mean() <= 0:
         raise ValueError("the operations take no time: duration or end_ts must be in seconds")
     kinds = _types(found.kinds)
-    by_type = {name: _ratio(replay(found.of(*members)), best) for name, members in kinds.items() if found.of(*members).any()}
+    by_type = {
+        name: _ratio(replay(found.of(*members)), best) for name, members in kinds.items() if found.of(*members).any()
+    }
     by_dp = {int(at): _ratio(replay(found.dp_rank == at), best) for at in np.unique(found.dp_rank)}
     by_stage = {int(at): _ratio(replay(found.stage == at), best) for at in np.unique(found.stage)}
     slowest = _slowest(model, by_dp, by_stage)

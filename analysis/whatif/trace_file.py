@@ -39,7 +39,9 @@ def read_trace(file: Path) -> Trace:
     notes: list[str] = []
     table = _table(file, notes)
     if missing := [name for name in ("optype", "start_ts") if name not in table.column_names]:
-        raise ValueError(f"{file}: no column {' and '.join(missing)}; an operation trace has optype, start_ts, duration")
+        raise ValueError(
+            f"{file}: no column {' and '.join(missing)}; an operation trace has optype, start_ts, duration"
+        )
     if not {"duration", "end_ts"} & set(table.column_names):
         raise ValueError(f"{file}: no column duration or end_ts; an operation trace needs one of them, in seconds")
     columns = {name: _numbers(table.column(name)) for name in _NUMBERS if name in table.column_names}
@@ -116,7 +118,9 @@ def _usable(columns: dict[str, Floats], kind: Ints, kinds: tuple[str, ...], note
 
 def _operations(columns: dict[str, Floats], kind: Ints, kinds: tuple[str, ...], notes: list[str]) -> Operations:
     size = len(kind)
-    whole = {name: _whole(columns.get(name), size) for name in ("step", "dp_rank", "stage", "seq_id", "mc", "gmc", "mb_id")}
+    whole = {
+        name: _whole(columns.get(name), size) for name in ("step", "dp_rank", "stage", "seq_id", "mc", "gmc", "mb_id")
+    }
     stages, stage = np.unique(whole["stage"], return_inverse=True)
     steps, step = np.unique(whole["step"], return_inverse=True)
     if int(stages[-1]) + 1 != len(stages):
@@ -145,8 +149,7 @@ def _whole(column: Floats | None, size: int) -> Ints:
 def _ranks(columns: dict[str, Floats], dp_rank: Ints, stage: Ints, notes: list[str]) -> tuple[Ints, Ints]:
     """[row]: data rank and global rank; each from the other where one is missing."""
     if "rank" not in columns:
-        _, rank = np.unique(np.stack([stage, dp_rank]), axis=1, return_inverse=True)
-        return dp_rank, rank.reshape(-1)
+        return dp_rank, _codes(joined(stage, _codes(dp_rank)))
     rank = _whole(columns["rank"], len(stage))
     if "dp_rank" not in columns:
         notes.append("no column dp_rank: ranks of one stage count as data parallel")
@@ -156,16 +159,21 @@ def _ranks(columns: dict[str, Floats], dp_rank: Ints, stage: Ints, notes: list[s
 
 def _replicas(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
     """[row]: number of the model replica; ranks that share data rank and stage belong to one each."""
-    _, place = np.unique(np.stack([dp_rank, stage]), axis=1, return_inverse=True)
-    lane = _numbered_within(place.reshape(-1), rank)
-    return np.unique(np.stack([dp_rank, lane]), axis=1, return_inverse=True)[1].reshape(-1)
+    dp = _codes(dp_rank)
+    return _codes(joined(dp, _numbered_within(joined(dp, stage), rank)))
 
 
 def _numbered_within(group: Ints, value: Ints) -> Ints:
     """[row]: the place of its value among the values of its group."""
-    pairs, back = np.unique(np.stack([group, value]), axis=1, return_inverse=True)
-    first = np.searchsorted(pairs[0], pairs[0])
-    return (np.arange(pairs.shape[1]) - first)[back.reshape(-1)]
+    value = _codes(value)
+    pairs, back = np.unique(joined(group, value), return_inverse=True)
+    group_of = pairs // (int(value.max()) + 1)
+    return (np.arange(len(pairs)) - np.searchsorted(group_of, group_of))[back]
+
+
+def _codes(values: Ints) -> Ints:
+    """[value]: its place among the different values."""
+    return np.unique(values, return_inverse=True)[1]
 
 
 def _least(values: Floats, group: Ints) -> Floats:

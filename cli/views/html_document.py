@@ -1,4 +1,4 @@
-"""The frame of every HTML report: self-contained, readable on phones, in dark mode and on paper; no script, no network."""
+"""The frame of every HTML report: self-contained, for phones, dark mode and paper; no script, no network."""
 
 from __future__ import annotations
 

@@ -65,17 +65,18 @@ def _heat(found: Slowdown) -> str:
         f'<text x="{_HEAT_LEFT - 6}" y="{(row + 0.5) * height + 4:.1f}" text-anchor="end">stage {row}</text>'
         for row in range(stages)
     )
-    every = max(1, math.ceil(ranks / _LABELLED))
+    every, foot = max(1, math.ceil(ranks / _LABELLED)), stages * height + 14
     labels += "".join(
-        f'<text x="{_HEAT_LEFT + (at + 0.5) * side:.1f}" y="{stages * height + 14:.1f}" text-anchor="middle">{name}</text>'
+        f'<text x="{_HEAT_LEFT + (at + 0.5) * side:.1f}" y="{foot:.1f}" text-anchor="middle">{name}</text>'
         for at, name in enumerate(names)
         if at % every == 0
     )
     words = "Slowdown of every worker: pipeline stages by data ranks"
+    drawn = _svg(words, stages * height + 20, labels + cells)
     return (
-        f"<section><h2>Workers: pipeline stage by data rank</h2><figure>{_svg(words, stages * height + 20, labels + cells)}"
-        '</figure><p class="soft">One dark cell: a slow worker. A dark row: a stage that is too long. Dark cells everywhere: '
-        f"unequal micro-batches. Full colour: slowdown {full:.2f}.</p></section>"
+        f"<section><h2>Workers: pipeline stage by data rank</h2><figure>{drawn}</figure>"
+        '<p class="soft">One dark cell: a slow worker. A dark row: a stage that is too long. Dark cells '
+        f"everywhere: unequal micro-batches. Full colour: slowdown {full:.2f}.</p></section>"
     )
 
 
@@ -93,7 +94,8 @@ def _cell(
     label = f'<text class="value" {middle}>{slowdown:.2f}</text>' if size[0] >= _WIDTH / _LABELLED else ""
     return (
         f'<rect class="cell" x="{place[0]:.2f}" y="{place[1]:.2f}" width="{size[0]:.2f}" height="{size[1]:.2f}" '
-        f'fill-opacity="{depth:.3f}"><title>stage {at[0]}, data rank {names[at[1]]}: {slowdown:.3f}</title></rect>{label}'
+        f'fill-opacity="{depth:.3f}"><title>stage {at[0]}, data rank {names[at[1]]}: {slowdown:.3f}</title></rect>'
+        f"{label}"
     )
 
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-app = typer.Typer(help="Report on one verdict, on the start-up of a training run, or on what stragglers cost it.", no_args_is_help=True)
+app = typer.Typer(
+    help="Report on one verdict, on the start-up of a training run, or on what stragglers cost it.",
+    no_args_is_help=True,
+)
 
 _WIDTH = 40
 _SYMBOLS = {

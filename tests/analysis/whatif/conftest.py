@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from analysis.whatif.meta_file import JobMeta
 from analysis.whatif.model import build_model

@@ -1,4 +1,4 @@
-"""Operation timelines of made-up training jobs, simulated pass by pass in plain Python, apart from the code under test."""
+"""Operation timelines of made-up training jobs, simulated pass by pass in Python, not by the code under test."""
 
 from __future__ import annotations
 
@@ -146,7 +146,9 @@ def program(job: Job, stage: int) -> list[tuple[str, int, int]]:
 
 def finish(job: Job, replicas: list[Replica], step: int) -> float:
     """Add the end of a step: gradients reduced over data ranks, clipped over all, and the optimizer."""
-    ends = [[replica.end(stage, len(passes) - 1) for stage, passes in enumerate(replica.programs)] for replica in replicas]
+    ends = [
+        [replica.end(stage, len(passes) - 1) for stage, passes in enumerate(replica.programs)] for replica in replicas
+    ]
     reduced = [max(column) + 0.3 for column in zip(*ends, strict=True)]
     clipped = max(reduced) + 0.07
     for replica, own in zip(replicas, ends, strict=True):
