@@ -81,7 +81,8 @@ def _levels(groups: int, before: Ints, after: Ints) -> Ints:
 def _ranges(begin: Ints, end: Ints) -> Ints:
     """The numbers from each begin to its end, one range after the other."""
     sizes = end - begin
-    return np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+    numbers: Ints = np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+    return numbers
 
 
 def _ordered(step: Ints, group: Ints, edges: tuple[Ints, Ints], level: Ints) -> Graph:

@@ -34,44 +34,29 @@ def build_model(found: Operations) -> Model:
     Raises ValueError if no step can be replayed.
     """
     notes: list[str] = []
-    built, groups, whole = _graph(found)
-    complete = whole & _has_all_workers(found) & _has_both_passes(found)
-    if complete.any() and not complete.all():
-        notes.append(f"{int((~complete).sum())} steps that are not recorded whole are left out")
-        found = found.select(complete[found.step])
-        built, groups, _ = _graph(found)
-    elif not complete.any():
+    built, groups, whole, sound = _graph(found)
+    complete = whole & sound & _has_all_workers(found) & _has_both_passes(found)
+    if not sound.any():
+        raise ValueError("operations wait for each other in a circle in every step: sends or receives are missing")
+    if not complete.any():
         notes.append("no step is recorded whole: operations, workers or partners of transfers are missing in each")
-    if built is None:
-        found, built, groups = _without_circles(found, notes)
+    left = complete if complete.any() else sound
+    if not left.all():
+        notes.append(f"{int((~left).sum())} of {len(left)} steps are left out: they are not recorded whole")
+        found = found.select(left[found.step])
+        built, groups, _, _ = _graph(found)
+    assert built is not None
     lengths = _lengths(found, groups)
     return Model(found, built, lengths, _ideal(found, lengths), notes)
 
 
-def _graph(found: Operations) -> tuple[graph.Graph | None, Ints, Bools]:
-    """The graph, [operation] the group, [step] whether sends and receives match; None where there is a circle."""
+def _graph(found: Operations) -> tuple[graph.Graph | None, Ints, Bools, Bools]:
+    """The graph, [operation] the group, [step] whether sends and receives match, and whether there is no circle."""
     edges, groups = Edges(), collective_groups(found)
     add_within_workers(edges, found)
     whole = pipeline.add_between_stages(edges, groups, found)
     built, stuck = graph.build(found.step, groups, *edges.arrays())
-    if built is None:
-        whole &= np.bincount(found.step, stuck, minlength=len(found.steps)) == 0
-    return built, groups, whole
-
-
-def _without_circles(found: Operations, notes: list[str]) -> tuple[Operations, graph.Graph, Ints]:
-    edges, groups = Edges(), collective_groups(found)
-    add_within_workers(edges, found)
-    pipeline.add_between_stages(edges, groups, found)
-    _, stuck = graph.build(found.step, groups, *edges.arrays())
-    sound = np.bincount(found.step, stuck, minlength=len(found.steps)) == 0
-    if not sound.any():
-        raise ValueError("operations wait for each other in a circle in every step: sends or receives are missing")
-    notes.append(f"{int((~sound).sum())} steps in which operations wait for each other in a circle are left out")
-    found = found.select(sound[found.step])
-    built, groups, _ = _graph(found)
-    assert built is not None
-    return found, built, groups
+    return built, groups, whole, np.bincount(found.step, stuck, minlength=len(found.steps)) == 0
 
 
 def _has_all_workers(found: Operations) -> Bools:
@@ -91,7 +76,8 @@ def _has_both_passes(found: Operations) -> Bools:
     size = int(line.max()) + 1
     forward, backward = (np.bincount(line[kind], minlength=size) for kind in passes)
     uneven = np.flatnonzero(forward != backward) // (int(found.worker.max()) + 1)
-    return np.bincount(uneven, minlength=len(found.steps)) == 0
+    even: Bools = np.bincount(uneven, minlength=len(found.steps)) == 0
+    return even
 
 
 def _lengths(found: Operations, groups: Ints) -> Floats:

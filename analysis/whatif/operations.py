@@ -94,7 +94,7 @@ class Operations:
     def select(self, chosen: Bools) -> Operations:
         """The chosen operations, with steps counted without gaps."""
         steps, step = np.unique(self.step[chosen], return_inverse=True)
-        names = ("worker", "replica", "dp_rank", "stage", "rank", "kind", "start", "duration")
+        names: tuple[str, ...] = ("worker", "replica", "dp_rank", "stage", "rank", "kind", "start", "duration")
         names += ("chunk", "global_chunk", "micro_batch")
         columns = {name: getattr(self, name)[chosen] for name in names}
         return Operations(step=step, kinds=self.kinds, steps=self.steps[steps], **columns)

@@ -106,7 +106,8 @@ def _pair(group: Ints, found: Operations, ends: list[Ints], ahead: int) -> Bools
     chosen[places] = True
     join(group, chosen, key)
     members = np.bincount(group[places], minlength=len(found))[group[places]]
-    return np.bincount(found.step[places], members != 2, minlength=len(found.steps)) == 0
+    whole: Bools = np.bincount(found.step[places], members != 2, minlength=len(found.steps)) == 0
+    return whole
 
 
 def _link(edges: Edges, found: Operations, computes: Ints, ahead: int) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from analysis.whatif.operations import COMPUTE, KNOWN, Operations, joined, positions
+from analysis.whatif.assembly import assembled
+from analysis.whatif.operations import COMPUTE, KNOWN, Operations
 from detector.stats.arrays import Bools, Floats, Ints
 
 _NUMBERS = ("dp_rank", "stage", "rank", "step", "start_ts", "duration", "end_ts", "seq_id", "mc", "gmc", "mb_id")
@@ -52,15 +52,21 @@ def read_trace(file: Path) -> Trace:
     if not usable.any():
         raise ValueError(f"{file}: no usable row among {len(usable)}; types such as {KNOWN[0]} with times are needed")
     columns = {name: column[usable] for name, column in columns.items()}
-    return Trace(_operations(columns, kind[usable], kinds, notes), notes)
+    return Trace(assembled(columns, kind[usable], kinds, notes), notes)
 
 
 def _table(file: Path, notes: list[str]) -> Any:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    skipped = []
-    options = csv.ParseOptions(invalid_row_handler=lambda row: skipped.append(row) or "skip")
+    skipped = 0
+
+    def skip(row: Any) -> str:
+        nonlocal skipped
+        skipped += 1
+        return "skip"
+
+    options = csv.ParseOptions(invalid_row_handler=skip)
     try:
         with file.open("rb") as head:
             is_parquet = head.read(4) == b"PAR1"
@@ -68,7 +74,7 @@ def _table(file: Path, notes: list[str]) -> Any:
     except pa.ArrowException as error:
         raise ValueError(f"{file}: neither Parquet nor CSV: {str(error).splitlines()[0]}") from error
     if skipped:
-        notes.append(f"{len(skipped)} rows of another number of columns are left out")
+        notes.append(f"{skipped} rows of another number of columns are left out")
     return table
 
 
@@ -94,7 +100,10 @@ def _types(column: Any) -> tuple[Ints, tuple[str, ...]]:
     import pyarrow as pa
 
     if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string()).dictionary_encode()
+        try:
+            column = column.cast(pa.string()).dictionary_encode()
+        except pa.ArrowException:
+            return np.full(len(column), -1), ("",)
     column = column.unify_dictionaries().combine_chunks()
     names = [str(name).strip().lower().replace("_", "-") for name in column.dictionary.to_pylist()]
     kinds, number = np.unique(np.array([*names, ""]), return_inverse=True)
@@ -114,77 +123,3 @@ def _usable(columns: dict[str, Floats], kind: Ints, kinds: tuple[str, ...], note
     if wrong := int((is_known & ~usable).sum()):
         notes.append(f"{wrong} rows without times, rank, stage or step are left out")
     return usable
-
-
-def _operations(columns: dict[str, Floats], kind: Ints, kinds: tuple[str, ...], notes: list[str]) -> Operations:
-    size = len(kind)
-    whole = {
-        name: _whole(columns.get(name), size) for name in ("step", "dp_rank", "stage", "seq_id", "mc", "gmc", "mb_id")
-    }
-    stages, stage = np.unique(whole["stage"], return_inverse=True)
-    steps, step = np.unique(whole["step"], return_inverse=True)
-    if int(stages[-1]) + 1 != len(stages):
-        notes.append("stages are not numbered 0, 1, 2, …: they are taken in the order of their numbers")
-    dp_rank, rank = _ranks(columns, whole["dp_rank"], stage, notes)
-    replica = _replicas(dp_rank, stage, rank)
-    worker = replica * len(stages) + stage
-    chunk = np.maximum(whole["mc"], 0)
-    global_chunk = np.where((whole["gmc"] >= 0) & ("gmc" in columns), whole["gmc"], stage + chunk * len(stages))
-    start = columns["start_ts"] - _least(columns["start_ts"], step)[step]
-    order = np.lexsort((kind, whole["seq_id"], start, worker, step))
-    order = order[_is_first(order, (step, worker, kind, start, columns["duration"], whole["seq_id"]), notes)]
-    placed = (step, worker, replica, dp_rank, stage, rank, kind, start, columns["duration"], chunk, global_chunk)
-    turn = positions(joined(step, worker, kind, chunk)[order])
-    micro_batch = whole["mb_id"][order] if "mb_id" in columns else turn
-    return Operations(*(column[order] for column in placed), micro_batch, kinds, steps)
-
-
-def _whole(column: Floats | None, size: int) -> Ints:
-    """Whole numbers; 0 without the column, -1 where it has no number."""
-    if column is None:
-        return np.zeros(size, np.int64)
-    return np.nan_to_num(column, nan=-1.0).round().astype(np.int64)
-
-
-def _ranks(columns: dict[str, Floats], dp_rank: Ints, stage: Ints, notes: list[str]) -> tuple[Ints, Ints]:
-    """[row]: data rank and global rank; each from the other where one is missing."""
-    if "rank" not in columns:
-        return dp_rank, _codes(joined(stage, _codes(dp_rank)))
-    rank = _whole(columns["rank"], len(stage))
-    if "dp_rank" not in columns:
-        notes.append("no column dp_rank: ranks of one stage count as data parallel")
-        dp_rank = _numbered_within(stage, rank)
-    return dp_rank, rank
-
-
-def _replicas(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
-    """[row]: number of the model replica; ranks that share data rank and stage belong to one each."""
-    dp = _codes(dp_rank)
-    return _codes(joined(dp, _numbered_within(joined(dp, stage), rank)))
-
-
-def _numbered_within(group: Ints, value: Ints) -> Ints:
-    """[row]: the place of its value among the values of its group."""
-    value = _codes(value)
-    pairs, back = np.unique(joined(group, value), return_inverse=True)
-    group_of = pairs // (int(value.max()) + 1)
-    return (np.arange(len(pairs)) - np.searchsorted(group_of, group_of))[back]
-
-
-def _codes(values: Ints) -> Ints:
-    """[value]: its place among the different values."""
-    return np.unique(values, return_inverse=True)[1]
-
-
-def _least(values: Floats, group: Ints) -> Floats:
-    out = np.full(int(group.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(out, group, values)
-    return out
-
-
-def _is_first(order: Ints, keys: tuple[NDArray[Any], ...], notes: list[str]) -> Bools:
-    """Which rows, in this order, do not repeat the one before."""
-    same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
-    if same.any():
-        notes.append(f"{int(same.sum())} repeated rows are left out")
-    return np.append(True, ~same)

@@ -112,7 +112,7 @@ def test_a_step_in_part_is_left_out(cut: str, tmp_path: Path) -> None:
     job.rows = [row for row in job.rows if not (row["step"] == 101 and CUTS[cut](row))]
     found = measured(job.write(tmp_path / "trace.parquet"))
     assert found.steps.tolist() == [100, 102]
-    assert found.notes == ["1 steps that are not recorded whole are left out"]
+    assert found.notes == ["1 of 3 steps are left out: they are not recorded whole"]
     assert found.replayed == pytest.approx([job.step_s[0], job.step_s[2]])
 
 
@@ -173,7 +173,10 @@ def test_wrong_files_are_one_line(name: str, tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"\x00\xff\x00", b'"a\n'], ids=repr)
+NO_TEXT = b"optype,start_ts,duration\n\xff\xfe,0.5,1.5\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"\x00\xff\x00", b'"a\n', NO_TEXT], ids=repr)
 def test_other_files_are_one_line(content: bytes, tmp_path: Path) -> None:
     """Empty, truncated and binary files are refused in one line."""
     file = tmp_path / "wrong"
