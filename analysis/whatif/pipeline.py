@@ -119,7 +119,7 @@ def _link(edges: Edges, found: Operations, computes: Ints, ahead: int) -> None:
 
 
 def _matched(keys: Ints, others: Ints, places: Ints) -> tuple[Ints, Ints]:
-    """The places whose key is another's among `others`, and the other's place; each key is there once."""
+    """The places that have the key of another one among `others`, and the other's place; each key is there once."""
     _, here, there = np.intersect1d(keys, others, return_indices=True)
     return places[here], places[there]
 
