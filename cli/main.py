@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cli.commands.analysis import placement, stragglers
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
 from cli.commands.fleet import doctor, report, show, status, tasks
@@ -91,6 +92,7 @@ app.command()(doctor.doctor)
 app.command()(orders.ack)
 app.command()(orders.clear)
 app.command()(orders.maintenance)
+app.command()(placement.placement)
 app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
@@ -103,6 +105,7 @@ app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(configuration.app, name="config")
+report.app.command()(stragglers.stragglers)
 app.add_typer(report.app, name="report")
 app.command()(agent.agent)
 app.command()(detector.detector)

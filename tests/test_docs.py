@@ -12,7 +12,7 @@ from cli.reference import keys
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TOP = "agent|bpf|cli|detector|docs|emulator|store|systemd|tests"
+TOP = "agent|analysis|bpf|cli|detector|docs|emulator|store|systemd|tests"
 
 
 def text_of(page: Path) -> str:

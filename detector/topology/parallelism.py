@@ -7,7 +7,7 @@ communicator that was formed again another name, and one that was not read latel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Group:
     """From one rank of it to the next, in ranks of the world; 0: no such number, or not known."""
     operations_per_second: float
     """Of one rank on one of them; the median."""
+    communicators: tuple[str, ...] = ()
+    """Their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +156,18 @@ def _task(members: _Members, there: Ints, names: Sequence[str], who: tuple[tuple
     world_rank = np.full(len(members.machine), -1, np.int64)
     world_rank[members.process[in_world]] = np.nan_to_num(members.rank[in_world], nan=-1.0).astype(np.int64)
     size = int(ranks.max())
-    families: dict[tuple[int, int], list[Ints]] = {}
+    families: dict[tuple[int, int], list[tuple[str, Ints]]] = {}
     for comm in np.unique(comms[comms != world]):
         inside = there[comms == comm]
         stride = _stride(world_rank[members.process[inside]])
         known = members.ranks[inside][np.isfinite(members.ranks[inside])]
-        families.setdefault((int(known.max(initial=1)), stride), []).append(inside)
+        families.setdefault((int(known.max(initial=1)), stride), []).append((names[comm], inside))
     described = [_describe(members, key, inside) for key, inside in families.items()]
     spread = len({machine for machine, _ in who}) > 1
-    whole = _describe(members, (size, 1), [in_world])
+    whole = _describe(members, (size, 1), [(names[world], in_world)])
     iteration = members.iteration[there]
     known = iteration[np.isfinite(iteration)]
-    groups = (*_named(described, spread), _replaced(whole, WORLD if described else DATA))
+    groups = (*_named(described, spread), replace(whole, kind=WORLD if described else DATA))
     return Task(names[world], size, who, groups, float(np.median(known)) if len(known) else float("nan"))
 
 
@@ -175,15 +177,16 @@ def _stride(ranks: Ints) -> int:
     return int(steps[0]) if len(steps) == 1 and ranks.min() >= 0 else 0
 
 
-def _describe(members: _Members, key: tuple[int, int], inside: list[Ints]) -> Group:
+def _describe(members: _Members, key: tuple[int, int], family: list[tuple[str, Ints]]) -> Group:
     """A family of communicators of one size and stride; its kind as far as the operations alone tell it."""
+    inside = [places for _, places in family]
     every = np.concatenate(inside)
     spans = [len(np.unique(members.machine[members.process[one]])) for one in inside]
     rates = members.rate[every][np.isfinite(members.rate[every])]
     kind = EXPERT if members.everybody[every].mean() > _SOME else ""
     kind = kind or (PIPELINE if members.pairs[every].mean() > _OFTEN else "")
     rate = float(np.median(rates)) if len(rates) else float("nan")
-    return Group(kind, key[0], len(inside), int(np.median(spans)), key[1], rate)
+    return Group(kind, key[0], len(inside), int(np.median(spans)), key[1], rate, tuple(name for name, _ in family))
 
 
 def _named(groups: list[Group], spread: bool) -> list[Group]:
@@ -197,14 +200,10 @@ def _named(groups: list[Group], spread: bool) -> list[Group]:
         talks = len(rest) > 1 or spread or _rate(group) >= busiest > 0
         is_tensor = local and talks and not tensor
         tensor |= is_tensor
-        named.append(_replaced(group, TENSOR if is_tensor else DATA))
+        named.append(replace(group, kind=TENSOR if is_tensor else DATA))
     order = (TENSOR, PIPELINE, EXPERT, DATA)
     return sorted(named, key=lambda group: (order.index(group.kind), group.size))
 
 
 def _rate(group: Group) -> float:
     return group.operations_per_second if np.isfinite(group.operations_per_second) else 0.0
-
-
-def _replaced(group: Group, kind: str) -> Group:
-    return Group(kind, group.size, group.count, group.machines, group.stride, group.operations_per_second)

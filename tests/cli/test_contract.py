@@ -28,7 +28,11 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 
 ALL = dict(commands(typer.main.get_command(app)))
-READERS = {words: command for words, command in ALL.items() if words[0] in ("status", "show", "tasks", "report")}
+READERS = {
+    words: command
+    for words, command in ALL.items()
+    if words[0] in ("status", "show", "tasks", "report") and any(param.name == "store" for param in command.params)
+}
 """Commands that read a store and write nothing to it."""
 NEEDED = {("report", "verdict"): ("1", "--html", "page.html")}
 """Arguments without which a command does not begin."""

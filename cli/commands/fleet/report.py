@@ -1,4 +1,4 @@
-"""`peerwatch report`: reports on one verdict, and on the start-up of a training run."""
+"""`peerwatch report`: reports on one verdict, and on the start-up of a training run; `stragglers` is an analysis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-app = typer.Typer(help="Report on one verdict, or on the start-up of a training run.", no_args_is_help=True)
+app = typer.Typer(
+    help="Report on one verdict, on the start-up of a training run, or on what stragglers cost it.",
+    no_args_is_help=True,
+)
 
 _WIDTH = 40
 _SYMBOLS = {
@@ -39,7 +42,7 @@ _SYMBOLS = {
 
 @app.callback()
 def options() -> None:
-    """Report on one verdict, or on the start-up of a training run."""
+    """Report on one verdict, on the start-up of a training run, or on what stragglers cost it."""
 
 
 @app.command()
