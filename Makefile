@@ -4,6 +4,7 @@
 #   PREFIX, UNITS, CONFIG      where `make install` puts the program, its units and its configuration
 #   STATE, CACHE               the folders that the units keep; `make uninstall` removes CACHE alone
 #   EXTRAS="nats cluster"      what `make install` adds; what the configuration there names is added by itself
+#   WHEELS, OUT                folders of `make wheels` (Python packages) and `make packages` (.deb files)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 # The distribution's interpreter, whatever else is on PATH: bcc is built for it and for no other.
 PYTHON := /usr/bin/python3
 VENV := $(CURDIR)/.venv
-PACKAGES := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
+DEBIAN := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
 # Real servers that the tests start on loopback. They are unpacked, not installed: no service of theirs is begun.
 TEST_PACKAGES := influxdb nats-server victoria-metrics
 PREFIX := /opt/peerwatch
@@ -21,6 +22,8 @@ UNITS := /etc/systemd/system
 CONFIG := /etc/peerwatch
 STATE := /var/lib/peerwatch
 CACHE := /var/cache/peerwatch
+WHEELS := wheels
+OUT := dist
 # The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
 SYSTEM_UNITS := /etc/systemd/system
 # Tests run on every core; one more process waits for whole demos. 0: one test after another, with -s to see what it prints.
@@ -30,15 +33,15 @@ C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup tools packages servers nccl demo test bench soak format install uninstall clean
+.PHONY: help setup tools system servers wheels packages nccl demo test bench soak format install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 # What is missing is installed by root; anybody else is told what to ask for and what goes without it.
-packages:
+system:
 	@missing=()
-	for package in $(PACKAGES); do
+	for package in $(DEBIAN); do
 		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing+=($$package)
 	done
 	[ $${#missing[@]} -eq 0 ] && exit 0
@@ -65,10 +68,12 @@ $(VENV)/bin/python -m pip install --quiet --editable ".[$${extras// /,}]"
 echo "$$wanted" > $(VENV)/.setup
 endef
 
-setup: packages ## install what is missing and leave the command at .venv/bin/peerwatch
+setup: system ## install what is missing and leave the command at .venv/bin/peerwatch
 	$(call set_up,agent detector)
 
-tools: packages
+# systemd brings systemd-analyze, which judges the units.
+tools: DEBIAN += systemd
+tools: system
 	$(call set_up,agent detector test)
 
 servers: tools
@@ -119,7 +124,7 @@ format: tools ## bring Python and C into form
 	ruff check --fix
 	clang-format -i $(C_FILES)
 
-install: packages ## as root: program, units and configuration (which is kept if it is there); again to upgrade
+install: system ## as root: program, units and configuration (which is kept if it is there); again to upgrade
 	@[ -w "$$(dirname $(PREFIX))" ] || { echo "install: needs root, try: sudo make install" >&2; exit 1; }
 	$(PYTHON) -m venv --system-site-packages $(PREFIX)
 	extras=(agent detector $(EXTRAS))
@@ -176,6 +181,19 @@ uninstall: ## as root: take all of it away, but the configuration and the readin
 	echo "uninstalled; kept: $${kept[*]:-nothing}"
 	! id -u peerwatch >/dev/null 2>&1 || echo "the user peerwatch is kept, for it owns $(STATE); to remove it: userdel peerwatch"
 
+# The only step that needs a network; what comes is compared with the hashes of requirements.lock.
+wheels: system ## fetch the Python packages of requirements.lock into WHEELS
+	@room="$$(mktemp -d)"
+	trap 'rm -rf "$$room"' EXIT
+	$(PYTHON) -m venv "$$room"
+	"$$room"/bin/python -m pip download --quiet --no-deps --require-hashes --dest $(WHEELS) -r requirements.lock
+	echo "wheels: $$(ls $(WHEELS) | wc -l) files in $(WHEELS)"
+
+packages: ## without network: .deb packages from this tree and WHEELS into OUT
+	@command -v dpkg-deb >/dev/null || { echo "packages: there is no dpkg-deb: this needs Debian" >&2; exit 1; }
+	$(PYTHON) -c 'import ensurepip' || { echo "packages: needs python3-venv" >&2; exit 1; }
+	$(PYTHON) tools/packages.py $(WHEELS) $(OUT)
+
 clean: ## remove what setup and the tests have made here
-	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist wheels *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

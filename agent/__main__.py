@@ -14,6 +14,7 @@ import msgspec
 
 from agent.config import AgentConfig
 from agent.sampling import loop
+from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
 from store.influx.config import InfluxConfig
 from store.nats.config import NatsConfig, is_stream
@@ -36,6 +37,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
 def run(settings: AgentSettings) -> None:
     """Read this machine and its training processes until SIGTERM or Ctrl-C."""
+    manager = ServiceManager()
     sink = open_sink(settings.store, settings.influxdb, settings.nats)
     # What is on a stream cannot be asked for.
     orders = (
@@ -55,8 +57,9 @@ def run(settings: AgentSettings) -> None:
             log.error("the store could not be pruned: %s", error)
 
     try:
-        loop.run(settings.agent, sink, stop, prune, orders)
+        loop.run(settings.agent, sink, stop, prune, orders, manager.alive)
     finally:
+        manager.stopping()
         sink.close()
 
 

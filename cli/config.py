@@ -33,7 +33,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: str = STORE
     """The store of the readings: path of a .db file, or address of an InfluxDB; for agents also a NATS stream."""
     signing_key_file: str = ""
-    """The key that signs verdicts and operator actions; empty: beside the store's file, for a server KEY."""
+    """The key that signs verdicts and operator actions; empty: systemd's credential signing-key, else beside the
+    store's file, for a server KEY."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
     writer: WriterConfig = msgspec.field(default_factory=WriterConfig)
@@ -116,9 +117,11 @@ def open_signed(place: str, create: bool, settings: Settings) -> Signed:
 
 
 def signing_key(place: str, settings: Settings, create: bool) -> bytes:
-    """The key for the store at this place. Raises StoreError."""
+    """The key for the store at this place: configured, systemd's credential, else beside it. Raises StoreError."""
     beside = KEY if is_address(place) else str(Path(place).expanduser().with_suffix(".key"))
-    return key_of(Path(settings.signing_key_file or beside), create)
+    credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / "signing-key"
+    given = settings.signing_key_file or (str(credential) if credential.is_file() else "")
+    return key_of(Path(given or beside), create)
 
 
 def _prepare(place: Path, create: bool) -> None:

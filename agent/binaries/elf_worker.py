@@ -26,7 +26,7 @@ from agent.binaries.dwarf_layout import find_layout
 from agent.binaries.opened_file import Opened, open_library
 from agent.binaries.struct_layouts import Layout, LayoutCache, shipped
 from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
-from agent.system.rights import give_up
+from agent.system.rights import give_up, yield_to_others
 
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -244,7 +244,7 @@ def main() -> None:
     if sys.argv[1:]:
         print(json.dumps(table(sys.argv[1:]), indent=1))
         return
-    os.nice(10)
+    yield_to_others(10)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     request = json.load(sys.stdin)

@@ -20,6 +20,7 @@ from agent.sampling.zoom import Zoom
 from agent.system.disk_cache import DiskCache
 from agent.system.file_identity import allow_many
 from agent.system.left_out import LeftOut
+from agent.system.service_manager import Alive, ignore
 from bpf.loader import BpfError, Kernel, load
 from store.schema.catalogue import TABLES
 from store.schema.sample import Batch, Sample, Value
@@ -172,8 +173,12 @@ def run(
     stop: threading.Event,
     prune: Callable[[int], None] | None = None,
     orders: ZoomRequestSource | None = None,
+    alive: Alive = ignore,
 ) -> None:
-    """Read and write until `stop` is set. `prune` is called once a minute with the time (Unix ns)."""
+    """Read and write until `stop` is set. `prune` is called once a minute with the time (Unix ns).
+
+    `alive` is called after each reading, once that is written or waits for the store.
+    """
     allow_many()
     context = open_context(config)
     reader = open_reader(context)
@@ -185,6 +190,7 @@ def run(
             batch = read_once(reader, time.time_ns(), config.name, config.limit_seconds)
             closer = zoom.take() if zoom else ()
             outbox.send(replace(batch, samples=(*batch.samples, *closer)) if closer else batch)
+            alive(_status(reader, outbox))
             if prune and time.monotonic() - pruned >= PRUNE_PERIOD_S:
                 pruned = time.monotonic()
                 prune(time.time_ns())
@@ -195,6 +201,13 @@ def run(
         if zoom:
             zoom.close()
         close(reader, context)
+
+
+def _status(reader: Reader, outbox: Outbox) -> str:
+    failing = [worker.name for worker in reader.workers if worker.error]
+    words = f"reading {len(reader.workers) - len(failing)} of {len(reader.workers)} sources"
+    words += f" (failing: {', '.join(failing)})" if failing else ""
+    return f"{words}; {'the store is shut, readings wait' if outbox.shut else 'readings are written'}"
 
 
 def close(reader: Reader, context: Context) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from agent.process.procfs import Process, Processes
 from agent.stacks.kernel_threads import Thread, read_thread, read_threads, together
 from agent.stacks.py_spy import SpyError, spy_on
-from agent.system.rights import DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up
+from agent.system.rights import DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up, yield_to_others
 
 PATIENCE_S = 5.0
 """How long one process may take, with those that it started."""
@@ -25,7 +25,7 @@ _HELPERS = 16
 
 def main() -> None:
     """Answer one request from standard input, one JSON line a process."""
-    os.nice(19)
+    yield_to_others(19)
     give_up((SYS_ADMIN,), (SYS_PTRACE, DAC_READ_SEARCH))  # the former for the kernel's own frames, not for py-spy
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))

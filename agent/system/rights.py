@@ -1,4 +1,4 @@
-"""Drops the capabilities of a child before it reads input of other users, and all ways to gain any."""
+"""Drops priority and capabilities of a child before it reads input of other users, and all ways to gain any."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 
 DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, CHECKPOINT_RESTORE = 2, 19, 21, 40
 """Numbers of capabilities (include/uapi/linux/capability.h)."""
@@ -14,6 +15,12 @@ _SYS_CAPGET, _SYS_CAPSET = 125, 126  # x86-64
 _CAPBSET_DROP, _NO_NEW_PRIVS, _AMBIENT = 24, 38, 47  # include/uapi/linux/prctl.h
 _AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def yield_to_others(nice: int) -> None:
+    """Lower this process's priority by so much; under a unit that forbids the call its CPUWeight= does the like."""
+    with suppress(PermissionError):
+        os.nice(nice)
 
 
 def give_up(retained: Iterable[int] = (), handed_on: Iterable[int] = ()) -> None:

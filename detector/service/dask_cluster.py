@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -158,8 +159,18 @@ class Coordinator:
         return {task: frozenset(machines) for task, machines in sorted(parts.items())}
 
 
-def run(address: str, store: Store, order: JudgeTask, dispatcher: AlertDispatcher, stop: threading.Event) -> None:
-    """Run until `stop` is set, by the workers of the scheduler at this address. Raises OSError: there is none."""
+def run(
+    address: str,
+    store: Store,
+    order: JudgeTask,
+    dispatcher: AlertDispatcher,
+    stop: threading.Event,
+    alive: Callable[[str], None] = lambda status: None,
+) -> None:
+    """Run until `stop` is set, by the workers of the scheduler at this address. Raises OSError: there is none.
+
+    `alive` is called at each turn, with the state in a few words.
+    """
     lag = round(order.config.lag_s * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
@@ -172,4 +183,5 @@ def run(address: str, store: Store, order: JudgeTask, dispatcher: AlertDispatche
                 dispatcher.publish(verdicts, coordinator.machines(), now + lag, coordinator.silent)
             except StoreError as error:
                 dispatcher.fail(error, coordinator.machines(), now + lag)
+            alive(f"judging {len(coordinator.machines())} machines")
             stop.wait(WAIT_S)

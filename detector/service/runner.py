@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from detector.alerts.dispatcher import AlertDispatcher
@@ -39,14 +40,21 @@ LATE_NS = round(Config().lag_s * SECOND)
 
 
 def run(
-    store: Store, config: Config, dispatcher: AlertDispatcher, stop: threading.Event, state_file: Path | None = None
+    store: Store,
+    config: Config,
+    dispatcher: AlertDispatcher,
+    stop: threading.Event,
+    state_file: Path | None = None,
+    alive: Callable[[str], None] = lambda status: None,
 ) -> None:
     """Run the detector until `stop` is set; while the store cannot be read or written it waits.
 
-    The state is saved to the file `state_file` every five minutes and at the end, and restored from there.
+    The state is saved to the file `state_file` every five minutes and at the end, and restored from there. `alive` is
+    called at each turn and while it catches up, with the state in a few words: a loop that hangs does not call it.
     """
     lag = round(config.lag_s * SECOND)
     runner = Runner(store, config, time.time_ns() - lag, _remembered(state_file, config, time.time_ns()))
+    runner.alive = alive
     dispatcher.begin(runner.history)
     dispatcher.acknowledged = runner.acknowledged
     due = runner.at + KEEP_NS
@@ -56,8 +64,10 @@ def run(
             runner.request_zoom(time.time_ns())
             now = time.time_ns()
             dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
+            alive(runner.status())
         except StoreError as error:
             dispatcher.fail(error, runner.machines(), time.time_ns())
+            alive("the store cannot be used, trying again")
         if runner.at >= due:
             due = runner.at + KEEP_NS
             _save(runner, state_file)
@@ -99,6 +109,7 @@ class Runner:
         self.readings = Readings(self.at)
         self.detector = Detector(config, state)
         self.zoom_planner = ZoomPlanner(config)
+        self.alive: Callable[[str], None] = lambda status: None
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
         # A verdict of the future, by a wrong clock or a forger, must not silence those until then.
@@ -138,6 +149,8 @@ class Runner:
                 self._notes += [note for note in notes if note.time > self._notes_after]
                 self.at = after = end
                 self.detector.tell_apart(self.store, end)
+            if self.at + 60 * SECOND < now:  # after a pause there may be an hour to judge
+                self.alive(f"{(now - self.at) // SECOND // 60} minutes of readings left to judge")
             if self.at - self._asked >= PEERS_NS:
                 self._asked = self.at
                 self._note_without_peers()
@@ -163,6 +176,10 @@ class Runner:
         orders = self.zoom_planner.orders(now, self.detector.state.methods)
         if orders:
             self.store.write([Batch(machine, now, (order.sample(),)) for machine, order in orders])
+
+    def status(self) -> str:
+        """How many machines are judged and how many incidents are open, for the service manager."""
+        return f"judging {len(self.machines())} machines, {len(self.detector.state.incidents.open)} incidents open"
 
     def machines(self) -> frozenset[str]:
         """All machines that work for a task and are not in maintenance."""

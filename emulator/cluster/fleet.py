@@ -29,7 +29,8 @@ class Fleet:
     `agent` gives each machine's agent as a command line, by machine name. Logs and reports lie in
     `folder`/<machine>/; without a folder they go to a temporary one that is deleted at the end. `rank_options` are
     handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one;
-    `training` is a word of trainer.RANKS. Raises FleetError, FaultError, BuildError: one line each.
+    `training` is a word of trainer.RANKS. Without `own_pids` no machine has a PID namespace. Raises FleetError,
+    FaultError, BuildError: one line each.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Fleet:
         rank_options: Sequence[str] = (),
         nccl: Path | None = None,
         training: str = "blocking",
+        own_pids: bool = True,
     ) -> None:
         world = machines * gpus
         if gpus > GPUS:
@@ -59,7 +61,7 @@ class Fleet:
         self.folder = own if folder is None else folder.resolve()
         self._gpus, self._world, self._shape = gpus, world, (tensor, pipeline)
         self._seed, self._agent, self._rank_options = seed, agent, tuple(rank_options)
-        self._nccl, self._training = nccl, training
+        self._nccl, self._training, self._own_pids = nccl, training, own_pids
         self._machines: dict[str, Machine] = {}
         self._fabric: fabric.Fabric | None = None
         self._broken = False
@@ -101,7 +103,7 @@ class Fleet:
         folder = self.folder / name
         ranks = {rank: self._rank_command(rank, folder) for rank in range(index * self._gpus, (index + 1) * self._gpus)}
         agent = self._agent(name) if self._agent else None
-        return MachineSpec(name, folder, libraries, self.fabric_path, ranks, agent, self._nccl)
+        return MachineSpec(name, folder, libraries, self.fabric_path, ranks, agent, self._nccl, self._own_pids)
 
     def _rank_command(self, rank: int, folder: Path) -> list[str]:
         tensor, pipeline = self._shape
@@ -215,9 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--fault", default="none", choices=faults.KINDS)
     parser.add_argument("--machine", default="m00")
+    parser.add_argument("--share-pids", action="store_true", help="no PID namespaces: for an agent in a container")
     given = parser.parse_args(arguments)
     try:
-        with Fleet(None, given.machines, given.gpus, given.tensor, given.pipeline) as fleet:
+        shape = given.machines, given.gpus, given.tensor, given.pipeline
+        with Fleet(None, *shape, own_pids=not given.share_pids) as fleet:
             for second in range(given.seconds):
                 if second == given.seconds // 3:
                     fleet.inject(given.fault, given.machine)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
-UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--uts", "--mount", "--mount-proc")
+UNSHARE = ("unshare", "--fork", "--kill-child", "--uts", "--mount")
+OWN_PIDS = ("--pid", "--mount-proc")
 
 
 class FleetError(OSError):
@@ -32,6 +33,8 @@ class MachineSpec:
     agent: list[str] | None
     nccl: Path | None = None
     """NVIDIA's own libnccl, where the ranks shall run on that."""
+    own_pids: bool = True
+    """Whether it has a PID namespace; without one, an agent sees the ranks that is in a container beside them."""
 
     def to_json(self) -> str:
         """For the machine's first process."""
@@ -74,7 +77,7 @@ class Machine:
         self.spec.folder.mkdir(parents=True, exist_ok=True)
         with (self.spec.folder / "machine.log").open("a") as log:
             self._process = subprocess.Popen(
-                [*UNSHARE, *command("cluster.machine_init", [self.spec.to_json()])],
+                [*UNSHARE, *OWN_PIDS * self.spec.own_pids, *command("cluster.machine_init", [self.spec.to_json()])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

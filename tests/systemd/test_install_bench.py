@@ -1,8 +1,9 @@
-"""The installation in an empty Debian root that systemd has booted: two minutes, of which most is apt and pip."""
+"""The installation in an empty Debian root that systemd has booted: some minutes, of which most is apt, pip and dpkg."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.bench
 
 TREE = Path(__file__).parents[2]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PACKAGES = "make,ca-certificates,systemd,systemd-sysv,dbus"
+PACKAGES = "systemd,systemd-sysv,dbus"
+"""What makes an empty root bootable; all else is the page's to install."""
 # What apt and pip need to know of this machine to reach their indexes.
 NETWORK = ("etc/ssl/certs", "usr/local/share/ca-certificates", "etc/pip.conf", "etc/resolv.conf")
 SERVICES = ("peerwatch-agent", "peerwatch-detector")
@@ -32,12 +34,15 @@ class Booted:
             self._container = subprocess.Popen([*boot, *rights, "-D", root], stdin=subprocess.DEVNULL, stdout=log)
         self.wait_for("systemctl", "is-system-running")
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """The command inside, with the environment of a fresh login."""
+    def command(self, *command: str) -> list[str]:
+        """A command line that runs the command inside, with the environment of a fresh login."""
         number = self._container.pid
         (first,) = Path(f"/proc/{number}/task/{number}/children").read_text().split() or ["0"]
-        order = ["nsenter", "--target", first, "--all", "env", "-i", f"PATH={PATH}", "HOME=/root", *command]
-        return subprocess.run(order, capture_output=True, text=True, check=False)
+        return ["nsenter", "--target", first, "--all", "env", "-i", f"PATH={PATH}", "HOME=/root", *command]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run the command inside."""
+        return subprocess.run(self.command(*command), capture_output=True, text=True, check=False)
 
     def say(self, *command: str) -> str:
         """What a command prints that must not fail."""
@@ -45,12 +50,20 @@ class Booted:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
-    def wait_for(self, *command: str) -> None:
-        """Until the command succeeds, for half a minute."""
-        until = time.monotonic() + 30
+    def wait_for(self, *command: str, seconds: float = 30) -> None:
+        """Until the command succeeds."""
+        until = time.monotonic() + seconds
         while self.run(*command).returncode:
             assert time.monotonic() < until, (command, self.run(*command))
             time.sleep(0.5)
+
+    def show(self, service: str, name: str) -> str:
+        """One property of a unit."""
+        return self.say("systemctl", "show", "--value", "-p", name, service).strip()
+
+    def number(self, service: str) -> int:
+        """The main process of a service; 0 while it does not run."""
+        return int(self.show(service, "MainPID"))
 
     def close(self) -> None:
         """Power off."""
@@ -69,7 +82,7 @@ def machine(tmp_path: Path) -> Iterator[Booted]:
         if (Path("/") / name).exists():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["cp", "-aT", Path("/") / name, root / name], check=True)
-    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "wheels", "*.egg-info", "__pycache__")
     shutil.copytree(TREE, root / "root/peerwatch", ignore=left_out)
     booted = Booted(root)
     try:
@@ -78,20 +91,66 @@ def machine(tmp_path: Path) -> Iterator[Booted]:
         booted.close()
 
 
+def blocks() -> list[str]:
+    """The blocks of docs/install.md that are marked as commands, in order."""
+    return re.findall(r"^```sh\n(.*?)^```$", (TREE / "docs/install.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_leads_to_an_alert(machine: Booted) -> None:
+    """Who types what docs/install.md says gets packages, services, an alert, an upgrade, and an empty machine again."""
+    said = []
+    for block in blocks():
+        begun, script = time.monotonic(), f"set -e\ncd /root/peerwatch\nexport DEBIAN_FRONTEND=noninteractive\n{block}"
+        said.append(machine.say("bash", "-c", script))
+        print(f"\n{time.monotonic() - begun:.0f} s: {block.splitlines()[0]} …")
+        if "emulator.cluster.fleet" in block:
+            survives_kills(machine)
+    alert = next(text for text in said if "ended without leaving" in text)
+    assert "crit" in alert
+    assert "software: a process of the task ended" in alert
+    left = machine.say("find", "/etc", "/opt", "/usr", "/var", "-xdev", "-name", "*peerwatch*", "-prune").split()
+    assert left == []
+    assert machine.run("id", "peerwatch").returncode != 0
+
+
+def survives_kills(machine: Booted) -> None:
+    """Killed and hung services run again, and the detector still knows the incident."""
+    for service in SERVICES:
+        was = machine.number(service)
+        machine.say("kill", "-KILL", str(was))
+        is_another = f"n=$(systemctl show -P MainPID {service}); test $n -gt 0 -a $n -ne {was}"
+        machine.wait_for("bash", "-c", is_another)
+        machine.wait_for("systemctl", "is-active", service)
+    for service in SERVICES:
+        folder = f"/run/systemd/system/{service}.service.d"
+        words = "[Service]\\nWatchdogSec=4\\nTimeoutAbortSec=2\\n"
+        machine.say("bash", "-c", f"mkdir -p {folder}; printf '{words}' > {folder}/quick.conf; systemctl daemon-reload")
+        machine.say("systemctl", "restart", service)
+        time.sleep(6)  # longer than the watchdog: one that is fed lives
+        assert machine.show(service, "NRestarts") == "0"
+        machine.say("kill", "-STOP", str(machine.number(service)))
+        machine.wait_for("bash", "-c", f"test $(systemctl show -P NRestarts {service}) -gt 0", seconds=40)
+        machine.wait_for("systemctl", "is-active", service)
+        assert "watchdog timeout" in machine.say("journalctl", "--no-pager", "-u", service).lower()
+        machine.say("bash", "-c", f"rm -r {folder}; systemctl daemon-reload; systemctl restart {service}")
+    assert "ended without leaving" in machine.say("peerwatch", "show", "1")
+
+
 def test_install_in_a_clean_debian(machine: Booted) -> None:
-    """Agent and detector run under systemd, an upgrade starts them again, and uninstalling leaves what it says."""
+    """`make install`: agent and detector run, an upgrade starts them again, and uninstalling leaves what it says."""
+    machine.say("bash", "-c", "apt-get update -qq && apt-get install -y -qq make ca-certificates")
     begun = time.monotonic()
     machine.say("make", "-C", "/root/peerwatch", "install")
     took = time.monotonic() - begun
     machine.say("systemctl", "enable", "--now", *SERVICES)
     machine.wait_for("peerwatch", "status")
-    before = numbers(machine)
+    before = [machine.number(name) for name in SERVICES]
 
     configuration = machine.root / "etc/peerwatch/peerwatch.toml"
     configuration.write_text(configuration.read_text() + "\n# ours\n")
     machine.say("make", "-C", "/root/peerwatch", "install")
     machine.wait_for("peerwatch", "status")
-    after = numbers(machine)
+    after = [machine.number(name) for name in SERVICES]
     assert all(0 not in (was, now) and was != now for was, now in zip(before, after, strict=True))
     assert configuration.read_text().endswith("# ours\n")
 
@@ -103,8 +162,3 @@ def test_install_in_a_clean_debian(machine: Booted) -> None:
     left = machine.say("find", "/etc", "/opt", "/usr", "/var", "-xdev", "-name", "*peerwatch*", "-prune").split()
     assert sorted(left) == ["/etc/peerwatch", "/var/lib/peerwatch"]
     assert all(place in said for place in (*left, "userdel peerwatch"))
-
-
-def numbers(machine: Booted) -> list[int]:
-    """The main processes of the services; 0 where one does not run."""
-    return [int(machine.say("systemctl", "show", "--value", "-p", "MainPID", name)) for name in SERVICES]

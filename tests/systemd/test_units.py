@@ -105,6 +105,31 @@ def test_units_are_sound(tmp_path: Path) -> None:
     assert (len(copies), done.returncode, done.stderr) == (3, 0, "")
 
 
+MOST_EXPOSED = {"peerwatch-agent": 2.5, "peerwatch-detector": 1.2, "peerwatch-writer": 1.2}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_units_are_closed(unit: Path) -> None:
+    """The exposure that systemd works out, from 0 (closed) to 10, is at most what the unit needs."""
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", unit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (exposure,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert float(exposure) <= MOST_EXPOSED[unit.stem], done.stdout
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_units_are_bounded_and_watched(unit: Path) -> None:
+    """Each has a watchdog, bounds of memory, processor and tasks, and takes its secrets as credentials."""
+    lines = unit.read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert settings["Type"] == "notify"
+    assert {"WatchdogSec", "MemoryMax", "CPUQuota", "TasksMax", "TimeoutStartSec", "TimeoutStopSec"} <= settings.keys()
+    credentials = [line.partition("=")[2].split(":") for line in lines if line.startswith("LoadCredential=")]
+    assert credentials
+    assert all(place == f"peerwatch-{name}" for name, place in credentials)  # in a credstore: it may be missing
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_units_start_real_commands(unit: Path) -> None:
     """What a unit starts is a command with such options, run so that no stray file can be imported."""

@@ -21,7 +21,7 @@ from typing import Any
 from agent.nccl.ras.status import LEAST, StatusError, communicators
 from agent.process.procfs import Process, Processes
 from agent.system.file_identity import open_plain
-from agent.system.rights import CHECKPOINT_RESTORE, DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up
+from agent.system.rights import CHECKPOINT_RESTORE, DAC_READ_SEARCH, SYS_ADMIN, SYS_PTRACE, give_up, yield_to_others
 
 PORT = 28028
 ANSWER_BYTES = 16 << 20
@@ -35,7 +35,7 @@ _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")  # noqa: S104 - w
 
 def main() -> None:
     """Answer one request from standard input: a line a communicator, or one that says why there is none."""
-    os.nice(19)
+    yield_to_others(19)
     give_up((SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE, SYS_ADMIN))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
 from cli.config import detector_config, open_signed, read_settings, signing_key
 from cli.options import renamed
@@ -40,7 +41,7 @@ def detector(
     settings = read_settings(config)
     judged = detector_config(settings)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    stop = threading.Event()
+    stop, manager = threading.Event(), ServiceManager()
     end_by_signals(stop)
     address, influxdb = store or settings.store, settings.influxdb
     with (
@@ -56,13 +57,14 @@ def detector(
                 dispatcher,
                 stop,
                 renamed(kept, "--kept", "--state-file") or state_file or _service_state_file(),
+                manager.alive,
             )
             return
         dask = _cluster()
         order = dask.JudgeTask(
             address, influxdb, judged, "", frozenset(), time.time_ns(), key=signing_key(address, settings, True)
         )
-        dask.run(cluster, place, order, dispatcher, stop)
+        dask.run(cluster, place, order, dispatcher, stop, manager.alive)
 
 
 def _cluster() -> ModuleType:

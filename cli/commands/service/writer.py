@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.system.service_manager import Alive, ServiceManager, ignore
 from agent.system.shutdown import end_by_signals
 from cli.config import open_place, read_settings
 from store.nats.config import is_stream
@@ -53,23 +54,24 @@ def writer(
     from store.transfer.stream_writer import Writer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    stop = threading.Event()
+    stop, manager = threading.Event(), ServiceManager()
     end_by_signals(stop)
     with (
         closing(open_stream(stream_place, settings.nats)) as stream,
         closing(open_place(store_place, True, settings)) as store,
     ):
-        run(Writer(stream, store, name or settings.writer.name), stop)
+        run(Writer(stream, store, name or settings.writer.name), stop, manager.alive)
 
 
-def run(carrier: Writer, stop: threading.Event) -> None:
-    """Write until `stop` is set; retry while stream or store fails."""
+def run(carrier: Writer, stop: threading.Event, alive: Alive = ignore) -> None:
+    """Write until `stop` is set; retry while stream or store fails. `alive` is called at each turn."""
     logged, failures = time.monotonic(), 0
     log.info("%s: writing", carrier.stream.address)
     while not stop.is_set():
         try:
             carrier.step(WAIT_S)
             failures = 0
+            alive(f"{carrier.stream.address}: writing")
             if time.monotonic() - logged >= LOG_S:
                 logged = time.monotonic()
                 waiting = carrier.stream.consumer_state(carrier.name).waiting
@@ -85,4 +87,5 @@ def run(carrier: Writer, stop: threading.Event) -> None:
             if failures == 0:
                 log.error("readings wait in the stream: %s", error)
             failures += 1
+            alive("stream or store cannot be used, readings wait in the stream")
             stop.wait(min(LONGEST_REST_S, 2.0 ** min(failures, 10) / 2) * random.uniform(0.5, 1.0))

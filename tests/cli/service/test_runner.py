@@ -228,8 +228,12 @@ class Gone(Embedded):
 
 
 def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on."""
+    """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on.
+
+    The watchdog is fed all the while.
+    """
     place, ear, stop = Gone(tmp_path / "s.db"), Ear(), threading.Event()
+    turns: list[str] = []
     dispatcher = AlertDispatcher({"ear": ear}, tmp_path / "alerts", blind_s=4.0)
 
     def feed(until: Callable[[], bool]) -> None:
@@ -242,7 +246,7 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
 
     at = time.time_ns()
     place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9}),)) for n in range(5)])
-    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop))
+    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop, None, turns.append))
     thread.start()
     begun = time.monotonic()
     feed(lambda: time.monotonic() > begun + 3)
@@ -260,5 +264,6 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
     assert re.match(blind.format("the store cannot be used") + r" \(the server cannot be reached\)", store)
     assert back.startswith("Peerwatch receives readings again since")
     assert re.match(blind.format("no readings of 5 machines"), silent)
+    assert {"judging 5 machines, 0 incidents open", "the store cannot be used, trying again"} <= set(turns)
     assert sum("the store cannot be used" in record.getMessage() for record in caplog.records) == 1
     assert len({alert.incident for alert in ear.heard}) == 1
