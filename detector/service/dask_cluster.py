@@ -18,6 +18,7 @@ import distributed
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.model.verdict import RANK, Verdict
+from detector.service.lease import LeaseUnconfirmedError
 from detector.service.runner import Runner
 from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
@@ -172,4 +173,6 @@ def run(address: str, store: Store, order: JudgeTask, dispatcher: AlertDispatche
                 dispatcher.publish(verdicts, coordinator.machines(), now + lag, coordinator.silent)
             except StoreError as error:
                 dispatcher.fail(error, coordinator.machines(), now + lag)
+            except LeaseUnconfirmedError:
+                log.debug("nothing is said until the lease is confirmed")
             stop.wait(WAIT_S)

@@ -14,6 +14,7 @@ from detector.engine.readings import Readings, blind_spots, hold
 from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
+from detector.service.lease import LeaseUnconfirmedError
 from detector.service.snapshot import SnapshotError, load, save
 from detector.service.verdict_rows import NOTE, batch_of, verdict_of
 from detector.timeseries.rows import rows_of
@@ -39,14 +40,21 @@ LATE_NS = round(Config().lag_s * SECOND)
 
 
 def run(
-    store: Store, config: Config, dispatcher: AlertDispatcher, stop: threading.Event, state_file: Path | None = None
+    store: Store,
+    config: Config,
+    dispatcher: AlertDispatcher,
+    stop: threading.Event,
+    state_file: Path | None = None,
+    stale_ns: int = STALE_NS,
 ) -> None:
     """Run the detector until `stop` is set; while the store cannot be read or written it waits.
 
-    The state is saved to the file `state_file` every five minutes and at the end, and restored from there.
+    The state is saved to the file `state_file` every five minutes and at the end, and restored from there unless it is
+    older than `stale_ns`. Raises StoreError where the store fails at the start, and LeaseLostError.
     """
     lag = round(config.lag_s * SECOND)
-    runner = Runner(store, config, time.time_ns() - lag, _remembered(state_file, config, time.time_ns()))
+    restored = _remembered(state_file, config, time.time_ns(), stale_ns)
+    runner = Runner(store, config, time.time_ns() - lag, restored)
     dispatcher.begin(runner.history)
     dispatcher.acknowledged = runner.acknowledged
     due = runner.at + KEEP_NS
@@ -58,6 +66,8 @@ def run(
             dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
         except StoreError as error:
             dispatcher.fail(error, runner.machines(), time.time_ns())
+        except LeaseUnconfirmedError:
+            log.debug("nothing is said until the lease is confirmed")
         if runner.at >= due:
             due = runner.at + KEEP_NS
             _save(runner, state_file)
@@ -65,7 +75,7 @@ def run(
     _save(runner, state_file)
 
 
-def _remembered(state_file: Path | None, config: Config, now: int) -> tuple[State, int] | None:
+def _remembered(state_file: Path | None, config: Config, now: int, stale_ns: int) -> tuple[State, int] | None:
     """The saved state and its time (Unix ns); None where there is none that is recent."""
     if state_file is None or not state_file.exists():
         return None
@@ -74,7 +84,7 @@ def _remembered(state_file: Path | None, config: Config, now: int) -> tuple[Stat
     except SnapshotError as error:
         log.warning("%s", error)
         return None
-    if not 0 <= now - at < STALE_NS:
+    if not 0 <= now - at < stale_ns:
         log.info("the saved state is %d s old: the detector starts without it", (now - at) / SECOND)
         return None
     log.info("continuing from the state that was saved %d s ago", (now - at) / SECOND)
