@@ -1,7 +1,7 @@
 """Lease: of several detectors on one store the one that holds the term speaks.
 
 The store may be without compare-and-swap (InfluxDB), and clocks of machines differ. So, as Kubernetes elects leaders,
-nobody compares clocks: a watcher times on its own clock for how long the holder's row has not changed, and a holder
+no detector compares clocks: a watcher times on its own clock for how long the holder's row has not changed, and a holder
 times for how long its last look at the store is good. Ties are settled by looking: a claim is a row of the next term;
 who finds its own row first in rank after SETTLE_S holds the term. Any detector that still spoke when the claim was
 written has fallen silent by then, since no look is good for longer than HOLD_S.
