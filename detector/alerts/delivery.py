@@ -99,10 +99,10 @@ class SinkQueue:
         self._now = now
         for alert in still if self.sink.repeat_s else ():
             reported, busy = self.delivery_log.reported.get(alert.incident), self._busy
-            old = reported is not None and now - reported[1] >= self.sink.repeat_s * SECOND
+            old = reported is not None and _is_over(now - reported[1], self.sink.repeat_s)
             if old and alert.incident not in self._waiting and (busy is None or busy.incident != alert.incident):
                 self.enqueue(replace(alert, event="repeat"), now)
-        if self.sink.heartbeat_s and well is not None and now - self._heartbeat_at >= self.sink.heartbeat_s * SECOND:
+        if self.sink.heartbeat_s and well is not None and _is_over(now - self._heartbeat_at, self.sink.heartbeat_s):
             with self._changed:
                 self._well, self._heartbeat_at = well, now
                 self._changed.notify()
@@ -122,7 +122,7 @@ class SinkQueue:
         """Log once when the current call runs longer than HANG_NS."""
         if not self._on or self._call != self._seen:
             self._seen, self._began, self._hung = self._call, now, False
-        elif now - self._began > HANG_NS and not self._hung:
+        elif not self._hung and _is_over(now - self._began, HANG_NS / SECOND):
             self._hung = True
             self.delivery_log.hung += 1
             busy = self._busy
@@ -226,3 +226,8 @@ class SinkQueue:
                 self._written = False
             else:
                 self._written = True
+
+
+def _is_over(age: int, seconds: float) -> bool:
+    """Whether something is at least so old (ns), or was noted before the clock was set back."""
+    return not 0 <= age < seconds * SECOND

@@ -74,6 +74,11 @@ class AlertDispatcher:
         blind = dict.fromkeys(machines, self._worked)
         self._step([], machines, View(len(machines), blind, self._error, self._worked), now)
 
+    def clock_was_set(self) -> None:
+        """Measure from now on: what was noted before has times of another clock."""
+        self._worked = 0
+        self.blindness.begin_again()
+
     def _step(self, verdicts: list[Verdict], machines: frozenset[str], view: View, now: int) -> None:
         fleet = len(machines)
         if not self.workers:

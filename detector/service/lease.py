@@ -1,10 +1,10 @@
 """Lease: of several detectors on one store the one that holds the term speaks.
 
 The store may be without compare-and-swap (InfluxDB), and clocks of machines differ. So, as Kubernetes elects leaders,
-no detector compares clocks: a watcher times on its own clock for how long the holder's row has not changed, and a holder
-times for how long its last look at the store is good. Ties are settled by looking: a claim is a row of the next term;
-who finds its own row first in rank after SETTLE_S holds the term. Any detector that still spoke when the claim was
-written has fallen silent by then, since no look is good for longer than HOLD_S.
+no detector compares clocks: a watcher times on its own clock for how long the holder's row has not changed, and a
+holder times for how long its last look at the store is good. Ties are settled by looking: a claim is a row of the next
+term; who finds its own row first in rank after SETTLE_S holds the term. Any detector that still spoke when the claim
+was written has fallen silent by then, since no look is good for longer than HOLD_S.
 https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
 """
 
@@ -83,7 +83,7 @@ def current(store: Store) -> Term | None:
     return max(terms, key=lambda one: one.order, default=None)
 
 
-def _awake_s() -> float:
+def _boot_s() -> float:
     """Seconds of a clock that no one sets, and that goes on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -91,7 +91,7 @@ def _awake_s() -> float:
 class Lease:
     """This detector's part in the election; `step` looks at the store once, `held` says whether it may speak."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = _awake_s) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = _boot_s) -> None:
         self.store, self.clock = store, clock
         self.machine = socket.gethostname()
         self.holder = f"{self.machine}-{os.getpid()}-{secrets.token_hex(4)}"

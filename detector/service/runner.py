@@ -14,6 +14,7 @@ from detector.engine.readings import Readings, blind_spots, hold
 from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
+from detector.service.clock_steps import StepWatch
 from detector.service.lease import LeaseUnconfirmedError
 from detector.service.snapshot import SnapshotError, load, save
 from detector.service.verdict_rows import NOTE, batch_of, verdict_of
@@ -57,9 +58,14 @@ def run(
     runner = Runner(store, config, time.time_ns() - lag, restored)
     dispatcher.begin(runner.history)
     dispatcher.acknowledged = runner.acknowledged
-    due = runner.at + KEEP_NS
+    due, watch = runner.at + KEEP_NS, StepWatch()
     while not stop.is_set():
         try:
+            if step := watch.step():
+                dispatcher.clock_was_set()
+                if step < 0:  # else nothing would be judged until the clock has come as far again
+                    runner = runner.begun_again(time.time_ns() - lag)
+                    dispatcher.acknowledged, due = runner.acknowledged, runner.at + KEEP_NS
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.request_zoom(time.time_ns())
             now = time.time_ns()
@@ -130,6 +136,15 @@ class Runner:
         still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
         before = rows_of("event", events) if events.num_rows else None
         self.detector.take_up(before, still, now + round(config.forget_s * SECOND))
+
+    def begun_again(self, now: int) -> Runner:
+        """A runner from some minutes before `now` on, earlier than this one's time, with its open incidents."""
+        new = Runner(self.store, self.detector.config, now)
+        new.unwritten = self.unwritten
+        open_ones = [finding.verdict for finding in self.detector.state.incidents.open.values()]
+        new.detector.state.incidents.open.clear()
+        new.detector.take_up(None, open_ones, now + round(self.detector.config.forget_s * SECOND))
+        return new
 
     def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
         """Run all whole ticks up to `now` and write the new verdicts; after a StoreError it continues from there."""
