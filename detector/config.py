@@ -118,6 +118,8 @@ class Config:
     """Live: length of a zoom."""
     zoom_hertz: float = 20.0
     """Live: samples per second of a zoom, enough to see which device moves first."""
+    standby: bool = False
+    """Live: several detectors share the store, and one of them speaks."""
     history_s: float = 300.0
     """Live: time before the start that is read to learn the baseline."""
 

@@ -1,8 +1,9 @@
 """A store that accepts verdicts and orders only with the right signature.
 
 Every program that may write samples may write any row. The next detector restores its state from verdicts, and they
-start the command that drains a machine; orders close incidents and put machines into maintenance. So the detector and
-the operator's commands sign such rows with a key that agents do not have, and the detector ignores all others.
+start the command that drains a machine; orders close incidents and put machines into maintenance; a lease silences all
+detectors but one. So the detector and the operator's commands sign such rows with a key that agents do not have, and
+the detector ignores all others.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SIGNED = {
     table: tuple(
         sorted({*key_columns(table)[2:], *(m.name for m in METRICS.values() if m.table == table)} - {SIGNATURE})
     )
-    for table in ("verdict", "event")
+    for table in ("verdict", "event", "lease", "delivery")
 }
 """The columns that a signature covers, beside table, time and machine."""
 
@@ -106,7 +107,7 @@ class Signed:
 
     def _suspects(self, table: str, found: pa.Table) -> list[int]:
         """Places of the rows that need a signature."""
-        if table == "verdict":
+        if table != "event":
             return list(range(found.num_rows))
         if "source" not in found.column_names:
             return []
@@ -132,7 +133,7 @@ class Signed:
 
 
 def _needs(table: str, values: Mapping[str, Value]) -> bool:
-    return table == "verdict" or (table == "event" and values.get("source") in SOURCES)
+    return values.get("source") in SOURCES if table == "event" else table in _SIGNED
 
 
 def _begin(file: Path) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from cli import time_format
 from detector.topology.maintenance import in_maintenance
-from store.schema.catalogue import METRICS
+from store.schema.catalogue import METRICS, UNJUDGED
 from store.schema.contract import Store
 from store.schema.time import LATEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from detector.service.lease import Term
     from detector.topology.maintenance import Acknowledgement, Maintenance, OperatorState
 
 LOOK_NS = 5 * 60 * 10**9
@@ -52,10 +53,14 @@ class FleetStatus:
     """Machine without peers -> reason."""
     acks: Mapping[int, Acknowledgement] = field(default_factory=dict)
     """Index in `verdicts` -> its acknowledgement."""
+    lease: Term | None = None
+    """Of detectors with standby the one that speaks, or spoke last."""
 
 
 def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
     """Read the store as of `now` (Unix ns); a machine without a reading for `silent_ns` is unknown."""
+    from detector.service.lease import current
+
     verdicts = open_verdicts(store, now)
     seen = last_seen(store, now, max(LOOK_NS, silent_ns)) or last_readings(store, now)
     newest = max(seen.values(), default=None)
@@ -76,7 +81,7 @@ def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
     level = _worst(levels) if fresh or "crit" in levels else "unknown"
     shown = {name: why for name, why in alone.items() if name in machines and name not in idle}
     acks = {at: ack for at, one in enumerate(verdicts) if (ack := _acknowledged(orders, one))}
-    return FleetStatus(now, level, machines, verdicts, newest, idle, shown, acks)
+    return FleetStatus(now, level, machines, verdicts, newest, idle, shown, acks, current(store))
 
 
 def _acknowledged(orders: OperatorState, row: Mapping[str, Any]) -> Acknowledgement | None:
@@ -124,7 +129,7 @@ def in_words(period: Maintenance) -> str:
 
 def last_seen(store: Store, now: int, back: int) -> dict[str, int]:
     """Time of each machine's last reading within `back` ns; verdicts and events do not count."""
-    there = [table for table in store.tables() if table not in ("verdict", "event")]
+    there = [table for table in store.tables() if table not in ("event", *UNJUDGED)]
     # The agent writes these at each reading; a store from another source needs all tables.
     usual = [table for table in ("host", "source") if table in there]
     seen: dict[str, int] = {}

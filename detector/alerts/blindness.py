@@ -43,6 +43,10 @@ class Blindness:
         self.said = _read(file)
         self._begun = 0
 
+    def begin_again(self) -> None:
+        """Give the agents the same time to report as after a start."""
+        self._begun = 0
+
     def assess(self, now: int, view: View) -> list[Verdict]:
         """The verdicts at `now` (Unix ns): at most one."""
         self._begun = self._begun or now

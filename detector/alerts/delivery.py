@@ -10,6 +10,7 @@ from pathlib import Path
 
 from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
 from detector.alerts.delivery_log import DeliveryLog, read_delivery_log, write_delivery_log
+from detector.alerts.shared_log import DeliveryMemory, FileOnly
 from detector.model.verdict import RANK
 from store.schema.time import SECOND
 
@@ -20,6 +21,7 @@ BACK_OFF_S = (1.0, 300.0)
 MOST_WAITING = 1000
 """Most incidents that wait for one sink; beyond that the oldest are dropped and counted."""
 HANG_NS = 120 * SECOND
+_ASK_AGAIN_S = 0.2
 FAREWELL_S = 3.0
 """How long a stopping detector waits for each sink, in seconds; the next detector delivers what is left."""
 
@@ -27,12 +29,23 @@ FAREWELL_S = 3.0
 class SinkQueue:
     """The queue of one sink: only the newest alert of each incident waits; failures are retried."""
 
-    def __init__(self, name: str, sink: Sink, file: Path, enrich: Callable[[Alert], Alert] = lambda one: one) -> None:
-        self.name, self.sink, self.file, self.enrich = name, sink, file, enrich
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        file: Path,
+        enrich: Callable[[Alert], Alert] = lambda one: one,
+        may_send: Callable[[Alert | None], bool] = lambda alert: True,
+        memory: DeliveryMemory | None = None,
+    ) -> None:
+        self.name, self.sink, self.file, self.enrich, self.may_send = name, sink, file, enrich, may_send
+        self.memory = memory or FileOnly()
         found = read_delivery_log(file)
         self.known = found is not None
         """Whether a delivery log of an earlier detector exists."""
         self.delivery_log = found or DeliveryLog()
+        if (shared := self.memory.load(name)) is not None:
+            self.known, self.delivery_log.reported = True, shared
         self._waiting: dict[str, Alert] = {}
         self._busy: Alert | None = None
         self._well: frozenset[str] | None = None
@@ -49,8 +62,11 @@ class SinkQueue:
         for name, alert in history.items():
             if alert.end is None and not self.known:
                 self.delivery_log.reported[name] = (alert.verdict.level, alert.verdict.time)  # unknown: do not repeat
+                self.memory.record(self.name, alert, alert.verdict.time)
             elif alert.end is None and self.delivery_log.level(name) != alert.verdict.level:
                 self.enqueue(alert, alert.verdict.time)
+            elif alert.end is None:
+                self.memory.record(self.name, alert, self.delivery_log.reported[name][1])
             elif alert.end is not None and name in self.delivery_log.reported:
                 self.enqueue(alert, alert.end)
         self.delivery_log.reported = {
@@ -83,10 +99,10 @@ class SinkQueue:
         self._now = now
         for alert in still if self.sink.repeat_s else ():
             reported, busy = self.delivery_log.reported.get(alert.incident), self._busy
-            old = reported is not None and now - reported[1] >= self.sink.repeat_s * SECOND
+            old = reported is not None and _is_over(now - reported[1], self.sink.repeat_s)
             if old and alert.incident not in self._waiting and (busy is None or busy.incident != alert.incident):
                 self.enqueue(replace(alert, event="repeat"), now)
-        if self.sink.heartbeat_s and well is not None and now - self._heartbeat_at >= self.sink.heartbeat_s * SECOND:
+        if self.sink.heartbeat_s and well is not None and _is_over(now - self._heartbeat_at, self.sink.heartbeat_s):
             with self._changed:
                 self._well, self._heartbeat_at = well, now
                 self._changed.notify()
@@ -106,7 +122,7 @@ class SinkQueue:
         """Log once when the current call runs longer than HANG_NS."""
         if not self._on or self._call != self._seen:
             self._seen, self._began, self._hung = self._call, now, False
-        elif now - self._began > HANG_NS and not self._hung:
+        elif not self._hung and _is_over(now - self._began, HANG_NS / SECOND):
             self._hung = True
             self.delivery_log.hung += 1
             busy = self._busy
@@ -127,6 +143,9 @@ class SinkQueue:
                     self._busy = self._waiting.pop(next(iter(self._waiting)))
                 elif well is None:
                     return  # stopped, and the queue is empty
+            while not self.may_send(self._busy):
+                if self._stop.wait(_ASK_AGAIN_S):
+                    return  # another detector delivers it
             rest_s = self._try(self._busy, well)
             if rest_s is None:
                 wait_s = BACK_OFF_S[0]
@@ -174,6 +193,7 @@ class SinkQueue:
             else:
                 self.delivery_log.reported.pop(alert.incident, None)
         self._save()
+        self.memory.record(self.name, alert, self._now)
 
     def _fail(self, alert: Alert | None, error: Exception) -> None:
         """Count the failure, log the first, and queue this alert again unless a newer one of its incident waits."""
@@ -206,3 +226,8 @@ class SinkQueue:
                 self._written = False
             else:
                 self._written = True
+
+
+def _is_over(age: int, seconds: float) -> bool:
+    """Whether something is at least so old (ns), or was noted before the clock was set back."""
+    return not 0 <= age < seconds * SECOND

@@ -11,6 +11,7 @@ from detector.alerts.alert import BLIND, Alert, IncidentTracker, Sink, ends_firs
 from detector.alerts.blindness import Blindness, View, brief_of
 from detector.alerts.briefing import Briefing
 from detector.alerts.delivery import SinkQueue
+from detector.alerts.shared_log import SharedLog
 from detector.model.text import subject
 from detector.model.verdict import Verdict
 from store.schema.time import SECOND
@@ -31,6 +32,10 @@ class AlertDispatcher:
     workers: list[SinkQueue] = field(default_factory=list)
     acknowledged: Callable[[Verdict], bool] = lambda verdict: False
     """Whether the operator has acknowledged a verdict: then its alert is not repeated."""
+    held: Callable[[], bool] = lambda: True
+    """Whether this detector may speak; of several on one store one may."""
+    shared: SharedLog | None = None
+    """What earlier detectors on the same store have delivered."""
     _history: dict[str, Alert] = field(default_factory=dict)
     _error: str = ""
     _worked: int = 0
@@ -39,6 +44,8 @@ class AlertDispatcher:
     def __post_init__(self) -> None:
         """Load the open blindness of an earlier detector."""
         self.blindness = Blindness(self.folder / "blind.json", self.blind_s)
+        if self.shared is not None:
+            self.blindness.said = self.shared.blind
 
     def begin(self, said: Iterable[Verdict]) -> None:
         """Restore the incidents of earlier verdicts."""
@@ -66,6 +73,11 @@ class AlertDispatcher:
         self._error = " ".join(str(error).split()) or type(error).__name__
         blind = dict.fromkeys(machines, self._worked)
         self._step([], machines, View(len(machines), blind, self._error, self._worked), now)
+
+    def clock_was_set(self) -> None:
+        """Measure from now on: what was noted before has times of another clock."""
+        self._worked = 0
+        self.blindness.begin_again()
 
     def _step(self, verdicts: list[Verdict], machines: frozenset[str], view: View, now: int) -> None:
         fleet = len(machines)
@@ -100,13 +112,22 @@ class AlertDispatcher:
         history = {name: replace(alert, fleet=fleet) for name, alert in self._history.items()}
         enrich = self.briefing.enrich
         files = {name: self.folder / f"{name}.json" for name in self.sinks}
-        self.workers = [SinkQueue(name, sink, files[name], enrich) for name, sink in self.sinks.items()]
+        self.workers = [
+            SinkQueue(name, sink, files[name], enrich, self._may_send, self.shared) for name, sink in self.sinks.items()
+        ]
         self._history = {}
         for alert in history.values():
             if alert.end is None and alert.verdict.kind != BLIND:
                 self.briefing.ask(alert)
         for worker in self.workers:
             worker.begin(history)
+
+    def _may_send(self, alert: Alert | None) -> bool:
+        """Whether this detector may send an alert, or a heartbeat, now.
+
+        Without the store no detector can hold the lease, and that is what the last holder has to say.
+        """
+        return self.held() or (bool(self._error) and alert is not None and alert.verdict.kind == BLIND)
 
     def close(self) -> None:
         """Deliver what each sink can take within FAREWELL_S, then stop."""

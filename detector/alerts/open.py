@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from detector.alerts.alert import Alert, RetryLaterError, Sink
 from detector.alerts.briefing import Briefing
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.registry import SINKS, AlertsConfig, SinkContext, folder_of
+from detector.alerts.shared_log import SharedLog
 from store.influx.check_statuses import open_statuses
 from store.influx.config import InfluxConfig
 from store.open import open_store
@@ -27,10 +29,18 @@ class UnavailableSink(Sink):
         raise RetryLaterError(self.reason)
 
 
-def open_dispatcher(config: AlertsConfig, place: str, influxdb: InfluxConfig, but: str = "") -> AlertDispatcher:
+def open_dispatcher(
+    config: AlertsConfig,
+    place: str,
+    influxdb: InfluxConfig,
+    but: str = "",
+    held: Callable[[], bool] = lambda: True,
+    shared: SharedLog | None = None,
+) -> AlertDispatcher:
     """The dispatcher with every configured sink `but` one, for the store at `place`.
 
-    A sink that cannot be opened is logged and replaced; the others work.
+    A sink that cannot be opened is logged and replaced; the others work. Nothing is sent unless `held`; `shared` is
+    what other detectors on the same store have delivered.
     """
     sinks: dict[str, Sink] = {}
     for name in config.sinks:
@@ -41,7 +51,8 @@ def open_dispatcher(config: AlertsConfig, place: str, influxdb: InfluxConfig, bu
                 log.error("sink %s cannot be opened; correct it and restart the detector: %s", name, error)
                 sinks[name] = UnavailableSink(str(error))
     briefing = Briefing(lambda: open_store(place, False, influxdb))
-    return AlertDispatcher(sinks, folder_of(config, place), config.blind_seconds, briefing)
+    folder = folder_of(config, place)
+    return AlertDispatcher(sinks, folder, config.blind_seconds, briefing, held=held, shared=shared)
 
 
 def open_sink(name: str, config: AlertsConfig, place: str, influxdb: InfluxConfig) -> Sink:

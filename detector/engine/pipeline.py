@@ -23,7 +23,7 @@ from detector.model.verdict import Finding, Verdict
 from detector.timeseries.comovement import apart
 from detector.timeseries.rows import Rows, rows_of
 from detector.topology.tasks import Tasks
-from store.schema.catalogue import TABLES, ZOOM
+from store.schema.catalogue import TABLES, UNJUDGED, ZOOM
 from store.schema.contract import ReadableStore
 from store.schema.time import NEVER, SECOND
 
@@ -134,7 +134,7 @@ class Detector:
 
 def read_rows(store: ReadableStore, after: int, until: int) -> dict[str, Rows]:
     """All tables that carry readings, as rows with after < time <= until."""
-    names = [name for name in store.tables() if name not in ("verdict", "probe") and not name.endswith(ZOOM)]
+    names = [name for name in store.tables() if name not in UNJUDGED and not name.endswith(ZOOM)]
     tables = {name: store.read(name, after, until) for name in names}
     return {name: rows_of(name, table) for name, table in tables.items() if table.num_rows}
 

@@ -19,6 +19,7 @@ import distributed
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.model.verdict import RANK, Verdict
+from detector.service.lease import LeaseUnconfirmedError
 from detector.service.runner import Runner
 from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
@@ -183,5 +184,7 @@ def run(
                 dispatcher.publish(verdicts, coordinator.machines(), now + lag, coordinator.silent)
             except StoreError as error:
                 dispatcher.fail(error, coordinator.machines(), now + lag)
+            except LeaseUnconfirmedError:
+                log.debug("nothing is said until the lease is confirmed")
             alive(f"judging {len(coordinator.machines())} machines")
             stop.wait(WAIT_S)

@@ -15,6 +15,8 @@ from detector.engine.readings import Readings, blind_spots, hold
 from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
+from detector.service.clock_steps import StepWatch
+from detector.service.lease import LeaseUnconfirmedError
 from detector.service.snapshot import SnapshotError, load, save
 from detector.service.verdict_rows import NOTE, batch_of, verdict_of
 from detector.timeseries.rows import rows_of
@@ -45,21 +47,29 @@ def run(
     dispatcher: AlertDispatcher,
     stop: threading.Event,
     state_file: Path | None = None,
+    stale_ns: int = STALE_NS,
     alive: Callable[[str], None] = lambda status: None,
 ) -> None:
     """Run the detector until `stop` is set; while the store cannot be read or written it waits.
 
-    The state is saved to the file `state_file` every five minutes and at the end, and restored from there. `alive` is
-    called at each turn and while it catches up, with the state in a few words: a loop that hangs does not call it.
+    The state is saved to the file `state_file` every five minutes and at the end, and restored from there unless it is
+    older than `stale_ns`. `alive` is called at each turn and while it catches up, with the state in a few words: a loop
+    that hangs does not call it. Raises StoreError where the store fails at the start, and LeaseLostError.
     """
     lag = round(config.lag_s * SECOND)
-    runner = Runner(store, config, time.time_ns() - lag, _remembered(state_file, config, time.time_ns()))
+    restored = _remembered(state_file, config, time.time_ns(), stale_ns)
+    runner = Runner(store, config, time.time_ns() - lag, restored)
     runner.alive = alive
     dispatcher.begin(runner.history)
     dispatcher.acknowledged = runner.acknowledged
-    due = runner.at + KEEP_NS
+    due, watch = runner.at + KEEP_NS, StepWatch()
     while not stop.is_set():
         try:
+            if step := watch.step():
+                dispatcher.clock_was_set()
+                if step < 0:  # else nothing would be judged until the clock has come as far again
+                    runner = runner.begun_again(time.time_ns() - lag)
+                    dispatcher.acknowledged, due = runner.acknowledged, runner.at + KEEP_NS
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.request_zoom(time.time_ns())
             now = time.time_ns()
@@ -68,6 +78,8 @@ def run(
         except StoreError as error:
             dispatcher.fail(error, runner.machines(), time.time_ns())
             alive("the store cannot be used, trying again")
+        except LeaseUnconfirmedError:
+            alive("nothing is said until the lease is confirmed")
         if runner.at >= due:
             due = runner.at + KEEP_NS
             _save(runner, state_file)
@@ -75,7 +87,7 @@ def run(
     _save(runner, state_file)
 
 
-def _remembered(state_file: Path | None, config: Config, now: int) -> tuple[State, int] | None:
+def _remembered(state_file: Path | None, config: Config, now: int, stale_ns: int) -> tuple[State, int] | None:
     """The saved state and its time (Unix ns); None where there is none that is recent."""
     if state_file is None or not state_file.exists():
         return None
@@ -84,7 +96,7 @@ def _remembered(state_file: Path | None, config: Config, now: int) -> tuple[Stat
     except SnapshotError as error:
         log.warning("%s", error)
         return None
-    if not 0 <= now - at < STALE_NS:
+    if not 0 <= now - at < stale_ns:
         log.info("the saved state is %d s old: the detector starts without it", (now - at) / SECOND)
         return None
     log.info("continuing from the state that was saved %d s ago", (now - at) / SECOND)
@@ -131,6 +143,15 @@ class Runner:
         still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
         before = rows_of("event", events) if events.num_rows else None
         self.detector.take_up(before, still, now + round(config.forget_s * SECOND))
+
+    def begun_again(self, now: int) -> Runner:
+        """A runner from some minutes before `now` on, earlier than this one's time, with its open incidents."""
+        new = Runner(self.store, self.detector.config, now)
+        new.unwritten, new.alive = self.unwritten, self.alive
+        open_ones = [finding.verdict for finding in self.detector.state.incidents.open.values()]
+        new.detector.state.incidents.open.clear()
+        new.detector.take_up(None, open_ones, now + round(self.detector.config.forget_s * SECOND))
+        return new
 
     def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
         """Run all whole ticks up to `now` and write the new verdicts; after a StoreError it continues from there."""

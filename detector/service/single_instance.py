@@ -1,4 +1,4 @@
-"""One detector a store: a lock file."""
+"""One detector a store, or several that share a lease: a lock file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alone(config: AlertsConfig, place: str) -> Iterator[None]:
-    """Lock the store: two detectors would send every alert twice. Raises OSError where one runs already."""
+def alone(config: AlertsConfig, place: str, shares: bool = False) -> Iterator[None]:
+    """Lock the store: two detectors would send every alert twice. Raises OSError where one runs already.
+
+    Detectors that settle among themselves which of them speaks share the lock (`shares`).
+    """
     folder = folder_of(config, place)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -27,9 +30,10 @@ def alone(config: AlertsConfig, place: str) -> Iterator[None]:
         return
     with held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, (fcntl.LOCK_SH if shares else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OSError(
-                f"another detector runs on {place} (`peerwatch up`, or the service); stop that one first"
+                f"another detector runs on {place} (`peerwatch up`, or the service); "
+                "stop that one first, or start both with --standby"
             ) from None
         yield

@@ -59,6 +59,8 @@ class Table:
     """Whether drivers name further columns: context, unless the name ends in a unit of this catalogue."""
     fast: bool = False
     """Whether it measures the task's own progress, which other work on the machine does not disturb."""
+    replaced: bool = False
+    """Whether a row takes the place of the one with its time and machine, in every store."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -83,8 +85,14 @@ TABLES: dict[str, Table] = {
         Table("verdict", ("task",), False, "what the detector concluded"),
         Table("source", ("source",), False, "the state of each source of the agent"),
         Table("probe", ("library",), False, "what the agent has attached to, and what is blocked and why"),
+        Table("lease", (), False, "which of several detectors speaks, a row each term", replaced=True),
+        Table(
+            "delivery", ("sink",), False, "what each sink of alerts was sent, where several detectors share the store"
+        ),
     )
 }
+UNJUDGED = ("verdict", "probe", "lease", "delivery")
+"""The tables that say nothing of a machine's work."""
 
 ZOOM = "_zoom"
 """Ends the names of tables of readings that were taken many times a second, as the detector requested (zoom)."""
@@ -290,6 +298,15 @@ verdict | since | nanoseconds | gauge | none | 0 | 0 | - | when the pattern bega
 verdict | level | text | text | none | 0 | 0 | - | crit, warn or ok
 verdict | message | text | text | none | 0 | 0 | - | the verdict in words
 verdict | signature | text | text | none | 0 | 0 | - | HMAC-SHA256 of the row with the signing key (docs/security.md)
+lease | holder | text | text | none | 0 | 0 | - | the detector that holds the term: host, process, and a random part
+lease | term | terms | counter | none | 0 | 0 | - | number of the term: of two holders the one with the later term speaks
+lease | beat | renewals | counter | none | 0 | 0 | - | how often the term was renewed; 0: claimed, and not held yet
+lease | until | nanoseconds | gauge | none | 0 | 0 | - | when the term lapses unless it is renewed, by the holder's clock; 0: given back
+lease | signature | text | text | none | 0 | 0 | - | HMAC-SHA256 of the row with the signing key
+delivery | incident | text | text | none | 0 | 0 | - | key of the incident
+delivery | level | text | text | none | 0 | 0 | - | the level that was sent; ok: its end
+delivery | message | text | text | none | 0 | 0 | - | of an alert that Peerwatch is blind, the verdict as JSON
+delivery | signature | text | text | none | 0 | 0 | - | HMAC-SHA256 of the row with the signing key
 """
 
 METRICS: dict[str, Metric] = {metric.key: metric for metric in map(_metric, _ROWS.strip().splitlines())}

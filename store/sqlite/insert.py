@@ -50,6 +50,9 @@ def insert(connection: sqlite3.Connection, groups: Groups, cache: TableCache) ->
     """Insert all rows, adding what tables and columns are missing; call it within a transaction."""
     for (table, columns), rows in groups.items():
         statement, converters = cache.plans.get((table, columns)) or _plan(connection, table, columns, rows, cache)
+        if table in TABLES and TABLES[table].replaced:
+            gone = f"DELETE FROM {quote(table)} WHERE time = ? AND machine = ?"  # noqa: S608 - quoted
+            connection.executemany(gone, [row[:2] for row in rows])
         connection.executemany(statement, [_converted(table, converters, row) for row in rows])
 
 

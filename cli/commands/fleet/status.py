@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from cli.queries.notes import recent_notes
 from cli.terminal import console, say, say_json
 from cli.views.fleet_table import STYLE, table
 from store.schema.time import LATEST
+
+if TYPE_CHECKING:
+    from detector.service.lease import Term
 
 EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
 
@@ -73,7 +76,17 @@ def as_json(found: FleetStatus) -> dict[str, Any]:
             for name, period in found.maintenance.items()
         ],
         "without_peers": [{"machine": name, "reason": reason} for name, reason in found.without_peers.items()],
+        "lease": _lease_json(found),
     }
+
+
+def _lease_json(found: FleetStatus) -> dict[str, Any] | None:
+    """Which of several detectors speaks; None where there is one."""
+    held = found.lease
+    if held is None:
+        return None
+    about = {"holder": held.holder, "machine": held.machine, "term": held.term, "since": held.time}
+    return {**about, "until": held.until, "lapsed": held.until < found.time}
 
 
 def _ack_json(found: FleetStatus, at: int) -> dict[str, Any] | None:
@@ -104,7 +117,17 @@ def show(found: FleetStatus, place: str, most: int) -> None:
     for reason in dict.fromkeys(found.without_peers.values()):
         names = _named(name for name, why in found.without_peers.items() if why == reason)
         screen.print(Text(f"no peers: {names}: {reason}; only hard evidence applies"))
+    if found.lease:
+        screen.print(Text(_speaker(found.lease, found.time)))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
+
+
+def _speaker(held: Term, now: int) -> str:
+    """Which of several detectors speaks, or that none does."""
+    if held.until >= now:
+        return f"detector: {held.holder} speaks, term {held.term} since {time_format.shown(held.time)} UTC"
+    since = f"for {time_format.ago((now - held.until) / 1e9)}" if held.until else "since it stopped"
+    return f"detector: none speaks; the lease of {held.holder} (term {held.term}) has lapsed {since}"
 
 
 def _verdict(found: FleetStatus, at: int) -> str:

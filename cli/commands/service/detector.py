@@ -7,17 +7,25 @@ import os
 import threading
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
-from cli.config import detector_config, open_signed, read_settings, signing_key
+from cli.config import Settings, detector_config, open_signed, read_settings, signing_key
 from cli.options import renamed
-from store.schema.contract import StoreError
+from store.schema.contract import Store, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from detector.config import Config
+    from detector.service.lease import Lease
+    from store.signed import Signed
 
 log = logging.getLogger(__name__)
 
@@ -31,40 +39,94 @@ def detector(
     cluster: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler, tcp://HOST:8786; its workers judge.")
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Share the store with other detectors; one of them speaks.")
+    ] = False,
     kept: Annotated[Path | None, typer.Option(hidden=True, help="Old name of --state-file.")] = None,
 ) -> None:
     """Compare the machines, write verdicts to the store and send alerts, until SIGTERM or Ctrl-C."""
-    from detector.alerts.open import open_dispatcher
-    from detector.service import runner  # loads numpy, which the agent's process must not
     from detector.service.single_instance import alone
 
     settings = read_settings(config)
     judged = detector_config(settings)
+    shares = standby or judged.standby
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop, manager = threading.Event(), ServiceManager()
     end_by_signals(stop)
-    address, influxdb = store or settings.store, settings.influxdb
-    with (
-        closing(open_signed(address, True, settings)) as place,
-        alone(settings.alerts, address),
-        closing(open_dispatcher(settings.alerts, address, influxdb)) as dispatcher,
-    ):
-        log.info("judging what comes into %s", address)
-        if cluster is None:
-            runner.run(
-                place,
-                judged,
-                dispatcher,
-                stop,
-                renamed(kept, "--kept", "--state-file") or state_file or _service_state_file(),
-                manager.alive,
-            )
-            return
-        dask = _cluster()
-        order = dask.JudgeTask(
-            address, influxdb, judged, "", frozenset(), time.time_ns(), key=signing_key(address, settings, True)
+    place = store or settings.store
+    file = renamed(kept, "--kept", "--state-file") or state_file or _service_state_file()
+    service = _Service(settings, judged, place, file, cluster, stop, manager.alive)
+    with closing(open_signed(place, True, settings)) as opened, alone(settings.alerts, place, shares):
+        if shares:
+            service.stand_by(opened)
+        else:
+            _refuse_others(opened, place)
+            log.info("judging what comes into %s", place)
+            service.speak(opened)
+
+
+@dataclass(frozen=True)
+class _Service:
+    """What the command line and the configuration say."""
+
+    settings: Settings
+    judged: Config
+    place: str
+    state_file: Path | None
+    cluster: str | None
+    stop: threading.Event
+    alive: Callable[[str], None]
+
+    def stand_by(self, opened: Signed) -> None:
+        """Speak whenever this detector holds the lease, until it is stopped."""
+        import detector.alerts.open
+        import detector.service.runner  # noqa: F401 - loaded now, so that a takeover need not wait for it
+        from detector.service.lease import Lease, LeaseThread
+        from detector.service.standby import take_turns
+
+        own = open_signed(self.place, True, self.settings)  # a long read of the other connection delays no renewal
+        lease = Lease(own)
+        log.info("%s shares %s with other detectors", lease.holder, self.place)
+        with closing(LeaseThread(lease)):
+            take_turns(lease, lambda: self.speak(opened, lease), self.stop, self.alive)
+
+    def speak(self, opened: Signed, lease: Lease | None = None) -> None:
+        """Judge and send alerts until it is stopped, or another holds the lease."""
+        from detector.alerts.open import open_dispatcher
+        from detector.alerts.shared_log import SharedLog
+        from detector.service import runner  # loads numpy, which the agent's process must not
+        from detector.service.lease import Fenced
+        from detector.service.standby import STALE_NS
+
+        alerts, influxdb = self.settings.alerts, self.settings.influxdb
+        source: Store = opened
+        stale_ns = runner.STALE_NS
+        if lease is None:
+            dispatcher = open_dispatcher(alerts, self.place, influxdb)
+        else:
+            shared = SharedLog(opened, succeeds=lease.term > 1)
+            shared.read()
+            source, stale_ns = Fenced(opened, lease), STALE_NS
+            dispatcher = open_dispatcher(alerts, self.place, influxdb, held=lease.held, shared=shared)
+        with closing(dispatcher):
+            if self.cluster is None:
+                runner.run(source, self.judged, dispatcher, self.stop, self.state_file, stale_ns, self.alive)
+                return
+            key = signing_key(self.place, self.settings, True)
+            dask = _cluster()
+            order = dask.JudgeTask(self.place, influxdb, self.judged, "", frozenset(), time.time_ns(), key=key)
+            dask.run(self.cluster, source, order, dispatcher, self.stop, self.alive)
+
+
+def _refuse_others(store: Store, place: str) -> None:
+    """Raise StoreError where detectors with standby share this store: beside them this one would speak too."""
+    from detector.service.lease import current
+
+    found = current(store)
+    if found is not None and found.until > time.time_ns():
+        raise StoreError(
+            f"{found.machine} runs a detector with standby on {place}; start this one with --standby, or stop that one"
         )
-        dask.run(cluster, place, order, dispatcher, stop, manager.alive)
 
 
 def _cluster() -> ModuleType:
