@@ -245,6 +245,7 @@ startup | communicator_begun_seconds | seconds | gauge | none | 0 | 0 | - | from
 startup | communicator_made_seconds | seconds | gauge | none | 0 | 0 | - | from its start until it had its first communicator, seen at its next call
 startup | first_operation_seconds | seconds | gauge | none | 0 | 0 | - | from its start until its first operation
 stack | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
+stack | round | number | gauge | none | 0 | 0 | - | which of the rounds of an order it is of, from 1; null: taken of a process that was stalled
 stack | form | text | text | none | 0 | 0 | - | what was read: python (frames of the interpreter), kernel (what the kernel tells of threads) or none
 stack | stack | text | text | none | 0 | 0 | - | the process's first thread, one frame a line, the innermost first
 stack | threads | text | text | none | 0 | 0 | - | its other threads, those alike together
