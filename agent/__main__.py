@@ -52,7 +52,8 @@ def run(settings: AgentSettings) -> None:
         if not isinstance(sink, Embedded):
             return  # what a server keeps is the server's to drop
         try:
-            sink.prune(now, settings.agent.keep_seconds, settings.agent.keep_bytes)
+            agent = settings.agent
+            sink.prune(now, agent.keep_seconds, agent.keep_bytes, agent.keep_history_seconds)
         except StoreError as error:  # readings matter more than room; it is tried again in a minute
             log.error("the store could not be pruned: %s", error)
 

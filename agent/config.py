@@ -68,6 +68,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For how long there may be such readings."""
     keep_seconds: Annotated[float, Meta(ge=1.0, le=1e10)] = 7 * 86400.0
     """How long the embedded store keeps rows."""
+    keep_history_seconds: Annotated[float, Meta(ge=1.0, le=1e10)] = 35 * 86400.0
+    """How long it keeps verdicts, events, cards and checks, where that is longer: `peerwatch history` reads 28 days."""
     keep_bytes: Annotated[int, Meta(ge=1_000_000, le=1 << 60)] = 2_000_000_000
     """How large the embedded store may grow."""
 

@@ -16,7 +16,8 @@ from agent.context import Context, Source, SourceUnavailableError
 from agent.probes.attachments import Attachments
 from agent.process.procfs import Processes
 from agent.sampling.reader import Reader, Worker
-from agent.sampling.zoom import Zoom
+from agent.sampling.zoom import STACKS, Zoom
+from agent.stacks.rounds import StackRounds
 from agent.system.disk_cache import DiskCache
 from agent.system.file_identity import allow_many
 from agent.system.left_out import LeftOut
@@ -159,12 +160,21 @@ def _joined(samples: Iterable[Sample]) -> Iterator[Sample]:
     yield from (Sample(str(key[0]), values) for key, values in rows.items())
 
 
-def open_zoom(config: AgentConfig, orders: ZoomRequestSource | None) -> Zoom | None:
-    """The zoom of this agent; None where no detector can ask for it, or the configuration forbids it."""
+def open_zoom(config: AgentConfig, orders: ZoomRequestSource | None, context: Context | None = None) -> Zoom | None:
+    """The zoom of this agent; None where no detector can ask for it, or the configuration forbids it.
+
+    Stacks are those of the training processes that `context` knows.
+    """
     if orders is None or not config.zoom_hertz:
         return None
+
     # Nothing is shared with the usual reading: what counts since the last reading has a last reading of its own.
-    return Zoom(config, orders, lambda name: open_worker(Context(config), name).source)
+    def opened(name: str) -> Source:
+        if name == STACKS and context is not None:
+            return StackRounds(context.training)
+        return open_worker(Context(config), name).source
+
+    return Zoom(config, orders, opened)
 
 
 def run(
@@ -182,7 +192,7 @@ def run(
     allow_many()
     context = open_context(config)
     reader = open_reader(context)
-    outbox, zoom = Outbox(sink), open_zoom(config, orders)
+    outbox, zoom = Outbox(sink), open_zoom(config, orders, context)
     due = pruned = time.monotonic()
     log.info("%s: sources %s", config.name, ", ".join(worker.name for worker in reader.workers) or "none")
     try:

@@ -17,6 +17,7 @@ from random import Random
 
 from agent.config import AgentConfig
 from agent.context import Source
+from agent.stacks.rounds import HERTZ
 from store.schema.catalogue import METRICS, TABLES, ZOOM, ZOOMED
 from store.schema.sample import Sample, Value
 from store.schema.time import SECOND
@@ -29,6 +30,8 @@ MOST_S = 60.0
 APART_NS = 120 * SECOND
 """An order that was given longer ago, or later than now by the machine's clock, is not obeyed: clocks that differ by
 more than this say nothing of each other."""
+STACKS = "stacks"
+"""The source that gives rounds of stacks instead of quick readings."""
 _MOST_ROWS = 4096
 _FAREWELL_S = 2.0
 _COLUMNS = {
@@ -57,7 +60,7 @@ class Budget:
 
 def refusal(order: ZoomRequest, config: AgentConfig, now: int) -> str:
     """Why an order is not obeyed at `now` (Unix ns); empty where it is."""
-    if order.source not in ZOOMED or order.source not in config.sources:
+    if order.source not in (*ZOOMED, STACKS) or order.source not in config.sources:
         return f"no source {order.source[:40]!r} is read here that can be read faster"
     if not (math.isfinite(order.hertz) and order.hertz > 0):
         return f"{order.hertz:g} readings a second are none"
@@ -69,9 +72,14 @@ def refusal(order: ZoomRequest, config: AgentConfig, now: int) -> str:
 
 
 def quick(samples: list[Sample], table: str, now: int) -> Iterator[Sample]:
-    """A reading as rows of the table for quick ones; events and what is not judged are left to the usual reading."""
+    """A reading as rows of the table for quick ones; events and what is not judged are left to the usual reading.
+
+    Rows of stacks stay what they are.
+    """
     for sample in samples:
-        if sample.table == table:
+        if table == STACKS:
+            yield sample
+        elif sample.table == table:
             values = {name: value for name, value in sample.values.items() if name in _COLUMNS[table]}
             yield Sample(f"{table}{ZOOM}", values, now)
 
@@ -156,7 +164,7 @@ class Zoom:
     def _look(self, order: ZoomRequest, source: Source, end: float) -> None:
         """Read the source until the time is over, as often as asked and as the share of a core allows."""
         self.error = ""
-        start, hertz = time.monotonic(), min(order.hertz, self._config.zoom_hertz)
+        start, hertz = time.monotonic(), min(order.hertz, HERTZ if order.source == STACKS else self._config.zoom_hertz)
         while start < end and not self._stop.is_set():
             now = time.time_ns()
             self._rows.extend(quick(list(source.read(now)), order.source, now))

@@ -16,10 +16,12 @@ from agent.nvml.gpu_identity import GpuNames
 from agent.nvml.watchdog import Watch
 from agent.probes.training_processes import TrainingProcesses
 from agent.system.events import Event, Repeats, samples
+from agent.system.on_change import OnChange
 from store.schema.sample import Sample, Value
 
 IDENTITY = ("uuid", "serial", "pci_address")
 _SLOW_NS = 10_000_000_000
+_WEEK_NS = 7 * 86_400_000_000_000
 _PATIENCE_S = 0.3
 _MOST_REPEATS = 10_000
 _GRAVE_BY_TEXT = NVLINK - {74}
@@ -40,6 +42,7 @@ class Gpu:
         self._driver = ""
         self._identity: dict[str, dict[str, Value]] = {}
         """By name, the identity of the card: UUID, serial number and PCI address, as far as the driver knows."""
+        self._cards = OnChange[str, dict[str, Value]](_WEEK_NS)
         self._gone: frozenset[str] = frozenset()  # names of GPUs that the driver does not find any more
 
     def read(self, now: int) -> list[Sample]:
@@ -59,7 +62,8 @@ class Gpu:
                 self._place(answer["processes"])
         events += self._stalls(now)
         events += [event for event in repeatable if self._repeats.admit(now, event)] + self._repeats.due(now)
-        return rows + samples("gpu", now, events) + self._health()
+        cards = [Sample("card", {"gpu": name, **self._identity[name]}) for name in self._cards.due(now, self._identity)]
+        return rows + cards + samples("gpu", now, events) + self._health()
 
     @property
     def unavailable_reason(self) -> str:

@@ -7,6 +7,7 @@ All times are from the process's start (its clock tick). How fine each is:
   came on, seconds after the first process of a machine maps a new library, is not seen.
 - checkpoint: what the process read between its libraries and its first operation, in readings with a megabyte a
   second and more.
+- before it: from its container's cgroup, as `agent/process/container.py` says.
 Of a process that is older than the agent only the start is known; what is not known is null.
 """
 
@@ -16,6 +17,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ import numpy as np
 from agent.context import Context
 from agent.probes.attachments import Attachments
 from agent.probes.training_processes import TrainingProcess
+from agent.process.container import before_start
 from agent.process.procfs import Process
 from agent.system.on_change import OnChange
 from bpf.maps import Map
@@ -56,6 +59,8 @@ class Beginning:
     read_ns: int = 0
     read_bytes: int = 0
     reading: bool = False
+    before: Mapping[str, float | None] | None = None
+    """Seconds of the phases before its start; None: not looked up yet."""
 
     def grow(self, at: int, counts: tuple[int, int]) -> None:
         """Add what it has read so far, by system calls and from storage: the larger growth of both is the reading."""
@@ -82,7 +87,7 @@ class Startup:
 
     def __init__(self, context: Context, attachments: Attachments, processes: Map) -> None:
         self._training, self._attachments, self._processes = context.training, attachments, processes
-        self._proc = context.proc
+        self._proc, self._root = context.proc, Path(context.config.root)
         self._opened = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._known: dict[Process, Beginning] = {}
         self._asleep = 0
@@ -154,6 +159,9 @@ class Startup:
         if not self._witnessed(process):
             return row
         known = self._known.get(process, Beginning())
+        if known.before is None:
+            known.before = before_start(self._proc, self._root, process.pid, offset / 1e9)
+        row.update(known.before)
         begun, worked = int(entry["init_ns"]), int(entry["operation_ns"])
         calls = [at + self._asleep for at in (begun, worked) if at]
         for column, seen in (("cuda_loaded_seconds", known.cuda), ("nccl_loaded_seconds", known.nccl)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detector.service.verdict_rows import NOTE
+from detector.model.verdict_rows import NOTE
 from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,12 @@ PHASES = {
     "connect": "waited for its first communicator",
     "work": "ran until its first operation",
 }
+BEFORE = {
+    "image": "image pull and sandbox",
+    "container": "container start",
+    "launch": "entry point, installation and launcher",
+}
+"""What came before the process, as far as the container's cgroup tells."""
 OWN = 4
 """The first OWN phases depend on the machine itself; in the others it waits for its peers."""
 RUN_S = 600.0
@@ -34,6 +40,7 @@ _MARKS = (
     "communicator_begun_seconds",
     "communicator_made_seconds",
     "first_operation_seconds",
+    *(f"{name}_seconds" for name in BEFORE),
 )
 
 Floats = NDArray[np.float64]
@@ -52,15 +59,20 @@ class Starts:
     read_bytes: Floats
     ready: Floats
     """From the first start in the run until the process creates its first communicator."""
+    before: Floats = field(default_factory=lambda: np.empty((0, len(BEFORE))))
+    """[machine, phase of BEFORE]"""
+    processes: int = 0
+    """Of the run, on all machines."""
     earlier: int = 0
     """Machines with processes of an earlier run only."""
 
     def median(self) -> Floats:
         """[phase] over the machines where it is known; NaN where none."""
-        known = np.isfinite(self.phases).any(axis=0)
-        found = np.full(len(PHASES), np.nan)
-        found[known] = np.nanmedian(self.phases[:, known], axis=0)
-        return found
+        return _medians(self.phases)
+
+    def median_before(self) -> Floats:
+        """[phase of BEFORE] over the machines where it is known; NaN where none."""
+        return _medians(self.before)
 
     def worst(self) -> tuple[NDArray[np.intp], Floats]:
         """For each machine the own phase furthest above its median, and the excess in seconds."""
@@ -89,8 +101,31 @@ def read_starts(store: Store, first: int, end: int) -> Starts:
     return replace(found, earlier=len(set(machines) - set(machines[run])))
 
 
+def compare_runs(rows: pa.Table) -> list[Starts]:
+    """Every run in these rows of `startup`, the oldest first, split where no process starts for RUN_S."""
+    machines, gpus, marks = _starts(rows)
+    order = np.argsort(marks["start_time_seconds"], kind="stable")
+    cuts = np.flatnonzero(np.diff(marks["start_time_seconds"][order]) > RUN_S) + 1
+    parts = np.split(order, cuts) if len(order) else []
+    return [_compare(machines[at], gpus[at], {name: value[at] for name, value in marks.items()}) for at in parts]
+
+
+def _medians(phases: Floats) -> Floats:
+    known = np.isfinite(phases).any(axis=0)
+    found = np.full(phases.shape[1], np.nan)
+    found[known] = np.nanmedian(phases[:, known], axis=0)
+    return found
+
+
 def _youngest(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any], dict[str, Floats]]:
     """For each GPU the process that started last: machines, GPUs, and times by name."""
+    machines, gpus, marks = _starts(rows)
+    last = _last_of_each(marks["start_time_seconds"], machines, gpus)
+    return machines[last], gpus[last], {name: values[last] for name, values in marks.items()}
+
+
+def _starts(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any], dict[str, Floats]]:
+    """For each process its machine, GPU, and times by name."""
     there = [name for name in _MARKS if name in rows.column_names]
     wanted = [(name, "last") for name in there]
     keys = [key for key in ("machine", "gpu", "pid") if key in rows.column_names]
@@ -100,9 +135,7 @@ def _youngest(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any], dict[str, Flo
         marks[name] = np.array(each.column(f"{name}_last").to_numpy(), np.float64)
     whole = np.isfinite(marks["start_time_seconds"])
     machines, gpus = (np.array(each.column(key).to_pylist(), object)[whole] for key in ("machine", "gpu"))
-    marks = {name: values[whole] for name, values in marks.items()}
-    last = _last_of_each(marks["start_time_seconds"], machines, gpus)
-    return machines[last], gpus[last], {name: values[last] for name, values in marks.items()}
+    return machines, gpus, {name: values[whole] for name, values in marks.items()}
 
 
 def _last_of_each(value: Floats, *keys: NDArray[Any]) -> NDArray[np.intp]:
@@ -128,4 +161,6 @@ def _compare(machines: NDArray[Any], gpus: NDArray[Any], marks: dict[str, Floats
     last = _last_of_each(np.nan_to_num(ready, nan=-1.0), machines)
     order = last[np.argsort(-np.nan_to_num(ready[last], nan=-1.0), kind="stable")]
     read_bytes = marks["checkpoint_read_bytes"][order]
-    return Starts(machines[order], gpus[order], start[order], phases[order], read_bytes, ready[order])
+    before = np.stack([marks[f"{name}_seconds"][order] for name in BEFORE], axis=1)
+    own = phases[order], read_bytes, ready[order]
+    return Starts(machines[order], gpus[order], start[order], *own, before, len(machines))

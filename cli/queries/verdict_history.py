@@ -14,7 +14,7 @@ from cli.queries.fleet_status import last_seen
 from cli.terminal import safe, say
 from detector.alerts.alert import IncidentTracker, ends_first
 from detector.model.verdict import RANK
-from detector.service.verdict_rows import verdict_of
+from detector.model.verdict_rows import verdict_of
 from store.schema.contract import Store, StoreError
 from store.schema.time import LATEST
 

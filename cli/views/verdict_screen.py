@@ -28,10 +28,16 @@ _WIDTH, _LEAST, _BESIDE, _FIGURES = 32, 12, 96, 57
 _STACKS = 8
 
 
-def draw(record: VerdictRecord, explained: Explanation, anomalies: tuple[IterationAnomaly, ...], place: str) -> None:
-    """Print it; `anomalies` are those of the task's iteration time, `place` is the store."""
+def draw(
+    record: VerdictRecord,
+    explained: Explanation,
+    anomalies: tuple[IterationAnomaly, ...],
+    place: str,
+    earlier: str = "",
+) -> None:
+    """Print it; `anomalies` are those of the task's iteration time, `place` is the store, `earlier` a line."""
     screen, verdict = console(), record.verdict
-    _head(record, explained)
+    _head(record, explained, earlier)
     if explained.moved:
         screen.print(_table(explained, screen.width))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
@@ -48,7 +54,7 @@ def draw(record: VerdictRecord, explained: Explanation, anomalies: tuple[Iterati
     screen.print(Text(f"\nas an HTML page: {page}", "dim"))
 
 
-def _head(record: VerdictRecord, explained: Explanation) -> None:
+def _head(record: VerdictRecord, explained: Explanation, earlier: str) -> None:
     """Print verdict, likely cause, next step, confidence and peers."""
     screen, verdict, kind = console(), record.verdict, explained.likely.kind
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
@@ -58,6 +64,8 @@ def _head(record: VerdictRecord, explained: Explanation) -> None:
     screen.print(Text(f"next      {kind.advice}"))
     for line in runner_up_lines(explained):
         screen.print(Text(line))
+    if earlier:
+        screen.print(Text(f"earlier   {earlier}: peerwatch history {verdict.machine}"))
     until = f"{record.outcome} at {time_format.shown(record.closed)}" if record.closed else "still open"
     onset = f"number {record.number}, onset {time_format.shown(verdict.since)} UTC, {until}"
     screen.print(Text(f"{onset}; compared with {compared(explained)}\n"))

@@ -46,6 +46,8 @@ class Brief:
     """Number of machines that it was compared with."""
     hardware: Mapping[str, str] = field(default_factory=dict)
     """Of the GPU: uuid, serial and pci_address, as far as known."""
+    earlier: Mapping[str, object] = field(default_factory=dict)
+    """Earlier incidents: times, last, others, elsewhere, days; empty where they were not looked up."""
 
     def as_json(self) -> dict[str, object]:
         """The part of an alert's JSON object that comes from the brief."""
@@ -57,4 +59,5 @@ class Brief:
             "numbers": [number.as_json() for number in self.numbers],
             "peers": self.peers,
             "hardware": dict(self.hardware),
+            "earlier": dict(self.earlier),
         }

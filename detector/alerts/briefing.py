@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from detector.alerts.alert import Alert
 from detector.alerts.brief import Brief, Number
+from detector.alerts.past_incidents import earlier
 from detector.model.text import quantity
 from detector.model.verdict import Verdict
 from store.schema.catalogue import METRICS, TABLES
@@ -156,7 +157,9 @@ def brief_of(store: Store, verdict: Verdict) -> Brief:
     known = bool(found.likely.signs)
     hardware = identity(store, verdict.machine, verdict.device, since)
     name, words = (kind.name, kind.words) if known else ("", "")
-    return Brief(name, words, kind.advice, (), numbers(found), found.peers, hardware)
+    past = earlier(store, verdict, since)
+    notes = (past.words,) if past.words else ()
+    return Brief(name, words, kind.advice, notes, numbers(found), found.peers, hardware, past.as_json())
 
 
 def numbers(found: Explanation) -> tuple[Number, ...]:

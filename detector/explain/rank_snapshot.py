@@ -80,11 +80,16 @@ class RankSnapshot:
                 found[process] = max(found.get(process, (0, rank)), (ranks or 0, rank))
         return {process: rank for process, (_, rank) in found.items()}
 
-    def shared(self, processes: Set[Process]) -> str:
-        """The smallest communicator that joins all of these; empty where there is none but the largest."""
+    def groups(self) -> dict[str, set[Process]]:
+        """The processes of each communicator."""
         joined: dict[str, set[Process]] = {}
         for comm, ident, pid in zip(self._comm, self._idents, self._pid, strict=True):
             joined.setdefault(comm, set()).add((*ident, pid))
+        return joined
+
+    def shared(self, processes: Set[Process]) -> str:
+        """The smallest communicator that joins all of these; empty where there is none but the largest."""
+        joined = self.groups()
         largest = max(map(len, joined.values()), default=0)
         sizes = {comm: len(inside) for comm, inside in joined.items() if comm and processes <= inside}
         found = min(sizes, key=lambda comm: (sizes[comm], comm), default="")

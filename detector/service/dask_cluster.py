@@ -19,9 +19,9 @@ import distributed
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.model.verdict import RANK, Verdict
+from detector.model.verdict_rows import batch_of, verdict_of
 from detector.service.lease import LeaseUnconfirmedError
 from detector.service.runner import Runner
-from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from detector.topology.tasks import Tasks
 from store.influx.config import InfluxConfig

@@ -15,10 +15,10 @@ from detector.engine.readings import Readings, blind_spots, hold
 from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
+from detector.model.verdict_rows import NOTE, batch_of, verdict_of
 from detector.service.clock_steps import StepWatch
 from detector.service.lease import LeaseUnconfirmedError
 from detector.service.snapshot import SnapshotError, load, save
-from detector.service.verdict_rows import NOTE, batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from store.schema.contract import Store, StoreError
 from store.schema.sample import Batch, Sample, Value

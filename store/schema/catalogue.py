@@ -81,6 +81,8 @@ TABLES: dict[str, Table] = {
         Table("stack", ("gpu",), False, "where a process that hangs is"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
+        Table("card", ("gpu",), False, "which card each GPU is, on change and once a week"),
+        Table("check", ("check",), False, "what an active check of a suspect found (`peerwatch check`)"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
         Table("source", ("source",), False, "the state of each source of the agent"),
@@ -93,6 +95,9 @@ TABLES: dict[str, Table] = {
 }
 UNJUDGED = ("verdict", "probe", "lease", "delivery")
 """The tables that say nothing of a machine's work."""
+
+HISTORY = ("card", "check", "event", "verdict")
+"""Tables of few rows from which a machine's history is read: the embedded store retains them longer than readings."""
 
 ZOOM = "_zoom"
 """Ends the names of tables of readings that were taken many times a second, as the detector requested (zoom)."""
@@ -239,6 +244,9 @@ cuda | startup_phase | text | text | none | 0 | 0 | - | how far the process has 
 process | cpu_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes were ready to run and had no CPU, added up | - | {} waiting for a CPU, its threads added up
 process | disk_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes waited for disks and network file systems, added up | - | {} waiting for disks, its threads added up
 process | tcp_retransmit_segments_total | segments | counter | high | 20 | 1.0 | - | TCP segments that the GPU's processes had to send again
+startup | image_seconds | seconds | gauge | none | 0 | 0 | - | from the creation of its pod's cgroup until that of its container's: image pull and sandbox
+startup | container_seconds | seconds | gauge | none | 0 | 0 | - | from the creation of its cgroup until the first process of the job in it
+startup | launch_seconds | seconds | gauge | none | 0 | 0 | - | from the first process of the job in its cgroup until its own start: entry point, installation, launcher
 startup | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
 startup | start_time_seconds | seconds | gauge | none | 0 | 0 | - | when the process started, Unix time
 startup | cuda_loaded_seconds | seconds | gauge | none | 0 | 0 | - | from its start until libcudart was seen in its memory
@@ -249,6 +257,7 @@ startup | communicator_begun_seconds | seconds | gauge | none | 0 | 0 | - | from
 startup | communicator_made_seconds | seconds | gauge | none | 0 | 0 | - | from its start until it had its first communicator, seen at its next call
 startup | first_operation_seconds | seconds | gauge | none | 0 | 0 | - | from its start until its first operation
 stack | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
+stack | round | number | gauge | none | 0 | 0 | - | which of the rounds of an order it is of, from 1; null: taken of a process that was stalled
 stack | form | text | text | none | 0 | 0 | - | what was read: python (frames of the interpreter), kernel (what the kernel tells of threads) or none
 stack | stack | text | text | none | 0 | 0 | - | the process's first thread, one frame a line, the innermost first
 stack | threads | text | text | none | 0 | 0 | - | its other threads, those alike together
@@ -265,6 +274,15 @@ ras | version | text | text | none | 0 | 0 | - | NCCL's version
 ras | collection_seconds | seconds | gauge | none | 0 | 0 | - | how long NCCL took to ask all ranks
 ras | error | text | text | none | 0 | 0 | - | why there is no answer
 task | task | text | text | none | 0 | 0 | - | which training task the machine works for; our agent does not know
+card | uuid | text | text | none | 0 | 0 | - | the GPU's own name
+card | serial | text | text | none | 0 | 0 | - | serial number of the board
+card | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus
+check | outcome | text | text | none | 0 | 0 | - | passed, failed, cut off (by its time limit) or missing (no tool)
+check | value | number | gauge | none | 0 | 0 | - | what the check measured, if it measures
+check | measure | text | text | none | 0 | 0 | - | unit of the value
+check | duration_seconds | seconds | gauge | none | 0 | 0 | - | how long it took
+check | device | text | text | none | 0 | 0 | - | the device that failed, such as gpu:3
+check | message | text | text | none | 0 | 0 | - | what the tool reported, in a line
 event | message | text | text | none | 0 | 0 | - | what happened, in words
 event | device | text | text | none | 0 | 0 | - | the device that is meant, such as gpu:3
 event | severity | text | text | none | 0 | 0 | - | info, warn or crit

@@ -79,15 +79,16 @@ class Embedded:
         """Names of the tables, sorted."""
         return self._patiently(lambda: self._locked(retention.tables))
 
-    def prune(self, now: int, age_s: float | None = None, size_bytes: int | None = None) -> int:
+    def prune(self, now: int, age_s: float | None = None, size_bytes: int | None = None, history_s: float = 0.0) -> int:
         """Drop rows older than `age_s` before `now` (Unix ns), then the oldest until the file fits `size_bytes`.
 
-        Returns the number of rows dropped; the space goes back to the file system.
+        Rows of the history (verdicts, events, cards, checks) stay for `history_s` where that is longer. Returns the
+        number of rows dropped; the space goes back to the file system.
         """
         dropped = 0
         if age_s is not None:
-            before = now - round(age_s * 1e9)
-            dropped += self._repeat(lambda connection: retention.drop_before(connection, before))
+            before, past = now - round(age_s * 1e9), now - round(history_s * 1e9)
+            dropped += self._repeat(lambda connection: retention.drop_before(connection, before, past))
         if size_bytes is not None:
             dropped += self._repeat(lambda connection: retention.drop_oldest(connection, size_bytes))
         self._patiently(lambda: self._locked(retention.give_back))

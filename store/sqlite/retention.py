@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 
+from store.schema.catalogue import HISTORY
 from store.sqlite.connection import quote
 
 _AT_ONCE = 5000
 """Rows dropped, or pages given back, in one transaction: some 50 ms, so that no writer waits long."""
+_FEW = 0.1
+"""Share of the largest table's rows up to which a table of the history is spared where the file is too large."""
 
 
 def tables(connection: sqlite3.Connection) -> tuple[str, ...]:
@@ -31,16 +34,27 @@ def span(connection: sqlite3.Connection, after: int) -> tuple[int, int] | None:
     return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
 
-def drop_before(connection: sqlite3.Connection, before: int) -> int:
-    """Drop up to a few thousand rows of each table with time < before (Unix ns); returns how many."""
-    return sum(_drop(connection, table, before) for table in tables(connection))
+def drop_before(connection: sqlite3.Connection, before: int, history_before: int) -> int:
+    """Drop up to a few thousand rows of each table with time < before (Unix ns); returns how many.
+
+    Of the tables of the history those with time < history_before.
+    """
+    return sum(
+        _drop(connection, table, min(before, history_before) if table in HISTORY else before)
+        for table in tables(connection)
+    )
 
 
 def drop_oldest(connection: sqlite3.Connection, size_bytes: int) -> int:
-    """Drop a slice of the oldest rows of all tables if the file holds more than this; returns how many."""
+    """Drop a slice of the oldest rows of all tables if the file holds more than this; returns how many.
+
+    A table of the history is spared as long as it is small beside the others.
+    """
     if _held_bytes(connection) <= size_bytes:
         return 0
-    names = tables(connection)
+    rows = {name: _rows(connection, name) for name in tables(connection)}
+    few = _FEW * max(rows.values(), default=0)
+    names = [name for name, count in rows.items() if name not in HISTORY or count > few]
     # The table that fills fastest sets the pace, so that small tables keep their rows as long as it does.
     for nth in (_AT_ONCE, 500, 50, 5, 0):
         times = [time for name in names if (time := _time_at(connection, name, nth)) is not None]
@@ -62,6 +76,12 @@ def _held_bytes(connection: sqlite3.Connection) -> int:
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )
     return int((pages - free) * size)
+
+
+def _rows(connection: sqlite3.Connection, table: str) -> int:
+    """About how many rows a table has, from its first and last rowid."""
+    query = f"SELECT (SELECT max(rowid) FROM {quote(table)}) - (SELECT min(rowid) FROM {quote(table)})"  # noqa: S608
+    return int(connection.execute(query).fetchone()[0] or 0)
 
 
 def _time_at(connection: sqlite3.Connection, table: str, nth: int) -> int | None:

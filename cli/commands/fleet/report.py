@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,8 @@ from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import verdict_numbers
-from cli.queries.startup_phases import OWN, PHASES, Starts, read_starts
+from cli.queries.startup_phases import BEFORE, OWN, PHASES, Starts, read_starts
+from cli.queries.startup_trend import Trend, read_trend
 from cli.queries.verdict_history import pick, read_verdicts, with_operator_actions
 from cli.terminal import console, say, say_json
 from store.schema.contract import StoreError
@@ -81,7 +83,7 @@ def startup(
     until: Annotated[str | None, typer.Option(help="End time: shows an earlier run.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of machines to show, the slowest first.")] = 20,
 ) -> None:
-    """Show the start-up phases of the latest run: by machine, the slowest first, against the median."""
+    """Show the start-up phases of the latest run: by machine, the slowest first, against median and last week."""
     place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
         ends = source.span()
@@ -91,10 +93,11 @@ def startup(
         # Agents repeat the rows of running processes each minute.
         first = time_format.moment(since) - 1 if since else min(ends[1], end) - time_format.duration("10m")
         found = read_starts(source, first, end)
+        trend = read_trend(source, found)
     if json:
-        say_json(as_json(found))
+        say_json(as_json(found) | {"trend": trend.as_json()})
     else:
-        show(found, top)
+        show(found, trend, top)
 
 
 def as_json(found: Starts) -> dict[str, Any]:
@@ -104,6 +107,7 @@ def as_json(found: Starts) -> dict[str, Any]:
     return {
         "start_time_seconds": float(found.start.min()),
         "median": _seconds(found.median()),
+        "median_before": _seconds(found.median_before(), BEFORE),
         "machines": [
             {
                 "machine": machine,
@@ -111,6 +115,7 @@ def as_json(found: Starts) -> dict[str, Any]:
                 "start_time_seconds": float(found.start[at]),
                 "ready_seconds": _number(found.ready[at]),
                 "phases": _seconds(found.phases[at]),
+                "before": _seconds(found.before[at], BEFORE),
                 "read_bytes": _number(found.read_bytes[at]),
                 "slowest_phase": names[worst[at]] if above[at] > 0 else None,
                 "above_median_seconds": _number(max(above[at], 0.0)),
@@ -121,16 +126,16 @@ def as_json(found: Starts) -> dict[str, Any]:
     }
 
 
-def _seconds(values: Any) -> dict[str, float | None]:
-    return {f"{name}_seconds": _number(value) for name, value in zip(PHASES, values, strict=True)}
+def _seconds(values: Any, phases: Iterable[str] = PHASES) -> dict[str, float | None]:
+    return {f"{name}_seconds": _number(value) for name, value in zip(phases, values, strict=True)}
 
 
 def _number(value: float) -> float | None:
     return round(float(value), 3) if np.isfinite(value) else None
 
 
-def show(found: Starts, top: int) -> None:
-    """Print the slowest machines, the median and the legend."""
+def show(found: Starts, trend: Trend, top: int) -> None:
+    """Print the slowest machines, the median, the legend, what came before the processes, and the trend."""
     from rich.text import Text
 
     screen = console()
@@ -142,6 +147,24 @@ def show(found: Starts, top: int) -> None:
     for name, words in PHASES.items():
         legend.append(f"{_SYMBOLS[name][0]} ", _SYMBOLS[name][1]).append(f"{words}   ")
     screen.print(legend)
+    screen.print(Text(_before_words(found)))
+    screen.print(Text(trend.words(), "bold yellow" if trend.slower else ""))
+
+
+def _before_words(found: Starts) -> str:
+    """The phases before the processes in a line: the median, and the slowest machine of each."""
+    known = np.isfinite(found.before)
+    if not known.any():
+        return "before the processes: not known (no container or Slurm cgroup seen)"
+    parts = []
+    for at, words in enumerate(BEFORE.values()):
+        if not known[:, at].any():
+            parts.append(f"{words} not known")
+            continue
+        slowest = int(np.nanargmax(found.before[:, at]))
+        median, most = found.median_before()[at], found.before[slowest, at]
+        parts.append(f"{words} {median:.1f} s, at most {most:.1f} s in {found.machines[slowest]}")
+    return f"before the processes: {'; '.join(parts)}"
 
 
 def table(found: Starts, top: int) -> Table:

@@ -36,18 +36,21 @@ def show(
             _list(records, place, json)
             return
         from cli.views.verdict_json import explanation_json
+        from detector.alerts.past_incidents import earlier
         from detector.explain.explanation import explain
 
         record = pick(records, verdict, place)
         explained = explain(source, record.verdict, record.closed)
         record = with_operator_actions(source, record)
         anomalies = pace_of(source, record.verdict.machine, record.verdict.since)
+        past = earlier(source, record.verdict, record.verdicts[0].since)
     if json:
-        say_json(explanation_json(record, explained) | {"irregular": [*map(pace_json, anomalies)]})
+        more = {"irregular": [*map(pace_json, anomalies)], "earlier": past.as_json()}
+        say_json(explanation_json(record, explained) | more)
         return
     from cli.views.verdict_screen import draw
 
-    draw(record, explained, anomalies, place)
+    draw(record, explained, anomalies, place, past.words)
 
 
 def _list(records: list[VerdictRecord], place: str, json: bool) -> None:

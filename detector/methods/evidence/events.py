@@ -19,7 +19,7 @@ from store.schema.time import SECOND
 EXIT, DOWN = "rank_exit", "link_down"
 ENDS = {"link_up": DOWN, "nvml_resumed": "nvml_stalled", "gpu_back": "gpu_lost"}
 _GPU = ("xid", "ecc", "remap", "poison", "gpu_lost", "nvml_stalled")
-LASTING = (*_GPU, "sxid", "mce", "edac", "aer", "nic_failed", "disk_lost", "fs_lost")
+LASTING = (*_GPU, "sxid", "mce", "edac", "aer", "nic_failed", "disk_lost", "fs_lost", "check")
 """What comes before the colon of a code whose cause does not go away by itself: it stands until somebody mends it."""
 READABLE = ("gpu_lost", "nvml_stalled")
 """Codes that are refuted by readings of the GPU."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 
 from agent.config import AgentConfig
+from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Processes
 from agent.sampling import loop
-from agent.sampling.zoom import APART_NS, MOST_S, Budget, Zoom, quick, refusal
+from agent.sampling.zoom import APART_NS, MOST_S, STACKS, Budget, Zoom, quick, refusal
+from agent.stacks.rounds import StackRounds
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
@@ -36,6 +41,7 @@ def order(now: int, **changed: Any) -> ZoomRequest:
     [
         ({}, ""),
         ({"source": "nccl"}, "no source 'nccl' is read here that can be read faster"),
+        ({"source": "stacks"}, "no source 'stacks' is read here"),
         ({"source": "rdma"}, "no source 'rdma' is read here"),
         ({"source": "../" * 99}, r"no source '\.\./"),
         ({"hertz": 1e9}, ""),  # it gets what is configured
@@ -72,6 +78,29 @@ def test_rows_for_a_table_of_their_own() -> None:
     (found,) = quick([Sample("gpu", row), event], "gpu", 77)
     assert (found.table, found.time) == ("gpu_zoom", 77)
     assert dict(found.values) == {"gpu": "3", "power_watts": 371.5, "pcie_generation": 4.0}
+
+
+def test_rounds_of_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading begins a round of all training processes, five at most, and returns the one before."""
+    process = Processes().find(os.getpid())
+    assert process is not None
+    living = {process.pid: TrainingProcess(process, "6")}
+    training = SimpleNamespace(living=lambda now: living)
+    source = StackRounds(training)  # type: ignore[arg-type]
+    rows: list[Sample] = []
+    deadline = time.monotonic() + 60
+    while sum(row.values["round"] == 2.0 for row in rows) < 1:
+        assert time.monotonic() < deadline
+        rows += source.read(time.time_ns())
+        time.sleep(0.05)
+    source.close()
+    assert [row.values["round"] for row in rows] == [1.0, 2.0]
+    assert {(row.table, row.values["gpu"], row.values["pid"]) for row in rows} == {("stack", "6", process.pid)}
+    assert [*quick(rows, STACKS, 7)] == rows
+    monkeypatch.setattr("agent.stacks.rounds.MOST", 0)
+    idle = StackRounds(training)  # type: ignore[arg-type]
+    assert [idle.read(at) for at in (1, 2)] == [[], []]
+    assert not idle._child.under_way
 
 
 @dataclass

@@ -127,6 +127,31 @@ def test_a_restart(place: Path) -> None:
     assert len(json.loads(before.stdout)["machines"]) == 5
 
 
+def test_a_slower_start_than_last_week(tmp_path: Path) -> None:
+    """A run is compared with runs of the same name and size within a week, and with no others."""
+    path, last = tmp_path / "s.db", BEGIN + 6 * 86_400
+    store = Embedded(path)
+    runs = [("pretrain", BEGIN + n * 86_400 + 1800, 2, 20.0 + n) for n in range(4)]
+    runs += [("finetune", BEGIN + 9000, 2, 80.0), ("pretrain", BEGIN + 43_200, 1, 90.0), ("pretrain", last, 2, 47.0)]
+    for nth, (task, start, machines, read) in enumerate(runs):
+        marks = {"checkpoint_read_seconds": read - 5.5, "communicator_begun_seconds": read}
+        marks |= {"communicator_made_seconds": read + 1.5, "first_operation_seconds": read + 2.0}
+        for machine in range(machines):
+            for at in range(60, 7300, 60):
+                sample = row(0, 300 + nth, start, **marks, image_seconds=61.0 + machine, launch_seconds=17.25)
+                named = Sample("task", {"task": task})
+                store.write([Batch(f"m{machine}", (start + at) * SECOND, (sample, named))])
+    store.close()
+    trend = found(path)["trend"]
+    assert (trend["task"], trend["gpus"], trend["earlier_runs"]) == ("pretrain", 2, 4)
+    assert (trend["ready_seconds"], trend["usual_ready_seconds"]) == (47.0, 21.5)
+    assert (trend["slower"], trend["phase"], trend["grown_seconds"]) == (True, "read", 25.5)
+    assert found(path)["median_before"] == {"image_seconds": 61.5, "container_seconds": None, "launch_seconds": 17.25}
+    shown = run("report", "startup", "--store", path).stdout
+    assert "slower than usual: ready after 47.0 s; median of 4 earlier starts of pretrain on 2 GPUs" in shown
+    assert "image pull and sandbox 61.5 s, at most 62.0 s in m1; container start not known" in shown
+
+
 def test_nothing_to_report(tmp_path: Path) -> None:
     """Without a reading, without a start, and with older processes only: one line that says what to do."""
     path = tmp_path / "s.db"

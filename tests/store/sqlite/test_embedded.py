@@ -165,6 +165,22 @@ def test_retention_by_size(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_history_outlives_readings(tmp_path: Path) -> None:
+    """Events stay for the history's age, and where the file is too large readings go first."""
+    store = Embedded(tmp_path / "s.db")
+    event = Sample("event", {"source": "gpu", "code": "xid:79", "message": "x" * 300})
+    store.write([Batch("m1", n * 10**9, (event,)) for n in range(1, 61)])
+    store.write([host(f"m{n % 7}", n * 10**7, n) for n in range(100, 20001)])
+    assert store.prune(200 * 10**9, age_s=150.0, history_s=180.0) == 4900 + 19
+    assert store.read("event").num_rows == 41
+    size = store.size_bytes()
+    store.prune(200 * 10**9, size_bytes=size * 3 // 4)
+    assert store.size_bytes() <= size * 3 // 4
+    assert store.read("event").num_rows == 41
+    assert store.read("host").num_rows > 100
+    store.close()
+
+
 def test_a_size_too_small_for_anything_ends(tmp_path: Path) -> None:
     """A bound that not even the empty tables fit drops all rows and comes to an end."""
     store = Embedded(tmp_path / "s.db")
