@@ -17,6 +17,7 @@ from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet
 from cli.queries.notes import recent_notes
 from cli.terminal import console, say, say_json
 from cli.views.fleet_table import STYLE, table
+from detector.model.job import job_from
 from store.schema.time import LATEST
 
 EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
@@ -115,7 +116,9 @@ def _verdict(found: FleetStatus, at: int) -> str:
     if ack:
         reason = f": {ack.reason}" if ack.reason else ""
         known = f"; acknowledged {time_format.ago((found.time - ack.time) / 1e9)} ago{reason}"
-    return f"{verdict['level']}: {verdict.get('message') or verdict['machine']} (for {since}{known})"
+    job = job_from(verdict)
+    task = f", {job.words}" if job else ""
+    return f"{verdict['level']}: {verdict.get('message') or verdict['machine']} (for {since}{task}{known})"
 
 
 def worst(found: FleetStatus, most: int) -> FleetStatus:
