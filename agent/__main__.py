@@ -14,7 +14,10 @@ import msgspec
 
 from agent.config import AgentConfig
 from agent.sampling import loop
+from agent.system.rights import give_up
 from agent.system.shutdown import end_by_signals
+from store.exposition.config import MetricsConfig, OtlpConfig
+from store.exposition.published import published
 from store.influx.config import InfluxConfig
 from store.nats.config import NatsConfig, is_stream
 from store.open import open_sink
@@ -32,6 +35,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     agent: AgentConfig
     influxdb: InfluxConfig
     nats: NatsConfig
+    metrics: MetricsConfig = msgspec.field(default_factory=MetricsConfig)
+    otlp: OtlpConfig = msgspec.field(default_factory=OtlpConfig)
 
 
 def run(settings: AgentSettings) -> None:
@@ -54,9 +59,13 @@ def run(settings: AgentSettings) -> None:
         except StoreError as error:  # readings matter more than room; it is tried again in a minute
             log.error("the store could not be pruned: %s", error)
 
+    # What answers or sends to others has no rights of ours.
+    shown = published(sink, settings.agent.name, settings.metrics, settings.otlp, give_up)
     try:
-        loop.run(settings.agent, sink, stop, prune, orders)
+        loop.run(settings.agent, shown or sink, stop, prune, orders)
     finally:
+        if shown:
+            shown.close()
         sink.close()
 
 

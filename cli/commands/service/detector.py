@@ -35,6 +35,7 @@ def detector(
     """Compare the machines, write verdicts to the store and send alerts, until SIGTERM or Ctrl-C."""
     from detector.alerts.open import open_dispatcher
     from detector.service import runner  # loads numpy, which the agent's process must not
+    from detector.service.metrics import outlets
     from detector.service.single_instance import alone
 
     settings = read_settings(config)
@@ -47,6 +48,7 @@ def detector(
         closing(open_signed(address, True, settings)) as place,
         alone(settings.alerts, address),
         closing(open_dispatcher(settings.alerts, address, influxdb)) as dispatcher,
+        closing(outlets(dispatcher, settings.metrics, settings.otlp)),
     ):
         log.info("judging what comes into %s", address)
         if cluster is None:
