@@ -16,7 +16,7 @@ PYTHON := /usr/bin/python3
 VENV := $(CURDIR)/.venv
 DEBIAN := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
 # Real servers that the tests start on loopback. They are unpacked, not installed: no service of theirs is begun.
-TEST_PACKAGES := influxdb nats-server victoria-metrics
+TEST_PACKAGES := influxdb nats-server prometheus victoria-metrics
 PREFIX := /opt/peerwatch
 UNITS := /etc/systemd/system
 CONFIG := /etc/peerwatch
@@ -139,7 +139,7 @@ install: system ## as root: program, units and configuration (which is kept if i
 	for unit in $$units; do
 		sed -e 's|/opt/peerwatch|$(PREFIX)|g' -e 's|/etc/peerwatch|$(CONFIG)|g' systemd/$$unit > $(UNITS)/$$unit
 	done
-	for folder in influxdb grafana; do
+	for folder in influxdb grafana prometheus; do
 		install -d $(PREFIX)/share/peerwatch/$$folder
 		install -m 644 systemd/$$folder/* $(PREFIX)/share/peerwatch/$$folder/
 	done

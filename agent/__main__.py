@@ -14,8 +14,11 @@ import msgspec
 
 from agent.config import AgentConfig
 from agent.sampling import loop
+from agent.system.rights import give_up
 from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
+from store.exposition.config import MetricsConfig, OtlpConfig
+from store.exposition.published import published
 from store.influx.config import InfluxConfig
 from store.nats.config import NatsConfig, is_stream
 from store.open import open_sink
@@ -33,6 +36,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     agent: AgentConfig
     influxdb: InfluxConfig
     nats: NatsConfig
+    metrics: MetricsConfig = msgspec.field(default_factory=MetricsConfig)
+    otlp: OtlpConfig = msgspec.field(default_factory=OtlpConfig)
 
 
 def run(settings: AgentSettings) -> None:
@@ -57,10 +62,14 @@ def run(settings: AgentSettings) -> None:
         except StoreError as error:  # readings matter more than room; it is tried again in a minute
             log.error("the store could not be pruned: %s", error)
 
+    # What answers or sends to others has no rights of ours.
+    shown = published(sink, settings.agent.name, settings.metrics, settings.otlp, give_up)
     try:
-        loop.run(settings.agent, sink, stop, prune, orders, manager.alive)
+        loop.run(settings.agent, shown or sink, stop, prune, orders, manager.alive)
     finally:
         manager.stopping()
+        if shown:
+            shown.close()
         sink.close()
 
 

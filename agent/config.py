@@ -8,7 +8,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-USUAL = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup", "stacks")
+USUAL = (
+    "host",
+    "gpu",
+    "rdma",
+    "kernel_log",
+    "probe",
+    "nccl",
+    "cuda",
+    "scheduler",
+    "python",
+    "startup",
+    "stacks",
+    "job",
+)
 SOURCES = (*USUAL, "ras")
 """Every source, by the stem of its file under `agent/sources/`; `ras` makes a task's own threads do something, so it is
 read only where it is asked for."""
@@ -86,7 +99,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for word in {"stacks", "ras"} & set(self.sources):
             if "nccl" not in self.sources:
                 raise ValueError(f"agent.sources needs nccl beside {word}: it finds the processes that are stalled")
-        for word in {"scheduler", "python"} & set(self.sources):
+        for word in {"scheduler", "python", "job"} & set(self.sources):
             if not {"nccl", "cuda"} & set(self.sources):
                 raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they find the processes that train")
 

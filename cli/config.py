@@ -11,6 +11,7 @@ import msgspec
 from agent.config import AgentConfig
 from detector.alerts.registry import AlertsConfig
 from detector.config import Config as DetectorConfig
+from store.exposition.config import MetricsConfig, OtlpConfig
 from store.influx.config import InfluxConfig, is_address
 from store.nats.config import NatsConfig, WriterConfig
 from store.open import open_store
@@ -37,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store's file, for a server KEY."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
+    metrics: MetricsConfig = msgspec.field(default_factory=MetricsConfig)
+    otlp: OtlpConfig = msgspec.field(default_factory=OtlpConfig)
     writer: WriterConfig = msgspec.field(default_factory=WriterConfig)
     agent: AgentConfig = msgspec.field(default_factory=AgentConfig)
     alerts: AlertsConfig = msgspec.field(default_factory=AlertsConfig)

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from cli.commands.analysis import check, history, placement, stragglers, suspects
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
-from cli.commands.fleet import doctor, report, show, status, tasks
+from cli.commands.fleet import doctor, report, show, status, tasks, top
 from cli.commands.operator import alerts, configuration, orders
 from cli.commands.service import agent, demo, detector, up, writer
 from cli.config import PLACE
@@ -86,6 +86,7 @@ def options(
 
 app.command()(demo.demo)
 app.command()(status.status)
+app.command()(top.top)
 app.command()(show.show)
 app.command()(tasks.tasks)
 app.command()(doctor.doctor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import signal
@@ -145,3 +146,19 @@ def nats(folder: Path, *words: str) -> NatsProcess:
     server = NatsProcess([*command, *words], port)
     server.url = f"nats://127.0.0.1:{port}"
     return server
+
+
+def prometheus(folder: Path, targets: dict[str, list[int]], rules: Path) -> ServerProcess:
+    """A Prometheus that reads these ports of loopback each second, by name of the job, and evaluates rules."""
+    port = free_port()
+    jobs = [
+        {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{one}" for one in ports]}]}
+        for name, ports in targets.items()
+    ]
+    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config = {"global": every, "scrape_configs": jobs, "rule_files": [str(rules)]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    words = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", "--log.level=error"]
+    words.append(f"--web.listen-address=127.0.0.1:{port}")
+    return ServerProcess([find("prometheus", "prometheus"), *words], port)

@@ -13,6 +13,7 @@ from agent.system.costs import Costs
 
 _MAPS_BYTES = 16 << 20
 _ENVIRONMENT_BYTES = 1 << 20
+_CGROUP_BYTES = 1 << 16
 FILES = 4096
 """Of one process. Files with names that promise probes are found beyond that, up to as many again."""
 SCAN_S, LONGEST_S = 0.1, 0.4
@@ -219,6 +220,17 @@ class Processes:
             return {}
         pairs = (entry.partition("=") for entry in text.decode(errors="replace").split("\0"))
         return {name: value for name, equals, value in pairs if equals}
+
+    def variables(self, pid: int, names: frozenset[str]) -> dict[str, str]:
+        """Those variables of its environment."""
+        return {name: value for name, value in self.environment(pid).items() if name in names}
+
+    def cgroup(self, pid: int) -> str:
+        """The text of its cgroup file (cgroups(7)); empty where it cannot be read."""
+        try:
+            return _read(f"{self._root}/{pid}/cgroup", _CGROUP_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
 
     def paths(self, file: MappedFile) -> tuple[str, str]:
         """Where to open a mapped file: the mapping itself, then the path below the process's own root.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cli.queries.iteration_time import LOOK_NS
 from cli.queries.verdict_history import group_verdicts
 from detector.model.verdict import RANK
-from detector.service.verdict_rows import verdict_of
+from detector.model.verdict_rows import verdict_of
 
 if TYPE_CHECKING:
     from analysis.placement.communicators import Communicator

@@ -62,6 +62,8 @@ def _head(record: VerdictRecord, explained: Explanation, earlier: str) -> None:
     if explained.likely.signs:
         screen.print(Text(f"because   {', '.join(map(sign_words, explained.likely.signs))}"))
     screen.print(Text(f"next      {kind.advice}"))
+    if verdict.job:
+        screen.print(Text(f"job       {verdict.job.words}"))
     for line in runner_up_lines(explained):
         screen.print(Text(line))
     if earlier:

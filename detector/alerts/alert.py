@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from detector.alerts.brief import Brief
+from detector.model.job import Job
 from detector.model.verdict import RANK, Level, Verdict
 
 REOPEN_NS = 600 * 10**9
@@ -40,6 +41,8 @@ class Alert:
     fleet: int = 0
     """Number of machines that are watched."""
     brief: Brief = field(default_factory=Brief)
+    job: Job | None = None
+    """The scheduler's job at the beginning: it stays, since labels are an alert's identity."""
     unread: int | None = None
     """Time (Unix ns) since which no reading of the machine comes; None while readings come."""
 
@@ -71,6 +74,7 @@ class Alert:
             "fleet": self.fleet,
             "headline": self.headline,
             "unread_since": self.unread,
+            "job": self.job.as_json() if self.job else None,
             **self.brief.as_json(),
         }
 
@@ -135,7 +139,8 @@ class IncidentTracker:
         before = before or self._reopened(verdict)
         if before is None:
             name = _key(verdict)
-            found = Alert(name, "begun", verdict, verdict, verdict.since, verdict.time, verdict.level)
+            times = verdict.since, verdict.time
+            found = Alert(name, "begun", verdict, verdict, *times, verdict.level, job=verdict.job)
         else:
             worst = max(before.worst, verdict.level, key=RANK.__getitem__)
             found = replace(before, event="changed", verdict=verdict, finding=verdict, worst=worst, end=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,15 @@ from detector.model.verdict import Verdict
 from store.schema.time import SECOND
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The open incidents and what is read, after the step at `time` (Unix ns; 0: there was none)."""
+
+    time: int
+    view: View
+    open: tuple[Alert, ...]
 
 
 @dataclass
@@ -36,6 +46,10 @@ class AlertDispatcher:
     """Whether this detector may speak; of several on one store one may."""
     shared: SharedLog | None = None
     """What earlier detectors on the same store have delivered."""
+    shown: Shown = field(default_factory=lambda: Shown(0, View(0, {}), ()))
+    """What the last step left, for other threads to read."""
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """Level -> verdicts so far."""
     _history: dict[str, Alert] = field(default_factory=dict)
     _error: str = ""
     _worked: int = 0
@@ -84,10 +98,12 @@ class AlertDispatcher:
         if not self.workers:
             self._start(fleet)
         for verdict in [*verdicts, *self.blindness.assess(now, view)]:
+            self.verdicts[verdict.level] += 1
             if alert := self.incidents.record(verdict):
                 self._queue(self._enriched(alert, fleet, view.silent), now)
         unacknowledged = [alert for alert in self.incidents.open.values() if not self.acknowledged(alert.finding)]
         still = [self._enriched(alert, fleet, view.silent) for alert in unacknowledged]
+        self.shown = Shown(now, view, tuple(self.incidents.open.values()))
         well = machines - {machine for _, machine in self.incidents.open} - view.silent.keys()
         for worker in self.workers:
             worker.step(still, well if len(view.silent) < fleet else None, now)

@@ -12,6 +12,9 @@ from detector.model.verdict import Level
 SEVERITY: dict[Level, str] = {"ok": "warning", "warn": "warning", "crit": "critical"}
 """Level -> severity label of Alertmanager; a test is a warning."""
 
+_JOB_LABELS = ("job_id", "job_name", "job_user", "namespace", "pod")
+"""Columns of the scheduler's job by which alerts can be routed."""
+
 
 def _json(alert: Alert, _: int, __: int) -> object:
     return alert.as_json()
@@ -49,6 +52,7 @@ def _one(alert: Alert, severity: str, ends: int) -> object:
         name, about = "PeerwatchBlind", {}
     else:
         name, about = "PeerwatchFaultyMachine", {"machine": verdict.machine, "task": verdict.task}
+    about |= {name: value for name, value in (alert.job.as_json() if alert.job else {}).items() if name in _JOB_LABELS}
     labels = {"alertname": name, **about, "incident": alert.incident, "severity": severity}
     notes = {
         "summary": alert.headline,

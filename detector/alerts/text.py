@@ -15,6 +15,8 @@ def details(alert: Alert) -> list[str]:
     lines = [f"since {clock(alert.start)} UTC" + (f", compared with {_machines(brief.peers)}" if brief.peers else "")]
     if verdict.kind != BLIND:
         lines[0] += f", task {verdict.task}"
+    if alert.job:
+        lines.append(f"job: {alert.job.words}")
     lines += [f"{one.text}, before {one.was}" if one.was else one.text for one in brief.numbers]
     lines += brief.notes
     known = [f"{word} {brief.hardware[name]}" for name, word in _HARDWARE.items() if name in brief.hardware]

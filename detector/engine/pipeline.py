@@ -93,7 +93,7 @@ class Detector:
             state.harm.blame(now, (finding.verdict for finding in state.incidents.open.values()))
             graded = (state.harm.graded(finding, panels, now) for finding in findings)
             findings = [finding for finding in graded if finding is not None]
-        return state.incidents.update(now, findings, state.tasks.orders)
+        return state.tasks.jobs.named(state.incidents.update(now, findings, state.tasks.orders))
 
     def tell_apart(self, store: ReadableStore, now: int) -> None:
         """While something is open, learn from closer looks up to `now` (Unix ns) who has nothing to do with whom."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from detector.model.job import Job
+
 Level = Literal["ok", "note", "warn", "crit"]
 """A note is a difference without harm: it goes to no sink, and is no alarm."""
 RANK: dict[Level, int] = {"ok": 0, "note": 1, "warn": 2, "crit": 3}
@@ -29,6 +31,8 @@ class Verdict:
     message: str
     evidence: tuple[str, ...] = ()
     """Further readings that point the same way, in words."""
+    job: Job | None = None
+    """The scheduler's job that the device or machine worked for."""
 
     def as_json(self) -> dict[str, object]:
         """The object that `peerwatch replay --json` prints, one a line."""
@@ -43,6 +47,7 @@ class Verdict:
             "since": self.since,
             "level": self.level,
             "message": self.message,
+            **({"job": self.job.as_json()} if self.job else {}),
         }
 
 

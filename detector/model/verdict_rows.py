@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from detector.model.job import job_from
 from detector.model.verdict import RANK, Level, Verdict
 from store.schema.sample import Batch, Sample, Value
 
@@ -19,7 +21,8 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
     )
     since, score = int(row.get("since") or row["time"]), float(row.get("score") or 0)
     level: Level = row["level"] if row.get("level") in RANK else "warn"
-    return Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
+    found = Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
+    return replace(found, job=job_from(row))
 
 
 def batch_of(verdict: Verdict) -> Batch:
@@ -34,4 +37,5 @@ def batch_of(verdict: Verdict) -> Batch:
         "level": verdict.level,
         "message": verdict.message,
     }
+    values |= verdict.job.as_json() if verdict.job else {}
     return Batch(verdict.machine, verdict.time, (Sample("verdict", values),))

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 1.0
 CONNECT_S = 10.0
-_ASSIGNMENT_TABLES = {"task": None, "nccl": ("comm",), "host": ()}
+_ASSIGNMENT_TABLES = {"task": None, "job": None, "nccl": ("comm",), "host": ()}
 """The tables, and of them the columns, by which it is known who works for what."""
 _runners: dict[tuple[str, str], Runner] = {}
 """In a worker: the parts that it judges, by store and task."""

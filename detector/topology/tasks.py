@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from detector.stats.arrays import Ints
 from detector.timeseries.rows import Rows
 from detector.topology.components import connected_components
+from detector.topology.jobs import Jobs
 from detector.topology.maintenance import OperatorState
 from detector.topology.rank_table import RankTable
 from detector.topology.roles import Roles
@@ -36,6 +38,8 @@ class Tasks:
     orders: OperatorState = field(default_factory=OperatorState)
     """A machine in maintenance works for no task."""
     roles: Roles = field(default_factory=Roles)
+    jobs: Jobs = field(default_factory=Jobs)
+    """The jobs of schedulers, which name tasks."""
     version: int = 0
     """Grows whenever somebody may belong to another task."""
     _found: dict[str, str] = field(default_factory=dict)
@@ -48,6 +52,8 @@ class Tasks:
         self._meet(rows)
         if rows.table == "event":
             self.orders.feed(rows)
+        if rows.table == "job":
+            self._change(self.jobs.feed(rows))
         if rows.table == "task":
             machines, names = rows.who(0), rows.text("task")
             for machine, task in dict(zip(machines, names, strict=True)).items():
@@ -71,6 +77,7 @@ class Tasks:
         self.roles.alike = {machine: role for machine, role in self.roles.alike.items() if machine not in gone}
         self.seen -= gone
         self.orders.let_go(gone)
+        self.jobs.let_go(gone)
         self._idents, self._unseen = {}, {}
         self._change(True)
 
@@ -122,8 +129,30 @@ class Tasks:
             first = self._first_of_component(names)
             # Machines that share no communicator with another one would each be a task without peers.
             if np.bincount(first, minlength=1).max() >= _MIN_TASK:
-                return {name: f"task of {names[place]}" for name, place in zip(names, first.tolist(), strict=True)}
-        return dict.fromkeys(wanted, EVERYBODY)
+                return self._by_communicators(names, first)
+        by_job = {machine: self.jobs.sure(machine) for machine in wanted}
+        size = Counter(by_job.values())
+        return {
+            machine: job if job and size[job] >= min(_MIN_TASK, len(wanted)) else EVERYBODY
+            for machine, job in by_job.items()
+        }
+
+    def _by_communicators(self, names: list[str], first: Ints) -> dict[str, str]:
+        """Machine -> task, which is called after the scheduler's job, and only without one after its first machine.
+
+        A machine without a communicator, such as one without probes, belongs to the task of its job.
+        """
+        groups: dict[int, list[str]] = {}
+        for name, place in zip(names, first.tolist(), strict=True):
+            groups.setdefault(place, []).append(name)
+        titles = self.jobs.names(groups.values())
+        found = {
+            machine: title or f"task of {group[0]}"
+            for group, title in zip(groups.values(), titles, strict=True)
+            for machine in group
+        }
+        others = {machine: name for machine in self.seen - found.keys() if (name := self.jobs.sure(machine))}
+        return found | {machine: name for machine, name in others.items() if name in titles}
 
     def _first_of_component(self, names: list[str]) -> Ints:
         """[machine]: the place of the first machine that it shares communicators with, directly or over others."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from store.influx.config import InfluxConfig, address_of, is_address
 from store.line_protocol.write import pack, tag, text
 from store.schema.contract import StoreError
+from store.schema.job import JOB
 from store.schema.time import LATEST
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ CHECK_ID = "00000070ee57a7c4"
 """16 hexadecimal digits, as every check has; none of InfluxDB's own has this one."""
 CHECK_NAME = "peerwatch"
 TAGS = ("_check_id", "_check_name", "_level", "_source_measurement", "_type", "machine")
-FIELDS = ("_message", "_source_timestamp", "score", "incident", "event", "task", "device", "kind", "metric")
+FIELDS = ("_message", "_source_timestamp", "score", "incident", "event", "task", "device", "kind", "metric", *JOB)
 _POST_LINES = 5000
 
 

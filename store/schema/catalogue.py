@@ -5,68 +5,12 @@ Names follow Prometheus: base units as suffix, `_total` for a counter that only 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-Kind = Literal["gauge", "counter", "text"]
-Direction = Literal["high", "low", "both", "none"]
+from store.schema.job import JOB
+from store.schema.metric import Direction, Kind, Metric, Table
 
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A named quantity with one unit.
-
-    `direction` says which deviation from the peers can be a fault ("none": never compared, context only).
-    `abs_tolerance` is the smallest difference from the peers that matters, in the metric's unit (for a counter: unit
-    per second). `rel_tolerance` is the same as a share of the peers' value; the larger of the two counts.
-    """
-
-    table: str
-    name: str
-    unit: str
-    kind: Kind
-    direction: Direction
-    abs_tolerance: float
-    rel_tolerance: float
-    local: bool
-    """Whether only the machine's own state moves it: a machine that deviates here is no victim of another machine."""
-    help: str
-    headline: str = ""
-    """Its name in the status of a machine, of which it is then a part; a counter is shown there as its rate."""
-    phrase: str = ""
-    """How a verdict words a value, with {} for the number; empty: the help text does."""
-
-    @property
-    def key(self) -> str:
-        """The name people see: `gpu.sm_clock_hertz`."""
-        return f"{self.table}.{self.name}"
-
-    @property
-    def compared(self) -> bool:
-        """Whether peers are compared by it."""
-        return self.direction != "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of the store: its key columns beside time and machine, and whether peers are compared by it."""
-
-    name: str
-    keys: tuple[str, ...]
-    compared: bool
-    help: str
-    has_driver_columns: bool = False
-    """Whether drivers name further columns: context, unless the name ends in a unit of this catalogue."""
-    fast: bool = False
-    """Whether it measures the task's own progress, which other work on the machine does not disturb."""
-    replaced: bool = False
-    """Whether a row takes the place of the one with its time and machine, in every store."""
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """All key columns, time first."""
-        return ("time", "machine", *self.keys)
-
+__all__ = ["LOCAL", "METRICS", "TABLES", "ZOOM", "ZOOMED", "Direction", "Kind", "Metric", "Table"]
 
 TABLES: dict[str, Table] = {
     table.name: table
@@ -83,6 +27,7 @@ TABLES: dict[str, Table] = {
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
         Table("card", ("gpu",), False, "which card each GPU is, on change and once a week"),
         Table("check", ("check",), False, "what an active check of a suspect found (`peerwatch check`)"),
+        Table("job", ("gpu",), False, "which job of a scheduler a training process belongs to"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
         Table("verdict", ("task",), False, "what the detector concluded"),
         Table("source", ("source",), False, "the state of each source of the agent"),
@@ -273,7 +218,7 @@ ras | failed | text | text | none | 0 | 0 | - | ranks with an error, or that wer
 ras | version | text | text | none | 0 | 0 | - | NCCL's version
 ras | collection_seconds | seconds | gauge | none | 0 | 0 | - | how long NCCL took to ask all ranks
 ras | error | text | text | none | 0 | 0 | - | why there is no answer
-task | task | text | text | none | 0 | 0 | - | which training task the machine works for; our agent does not know
+task | task | text | text | none | 0 | 0 | - | which training task the machine works for; our agent leaves it to the table job
 card | uuid | text | text | none | 0 | 0 | - | the GPU's own name
 card | serial | text | text | none | 0 | 0 | - | serial number of the board
 card | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus
@@ -333,6 +278,11 @@ METRICS |= {
     for metric in tuple(METRICS.values())
     if metric.table in ZOOMED
     for copy in [replace(metric, table=f"{metric.table}{ZOOM}", direction="none", local=False, headline="")]
+}
+METRICS |= {
+    f"{table}.{name}": Metric(table, name, "text", "text", "none", 0.0, 0.0, False, text)
+    for table in ("job", "verdict")
+    for name, text in JOB.items()
 }
 LOCAL: frozenset[str] = frozenset(metric.key for metric in METRICS.values() if metric.local)
 """Keys of the metrics that only the machine's own state moves."""

@@ -17,6 +17,7 @@ from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet
 from cli.queries.notes import recent_notes
 from cli.terminal import console, say, say_json
 from cli.views.fleet_table import STYLE, table
+from detector.model.job import job_from
 from store.schema.time import LATEST
 
 if TYPE_CHECKING:
@@ -42,21 +43,37 @@ def status(
     notes: Annotated[
         bool, typer.Option("--notes", help="Also list deviations of the last day that slow no task.")
     ] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Show it again every so many seconds, until Ctrl-C.", metavar="SECONDS"),
+    ] = None,
     silent: Annotated[str | None, typer.Option(hidden=True, help="Old name of --stale-after.")] = None,
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
     place, settings = locate_store(store, config)
-    with closing(open_place(place, settings=settings)) as source:
-        stale_ns = time_format.duration(renamed(silent, "--silent", "--stale-after") or stale_after)
-        found = read_fleet_status(source, time_format.point(at, time.time_ns()), stale_ns)
-        noted = recent_notes(source, found.time) if notes else []
-    if json:
-        say_json(as_json(found) | ({"notes": noted} if notes else {}))
-    else:
-        for note in noted:
-            say(f"note: {note['message']} ({time_format.ago((found.time - note['time']) / 1e9)} ago)")
-        show(found, place, len(found.machines) + len(found.verdicts) if every else ROWS)
-    raise typer.Exit(EXIT[found.level])
+    stale_ns = time_format.duration(renamed(silent, "--silent", "--stale-after") or stale_after)
+    while True:
+        with closing(open_place(place, settings=settings)) as source:
+            found = read_fleet_status(source, time_format.point(at, time.time_ns()), stale_ns)
+            noted = recent_notes(source, found.time) if notes else []
+        if json:
+            say_json(as_json(found) | ({"notes": noted} if notes else {}))
+        else:
+            _page(found, noted, place, every, watch)
+        if watch is None:
+            raise typer.Exit(EXIT[found.level])
+        time.sleep(watch)
+
+
+def _page(found: FleetStatus, noted: list[dict[str, Any]], place: str, every: bool, watch: float | None) -> None:
+    """Print notes, machines and verdicts; in a terminal that watches, on an empty screen."""
+    if watch and (screen := console()).is_terminal:
+        screen.clear()
+    if watch:
+        say(f"every {watch:g} s: peerwatch status, {time_format.shown(found.time)} UTC; Ctrl-C ends")
+    for note in noted:
+        say(f"note: {note['message']} ({time_format.ago((found.time - note['time']) / 1e9)} ago)")
+    show(found, place, len(found.machines) + len(found.verdicts) if every else ROWS)
 
 
 def as_json(found: FleetStatus) -> dict[str, Any]:
@@ -138,7 +155,9 @@ def _verdict(found: FleetStatus, at: int) -> str:
     if ack:
         reason = f": {ack.reason}" if ack.reason else ""
         known = f"; acknowledged {time_format.ago((found.time - ack.time) / 1e9)} ago{reason}"
-    return f"{verdict['level']}: {verdict.get('message') or verdict['machine']} (for {since}{known})"
+    job = job_from(verdict)
+    task = f", {job.words}" if job else ""
+    return f"{verdict['level']}: {verdict.get('message') or verdict['machine']} (for {since}{task}{known})"
 
 
 def worst(found: FleetStatus, most: int) -> FleetStatus:

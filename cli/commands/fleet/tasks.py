@@ -1,4 +1,4 @@
-"""`peerwatch tasks`: training tasks, found by their communicators."""
+"""`peerwatch tasks`: training tasks, found by their communicators, with the scheduler's jobs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.iteration_time import pace_json, pace_words, read_paces, read_tasks
+from cli.queries.jobs import read_jobs
 from cli.terminal import console, say_json
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
+    from detector.model.job import Job
+    from detector.topology.jobs import Jobs
     from detector.topology.parallelism import Group, Task
     from store.schema.contract import Store
 
 
 _JUST_NOW_NS = 10**9
+_JOBS = 4
+"""Jobs that are listed of one task: each pod of Kubernetes is one."""
 
 
 def tasks(
@@ -37,20 +42,24 @@ def tasks(
     now = time_format.point(at, clock)
     place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
-        found, starts = read_tasks(source, now), _starts(source, now)
+        found, starts, jobs = read_tasks(source, now), _starts(source, now), read_jobs(source, now)
         paces = read_paces(source, found, now)
     if not found:
         raise StoreError(_nothing(now, clock, place))
+    names = jobs.names([list(task.machines) for task in found])
     if json:
         listed = [
-            {**as_json(task, starts, now), "irregular": [pace_json(one) for one in pace]}
-            for task, pace in zip(found, paces, strict=True)
+            {"name": name or None, "jobs": [job.as_json() for job in _jobs_of(task, jobs)]}
+            | {**as_json(task, starts, now), "irregular": [pace_json(one) for one in pace]}
+            for task, pace, name in zip(found, paces, names, strict=True)
         ]
         say_json({"time": now, "tasks": listed})
         return
     screen = console()
-    for task, pace in zip(found, paces, strict=True):
-        screen.print(_headline(as_json(task, starts, now)))
+    for task, pace, name in zip(found, paces, names, strict=True):
+        screen.print(_headline(as_json(task, starts, now), name))
+        for line in list(dict.fromkeys(job.words for job in _jobs_of(task, jobs)))[:_JOBS]:
+            screen.print(f"  {line}")
         for one in pace:
             screen.print("  " + pace_words(one))
         for group in task.groups:
@@ -101,13 +110,18 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _headline(task: dict[str, Any]) -> str:
+def _jobs_of(task: Task, jobs: Jobs) -> list[Job]:
+    """The jobs of its machines, each once."""
+    return list(dict.fromkeys(job for machine in task.machines if (job := jobs.of(machine))))
+
+
+def _headline(task: dict[str, Any], name: str) -> str:
     machines, seconds, age = task["machines"], task["iteration_seconds"], task["age_seconds"]
     shown = ", ".join(machines) if len(machines) <= 4 else f"{machines[0]} … {machines[-1]}"
     parts = [f"{task['ranks_read']} of {task['ranks']} ranks on {len(machines)} machines ({shown})"]
     parts += [f"{seconds:.3g} s per iteration"] if seconds is not None else []
     parts += [f"for {time_format.ago(age)}"] if age is not None else []
-    return f"task {task['communicator'][:8]}: " + ", ".join(parts)
+    return f"task {name or task['communicator'][:8]}: " + ", ".join(parts)
 
 
 def in_words(group: Group) -> str:

@@ -24,6 +24,7 @@ def agent(
     place = store or settings.store
     file = os.memfd_create("settings", 0)
     words = {"store": place, "agent": agent_settings, "influxdb": settings.influxdb, "nats": settings.nats}
+    words |= {"metrics": settings.metrics, "otlp": settings.otlp}
     os.write(file, msgspec.json.encode(words))
     program = [sys.executable, *["-I"] * sys.flags.isolated, "-m", "agent"]
     os.execv(sys.executable, [*program, agent_settings.name, place, f"/proc/self/fd/{file}"])  # noqa: S606 - no shell is wanted

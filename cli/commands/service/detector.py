@@ -96,6 +96,7 @@ class _Service:
         from detector.alerts.shared_log import SharedLog
         from detector.service import runner  # loads numpy, which the agent's process must not
         from detector.service.lease import Fenced
+        from detector.service.metrics import outlets
         from detector.service.standby import STALE_NS
 
         alerts, influxdb = self.settings.alerts, self.settings.influxdb
@@ -108,7 +109,7 @@ class _Service:
             shared.read()
             source, stale_ns = Fenced(opened, lease), STALE_NS
             dispatcher = open_dispatcher(alerts, self.place, influxdb, held=lease.held, shared=shared)
-        with closing(dispatcher):
+        with closing(dispatcher), closing(outlets(dispatcher, self.settings.metrics, self.settings.otlp)):
             if self.cluster is None:
                 runner.run(source, self.judged, dispatcher, self.stop, self.state_file, stale_ns, self.alive)
                 return

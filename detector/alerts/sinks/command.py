@@ -203,7 +203,7 @@ def _environment(alert: Alert) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     about = {
         name: "" if value is None else str(value).replace("\0", "")
-        for name, value in alert.as_json().items()
+        for name, value in (alert.as_json() | (alert.job.as_json() if alert.job else {})).items()
         if not isinstance(value, (list, dict))
     }
     return ours | {f"PEERWATCH_{name.upper()}": value for name, value in about.items()}

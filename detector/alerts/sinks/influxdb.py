@@ -61,6 +61,7 @@ def status_of(alert: Alert) -> Status:
         "device": verdict.device or "",
         "kind": verdict.kind,
         "metric": verdict.metric,
+        **(alert.job.as_json() if alert.job else {}),
     }
     level = verdict.level if alert.event == "test" else alert.standing
     return Status(verdict.machine, level, alert.headline, verdict.time, verdict.score, texts)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def test_exit_code_follows_the_verdicts(place: Path, level: str, code: int) -> N
     assert (done.returncode, found["level"]) == (code, level)
     assert {row["machine"]: row["level"] for row in found["machines"]} == {"m01": "ok", "m02": level, "m03": "ok"}
     assert [row["message"] for row in found["verdicts"]] == (["m02 differs"] if code else [])
+
+
+def test_a_verdict_names_the_job(place: Path) -> None:
+    """An open verdict is shown with the job that it was reached in, in words and as JSON."""
+    store, batch = Embedded(place), verdict("m02", time.time_ns() - 40 * SECOND, "warn")
+    (sample,) = batch.samples
+    job = {"scheduler": "kubernetes", "namespace": "ml", "pod": "llama-worker-3"}
+    store.write([replace(batch, samples=(replace(sample, values={**sample.values, **job}),))])
+    store.close()
+    shown = run("status", "--store", place).stdout
+    assert ", Kubernetes ml/llama-worker, pod ml/llama-worker-3)" in shown
+    (row,) = json.loads(run("status", "--json", "--store", place).stdout)["verdicts"]
+    assert {name: row[name] for name in job} == job
+    assert "job       Kubernetes ml/llama-worker" in run("show", "m02", "--store", place).stdout
 
 
 def test_a_large_fleet(tmp_path: Path) -> None:

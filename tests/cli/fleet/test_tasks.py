@@ -68,6 +68,21 @@ def test_in_words(place: Path) -> None:
     assert "2 × 2 ranks within a machine, 40 operations per second" in done.stdout
 
 
+def test_jobs_of_a_scheduler(place: Path, tmp_path: Path) -> None:
+    """A task is called after its job; user and step are shown, and names from outside cannot move the cursor."""
+    copy = tmp_path / "jobs.db"
+    job = {"scheduler": "slurm", "job_id": "83", "job_name": "night\x1b[2J", "job_user": "eve"}
+    copy.write_bytes(place.read_bytes())
+    with closing(open_store(str(copy))) as store:
+        rows = tuple(Sample("job", {"gpu": gpu, **job}) for gpu in ("0", "1"))
+        store.write([Batch(machine, time.time_ns(), rows) for machine in ("m1", "m2")])
+    assert "task night[2J (job 83): 4 of 4 ranks" in run(copy).stdout
+    assert "Slurm night[2J (job 83), user eve" in run(copy).stdout
+    (task,) = json.loads(run(copy, "--json").stdout)["tasks"]
+    assert (task["name"], task["jobs"]) == ("night\x1b[2J (job 83)", [job])
+    assert json.loads(run(place, "--json").stdout)["tasks"][0]["name"] is None
+
+
 def test_nothing_there(place: Path, tmp_path: Path) -> None:
     """Where nothing was read one line says so, and names the time that was asked for."""
     open_store(str(tmp_path / "empty.db"), create=True).close()
