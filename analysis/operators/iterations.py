@@ -122,9 +122,12 @@ def _boundaries(table: Operations) -> Floats:
     period = _period(keys) or _period(keys[:3])
     if not period:
         return np.empty(0)
+    # An iteration ends where most ranks meet: waits before that meeting belong to it.
+    pairs = np.unique(np.stack([table.communicator, table.rank]), axis=1)
+    meeting = np.bincount(pairs[0])[table.communicator[mine]]
     gaps = np.append(start[1:] - end[:-1], -np.inf)
-    phase = int(np.argmax([np.median(gaps[at::period][:-1]) for at in range(period)])) + 1
-    return start[phase % period :: period]
+    after = [(int(meeting[at]), float(np.median(gaps[at::period][:-1]))) for at in range(period)]
+    return start[(after.index(max(after)) + 1) % period :: period]
 
 
 def _period(keys: Ints) -> int:

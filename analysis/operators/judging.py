@@ -6,14 +6,14 @@ are distributed differently here are moved along.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.operators.iterations import Log
-from detector.attribution.features import ABNORMAL, IRREGULAR_RATIO, OperatorBaseline, OperatorInfo, features
+from detector.attribution.features import ABNORMAL, FEATURES, IRREGULAR_RATIO, OperatorBaseline, OperatorInfo, features
 from detector.attribution.forest import Forest
-from detector.stats.arrays import Bools, Floats
+from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.grouped import mean_of
 
 MOST_ITERATIONS = 8
@@ -49,11 +49,56 @@ def judge(log: Log, forest: Forest) -> list[Judged]:
     calm = np.flatnonzero(~wrong)
     if not wrong.any() or len(calm) < 2:
         return []
+    longest = np.argsort(-log.iteration_seconds, kind="stable")[: min(MOST_ITERATIONS, int(wrong.sum()))]
+    chosen = sorted(longest.tolist())
+    summed, of = _summed(log)
+    single, together = (_probabilities(one, calm, chosen, forest) for one in (log, summed))
+    judged = []
+    for place, iteration in enumerate(chosen):
+        excess, sums = single.excess[place], together.probability[place][of] > ABNORMAL
+        abnormal = (single.probability[place] > ABNORMAL) | (sums & (excess > single.between))
+        judged.append(Judged(iteration, abnormal, np.maximum(excess, 0.0)))
+    return judged
+
+
+@dataclass(frozen=True, slots=True)
+class _Probabilities:
+    """Of each chosen iteration, [iteration, column]."""
+
+    probability: Floats
+    excess: Floats
+    """Seconds over the mean."""
+    between: Floats
+    """[column]: the usual distance of the quartiles, seconds."""
+
+
+def _summed(log: Log) -> tuple[Log, Ints]:
+    """The log with all operations of a rank that are alike (of each micro-batch) added up, and each column's sum.
+
+    A wait that repeats in every micro-batch is short each time, and long in all.
+    """
+    keys = np.stack([log.rank, log.communicator, log.kind])
+    found, first, of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    of = of.reshape(-1)
+    filled = np.where(np.isnan(log.elapsed), np.nanmedian(log.elapsed, 0), log.elapsed)
+    sums = np.zeros((len(filled), found.shape[1]))
+    np.add.at(sums.T, of, filled.T)
+    cell = np.unique(found[1:], axis=1, return_inverse=True)[1].reshape(-1)
+    each = {name: getattr(log, name)[first] for name in ("rank", "order", "communicator", "kind", "size", "paired")}
+    return replace(log, elapsed=sums, cell=cell, **each), of
+
+
+def _probabilities(log: Log, calm: Ints, chosen: list[int], forest: Forest) -> _Probabilities:
     usual = _baseline(log.elapsed[calm], float(log.iteration_seconds[calm].mean()))
     low, middle, high = np.percentile(_features(log, int(calm[-1]), usual), [25, 50, 75], axis=0)
     tuned = forest.tuned(middle, high - low)
-    longest = np.argsort(-log.iteration_seconds, kind="stable")[: min(MOST_ITERATIONS, int(wrong.sum()))]
-    return [_judged(log, int(one), usual, tuned) for one in sorted(longest.tolist())]
+    probability, excess = np.zeros((2, len(chosen), len(log.rank)))
+    for place, iteration in enumerate(chosen):
+        samples = _features(log, iteration, usual)
+        asked = np.flatnonzero(samples[:, FEATURES.index("fences")] > 0)  # others are normal without asking
+        probability[place, asked] = tuned.probability(samples[asked])
+        excess[place] = samples[:, FEATURES.index("relative")] * float(usual.iteration)
+    return _Probabilities(probability, excess, usual.between)
 
 
 def _baseline(calm: Floats, iteration: float) -> OperatorBaseline:
@@ -69,12 +114,3 @@ def _features(log: Log, iteration: int, usual: OperatorBaseline) -> Floats:
     longer = max(float(log.iteration_seconds[iteration]) - base, 0.01 * base)
     about = OperatorInfo(log.size, log.paired, mean_of(log.cell, elapsed - usual.mean))
     return features(elapsed, usual, longer, about)
-
-
-def _judged(log: Log, iteration: int, usual: OperatorBaseline, forest: Forest) -> Judged:
-    samples = _features(log, iteration, usual)
-    elapsed = np.where(np.isnan(log.elapsed[iteration]), usual.mean, log.elapsed[iteration])
-    abnormal = np.zeros(len(samples), bool)
-    asked = np.flatnonzero(samples[:, 2] > 0)  # what is within its usual quartiles is normal without asking
-    abnormal[asked] = forest.probability(samples[asked]) > ABNORMAL
-    return Judged(iteration, abnormal, np.maximum(elapsed - usual.mean, 0.0))

@@ -39,7 +39,7 @@ def search(log: Log, judged: Judged) -> Roots:
     waited, before = _earlier(log, judged)
     cost = lost / np.maximum(many, 1)
     chosen = _missing_one(log, judged.abnormal, waited, cells)
-    kept = (chosen >= 0) & (waited[chosen] >= _CAME_LATE * cost)
+    kept = (chosen >= 0) & (before[chosen] >= 0) & (waited[chosen] >= _CAME_LATE * cost)
     shared = (many > 0) & (members > 1)
     slow, victim = shared & (many == members), shared & (many < members) & kept
     culprit = shared & (many == members - 1) & ~kept & ~slow
@@ -52,10 +52,10 @@ def search(log: Log, judged: Judged) -> Roots:
 
 
 def _earlier(log: Log, judged: Judged) -> tuple[Floats, Ints]:
-    """[column]: seconds that its rank waited in abnormal operations before it, and the last of those (-1: none)."""
+    """[column]: seconds that its rank lost in operations before it, and the last abnormal one of those (-1: none)."""
     order = np.lexsort((log.order, log.rank))
     rank, wrong = log.rank[order], judged.abnormal[order]
-    lost = np.where(wrong, judged.excess[order], 0.0)
+    lost = judged.excess[order]
     before = np.cumsum(lost) - lost
     first = np.flatnonzero(np.diff(rank, prepend=-1))
     length = np.diff(first, append=len(rank))
