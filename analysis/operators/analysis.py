@@ -45,9 +45,7 @@ class Analysis:
     """Operations that were judged abnormal, of all ranks and irregular iterations."""
 
 
-def analyse(
-    table: Operations, forest: Forest, topology: dict[str, tuple[str, ...]] | None = None
-) -> Analysis:
+def analyse(table: Operations, forest: Forest, topology: dict[str, tuple[str, ...]] | None = None) -> Analysis:
     """Analyse a table of operations; `topology` names the switches above each machine."""
     log: Log | None = lined_up(table) if len(table.rank) else None
     if log is None:

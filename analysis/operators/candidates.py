@@ -123,9 +123,7 @@ def _slow(
         yield Candidate(device.kind, device.name, device.machine, slow * device.likelihood, *evidence)
 
 
-def _evidence(
-    table: Operations, log: Log, loss: _Loss, cells: Ints, times: int
-) -> tuple[float, int, tuple[str, ...]]:
+def _evidence(table: Operations, log: Log, loss: _Loss, cells: Ints, times: int) -> tuple[float, int, tuple[str, ...]]:
     """Seconds lost in an iteration, iterations, and the operations that lost most, in words."""
     first = np.unique(log.cell, return_index=True)[1]
     costly = first[cells[np.argsort(-loss.waits[cells], kind="stable")][:64]]

@@ -97,7 +97,9 @@ def _dense(series: Ints, index: Ints) -> Ints:
     """[operation]: which of the numbers that occur in its series its index is."""
     found, of = np.unique(np.stack([series, index]), axis=1, return_inverse=True)
     first = np.flatnonzero(np.diff(found[0], prepend=-1))
-    return np.asarray((np.arange(found.shape[1]) - np.repeat(first, np.diff(first, append=found.shape[1])))[of.reshape(-1)])
+    return np.asarray(
+        (np.arange(found.shape[1]) - np.repeat(first, np.diff(first, append=found.shape[1])))[of.reshape(-1)]
+    )
 
 
 def _places(keys: Ints, time: Floats) -> Ints:

@@ -82,9 +82,7 @@ def _crossing(log: Log, below: Bools, inner: Ints) -> Bools:
     return (low < high) & (np.bincount(log.cell, below[log.rank], cells) > 0)
 
 
-def _devices(
-    table: Operations, topology: dict[str, tuple[str, ...]]
-) -> Iterator[tuple[Level, str, int, Bools, Ints]]:
+def _devices(table: Operations, topology: dict[str, tuple[str, ...]]) -> Iterator[tuple[Level, str, int, Bools, Ints]]:
     """(kind, name, level of the network, [rank] whether it is below, [rank] its next smaller part)."""
     ranks, machines = np.arange(len(table.ranks)), np.array(table.machines)
     places = np.unique(machines, return_inverse=True)[1].astype(np.int64)

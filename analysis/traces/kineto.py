@@ -76,15 +76,15 @@ class _Gathering:
         elif category in ("user_annotation", "cpu_op", "python_function"):
             self._add_host(category, name, (start, seconds))
 
-    def _add_activity(
-        self, kernel: bool, name: str, when: tuple[float, float], arguments: dict[str, Any]
-    ) -> None:
+    def _add_activity(self, kernel: bool, name: str, when: tuple[float, float], arguments: dict[str, Any]) -> None:
         communication = kernel and ("nccl" in name.lower() or "rccl" in name.lower())
         values = (kernel, communication, *when, whole(arguments.get("correlation")))
         for column, value in zip(self.numbers.values(), values, strict=True):
             column.append(value)
         if communication:
-            self.communication.append({"name": name[:200], **{key: arguments[key] for key in _USED if key in arguments}})
+            self.communication.append(
+                {"name": name[:200], **{key: arguments[key] for key in _USED if key in arguments}}
+            )
 
     def _add_host(self, category: str, name: str, when: tuple[float, float]) -> None:
         step = _STEP.search(name)

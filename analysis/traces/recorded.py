@@ -29,7 +29,7 @@ def read(store: ReadableStore, after: int, until: int) -> Operations:
     table, members, iterations = Collector(), Members(), defaultdict(list)
     for row in _windows(store, after, until):
         window, process = row["window"], (row["machine"], f"gpu:{row['gpu']}")
-        member = members.add(process, row["comm_max"], row["rank_max"], row["ranks_max"])
+        member = members.add(process, row["comm_max"], int(row["rank_max"]), int(row["ranks_max"]))
         iteration, operations = row["iteration_seconds_mean"], row["operations_total_max"] - row["operations_total_min"]
         table.add(
             table.rank(member, row["machine"]),

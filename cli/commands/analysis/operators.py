@@ -28,7 +28,8 @@ def operators(
         ),
     ],
     topology: Annotated[
-        Path | None, typer.Option(help="Switches above each machine, as in SLURM's topology.conf: makes them candidates.")
+        Path | None,
+        typer.Option(help="Switches above each machine, as in SLURM's topology.conf: makes them candidates."),
     ] = None,
     json: JsonOption = False,
     config: ConfigOption = None,
