@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.commands.analysis import operators
+from cli.commands.analysis import behaviour, operators
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
 from cli.commands.fleet import doctor, report, show, status, tasks
@@ -93,6 +93,7 @@ app.command()(orders.ack)
 app.command()(orders.clear)
 app.command()(orders.maintenance)
 app.command()(operators.operators)
+app.command()(behaviour.behaviour)
 app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)

@@ -42,7 +42,7 @@ class Device:
 def network(
     table: Operations, log: Log, irregular: list[int], calm: Bools, lost: Floats, topology: dict[str, tuple[str, ...]]
 ) -> list[Device]:
-    """Every part of the network that guilty operations cross; `lost` [cell]: seconds for which the search ended in it."""
+    """Every part of the network that guilty operations cross; `lost` [cell]: seconds that led to it."""
     growth = _growth(log, irregular, calm)
     measured = np.isfinite(growth) & (np.bincount(log.cell) > 1)
     weight = np.where(measured, lost, 0.0)

@@ -111,7 +111,7 @@ class Scanner:
         raise TraceError(f"{self._path} is cut off, or no valid JSON, at character {place:,}")
 
     def _more(self) -> bool:
-        """Read on; false where the end was seen before. Doubles what is held, so that long values are tried few times."""
+        """Read on; false where the end was seen before. Doubles what is held: long values are tried few times."""
         if self._ended:
             return False
         kept = len(self._text) - self._at
