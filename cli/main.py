@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.commands.analysis import behaviour, operators
+from cli.commands.analysis import behaviour, operators, profile
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
 from cli.commands.fleet import doctor, report, show, status, tasks
@@ -94,6 +94,7 @@ app.command()(orders.clear)
 app.command()(orders.maintenance)
 app.command()(operators.operators)
 app.command()(behaviour.behaviour)
+app.command()(profile.profile)
 app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)

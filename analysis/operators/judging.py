@@ -1,4 +1,4 @@
-"""Which operations of an irregular iteration are abnormal: the detector's forest, its thresholds moved along with the log.
+"""Which operations of an irregular iteration are abnormal: the forest's word, with thresholds that follow the log.
 
 After Holmes (NSDI'25): the forest was fitted on other logs; before it judges this one, the thresholds of features that
 are distributed differently here are moved along.

@@ -23,7 +23,7 @@ def behaviour(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Kineto traces of one run (files or folders), or the task to read from the store, as `tasks` names it; "
+            help="Kineto traces of one run (files or folders), or a task of the store as `tasks` names it; "
             "else all that the store has."
         ),
     ] = None,

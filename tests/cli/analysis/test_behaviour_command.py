@@ -41,7 +41,7 @@ def test_a_slow_gpu_and_a_regression_are_shown(tmp_path: Path) -> None:
     found = json.loads(
         run("behaviour", "c0ff", "--store", later, "--baseline", tmp_path / "healthy.json", "--json").stdout
     )
-    named = {(one["measure"], one["against"], one["all_ranks"], tuple(one["ranks"])[0]) for one in found["findings"]}
+    named = {(one["measure"], one["against"], one["all_ranks"], next(iter(one["ranks"]))) for one in found["findings"]}
     assert ("gc", "history", True, "m0 gpu:0") in named
     assert ("compute_rate", "peers", False, "m3 gpu:0") in named
     rates = {one["measure"]: one for one in found["measures"]}["bandwidth of AllReduce over 5 ranks"]["ranks"]
