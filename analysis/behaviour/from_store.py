@@ -33,7 +33,7 @@ class _Series:
         return self.rows.number(column)[self.at]
 
     def rate(self, column: str) -> Floats:
-        """Growth by the second; NaN where a counter began anew or nothing is known."""
+        """Growth by the second; NaN where a counter began again or nothing is known."""
         time, value = self.rows.time[self.at] / SECOND, self.number(column)
         grown = np.diff(value) / np.maximum(np.diff(time), 1e-3)
         return np.where(grown >= 0, grown, np.nan)

@@ -37,7 +37,7 @@ class Analysis:
 
     summaries: list[Summary]
     iteration_seconds: Floats
-    """Empty where iterations cannot be told."""
+    """Empty where iterations cannot be recognised."""
     usual_seconds: float
     irregular: Bools
     candidates: list[Candidate]

@@ -44,7 +44,7 @@ class Log:
 
 
 def lined_up(table: Operations) -> Log | None:
-    """The operations by iteration; None where fewer than LEAST complete iterations can be told."""
+    """The operations by iteration; None where fewer than LEAST complete iterations can be recognised."""
     iteration, slot = _numbered(table)
     inside = np.flatnonzero(iteration >= 0)
     if not len(inside):
@@ -52,8 +52,8 @@ def lined_up(table: Operations) -> Log | None:
     seconds, first = _iteration_seconds(table, iteration)
     if len(seconds) < LEAST:
         return None
-    kept = inside[(iteration[inside] >= first) & (iteration[inside] < first + len(seconds))]
-    return _columns(table, kept, iteration[kept] - first, slot[kept], seconds, first)
+    rows = inside[(iteration[inside] >= first) & (iteration[inside] < first + len(seconds))]
+    return _columns(table, rows, iteration[rows] - first, slot[rows], seconds, first)
 
 
 def _numbered(table: Operations) -> tuple[Ints, Ints]:

@@ -1,7 +1,7 @@
 """The search over the graph of communicators: from each abnormal operation back to the rank or link that caused it.
 
-After Holmes (NSDI'25). In an operation whose ranks are abnormal but for one, that one came late and the others waited
-for it. Was it itself kept from coming, in an abnormal operation before, the search goes on there (the previous
+After Holmes (NSDI'25). Where all ranks of an operation but one are abnormal, that one came late and the others waited
+for it. Was it itself held up, in an abnormal operation before, the search goes on there (the previous
 operator; through Send and Recv to the peer). Where all ranks of an operation are abnormal, its communication is slow.
 """
 
@@ -15,7 +15,7 @@ from analysis.operators.iterations import Log
 from analysis.operators.judging import Judged
 from detector.stats.arrays import Bools, Floats, Ints
 
-_CAME_LATE = 0.5  # of the others' wait: a rank that waited for this much before was kept from coming
+_CAME_LATE = 0.5  # of the others' wait: a rank that waited for this much before was held up
 _NOWHERE = -1
 
 
@@ -39,10 +39,10 @@ def search(log: Log, judged: Judged) -> Roots:
     waited, before = _earlier(log, judged)
     cost = lost / np.maximum(many, 1)
     chosen = _missing_one(log, judged.abnormal, waited, cells)
-    kept = (chosen >= 0) & (before[chosen] >= 0) & (waited[chosen] >= _CAME_LATE * cost)
+    held_up = (chosen >= 0) & (before[chosen] >= 0) & (waited[chosen] >= _CAME_LATE * cost)
     shared = (many > 0) & (members > 1)
-    slow, victim = shared & (many == members), shared & (many < members) & kept
-    culprit = shared & (many == members - 1) & ~kept & ~slow
+    slow, victim = shared & (many == members), shared & (many < members) & held_up
+    culprit = shared & (many == members - 1) & ~held_up & ~slow
     step = np.arange(cells)
     step[victim] = log.cell[before[chosen[victim]]]
     for _ in range(int(cells).bit_length()):  # each round doubles the steps taken

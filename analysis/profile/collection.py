@@ -33,9 +33,9 @@ class Collected:
 
 
 def collect(
-    processes: dict[str, int], folder: Path, seconds: float, told: Callable[[float], None] = lambda done: None
+    processes: dict[str, int], folder: Path, seconds: float, tell: Callable[[float], None] = lambda done: None
 ) -> Collected:
-    """Sample these processes (name -> pid) for so many seconds, all at once; `told` hears the seconds that passed.
+    """Sample these processes (name -> pid) for so many seconds, all at once; `tell` hears the seconds that passed.
 
     Raises SampleError where py-spy is missing, or too much is asked for.
     """
@@ -53,7 +53,7 @@ def collect(
     }  # fmt: skip
     deadline = begun + seconds + _PATIENCE_S
     while any(child.poll() is None for child in children.values()) and time.monotonic() < deadline:
-        told(min(time.monotonic() - begun, seconds))
+        tell(min(time.monotonic() - begun, seconds))
         time.sleep(0.1)
     failed = {name: why for name, child in children.items() if (why := _end(child))}
     cost = _children_cpu() - before

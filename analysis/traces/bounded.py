@@ -114,10 +114,10 @@ class Scanner:
         """Read on; false where the end was seen before. Doubles what is held: long values are tried few times."""
         if self._ended:
             return False
-        kept = len(self._text) - self._at
-        if kept > VALUE_CHARACTERS:
+        held = len(self._text) - self._at
+        if held > VALUE_CHARACTERS:
             raise TraceError(f"{self._path} holds a value of more than {VALUE_CHARACTERS >> 20} MB")
-        chunk = self._stream.read(max(_CHUNK, kept))
+        chunk = self._stream.read(max(_CHUNK, held))
         self._ended = not chunk
         try:
             text = self._utf8.decode(chunk, final=self._ended)

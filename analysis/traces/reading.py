@@ -62,10 +62,10 @@ def form_of(path: Path) -> Form:
     )
 
 
-def read_logs(paths: Iterable[Path], told: Callable[[int], None] = lambda done: None) -> Logs:
+def read_logs(paths: Iterable[Path], tell: Callable[[int], None] = lambda done: None) -> Logs:
     """Read all logs; they must be of one format, since each counts ranks in its own way. Raises TraceError.
 
-    `told` hears how many files are done.
+    `tell` hears how many files are done.
     """
     table, members, files = Collector(), Members(), []
     forms: dict[str, Path] = {}
@@ -78,7 +78,7 @@ def read_logs(paths: Iterable[Path], told: Callable[[int], None] = lambda done: 
         before = len(table)
         about = _read(path, form, table, members)
         files.append({"file": str(path), **about, "operations": len(table) - before})
-        told(done + 1)
+        tell(done + 1)
     return Logs(table.table(members.names() if "inspector" in forms else None), files)
 
 
