@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from cli.commands.analysis import check, history, placement, stragglers, suspects
+from cli.commands.analysis import behaviour, operators, profile
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
 from cli.commands.fleet import doctor, report, show, status, tasks, top
@@ -94,6 +95,9 @@ app.command()(orders.ack)
 app.command()(orders.clear)
 app.command()(orders.maintenance)
 app.command()(placement.placement)
+app.command()(operators.operators)
+app.command()(behaviour.behaviour)
+app.command()(profile.profile)
 app.command()(up.up)
 app.command()(replay.replay)
 app.command()(simulate.simulate)

@@ -1,0 +1,79 @@
+"""`peerwatch operators`: which device makes iterations irregular, from logs of communication operations."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.config import open_place, read_settings
+from cli.options import ConfigOption, JsonOption
+from cli.terminal import progress, say, say_json
+from store.influx.config import is_address
+
+if TYPE_CHECKING:
+    from analysis.traces.reading import Logs
+
+_STORES = (".db", ".sqlite", ".sqlite3")
+
+
+def operators(
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Logs of one job, files or folders of them: NCCL Inspector (JSON), PyTorch Flight Recorder (JSON, "
+            "pickle), Kineto traces (JSON, gzip); or one recording, .db file or InfluxDB address of Peerwatch's own."
+        ),
+    ],
+    topology: Annotated[
+        Path | None,
+        typer.Option(help="Switches above each machine, as in SLURM's topology.conf: makes them candidates."),
+    ] = None,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Find the device that makes iterations irregular, from how long each rank was in each operation (seconds)."""
+    from analysis.operators.analysis import analyse
+    from analysis.operators.topology import read_topology
+    from cli.views.operators import as_json, show
+    from detector.attribution.forest import load
+
+    above = read_topology(topology) if topology else None
+    read = _read(logs, config)
+    for file in read.files:
+        if file.get("cut_off"):
+            say(f"{file['file']}: the last line is cut off and left out", err=True)
+    found = analyse(read.operations, load(), above)
+    if json:
+        say_json(as_json(read, found))
+    else:
+        show(read, found)
+
+
+def _read(places: list[str], config: Path | None) -> Logs:
+    """What the logs hold: of a store if one is named, else of files."""
+    from analysis.traces.reading import files_of, read_logs
+
+    if len(places) == 1 and _is_store(places[0]):
+        return _recorded(places[0], config)
+    files = files_of(map(Path, places))
+    with progress("reading", (0, len(files))) as tell:
+        return read_logs(files, tell)
+
+
+def _is_store(place: str) -> bool:
+    path = Path(place)
+    return is_address(place) or path.suffix in _STORES or (path.is_dir() and any(path.glob("*.parquet")))
+
+
+def _recorded(place: str, config: Path | None) -> Logs:
+    from analysis.traces import recorded
+    from analysis.traces.reading import Logs
+    from store.schema.time import LATEST
+
+    with closing(open_place(place, settings=read_settings(config))) as store:
+        table = recorded.read(store, 0, LATEST)
+    about: dict[str, Any] = {"file": place, "format": "recording", "operations": len(table.rank)}
+    return Logs(table, [about])

@@ -1,0 +1,79 @@
+"""The search for the device behind irregular iterations, on logs of another generator than the model was fitted on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.operators.analysis import Analysis, analyse
+from analysis.operators.judging import irregular
+from analysis.operators.topology import TopologyError, read_topology
+from analysis.traces.reading import read_logs
+from detector.attribution.forest import load
+from emulator.simulation.pipeline_job import GPUS, Fault, Job, Shape, write_inspector
+
+SHAPE = Shape(tensor=4, data=4, pipeline=2, micro_batches=4)
+ABOVE = {f"m{at:02d}": (f"leaf{at // 2}", "spine") for at in range(SHAPE.ranks // GPUS)}
+
+
+def analysed(folder: Path, fault: Fault, seed: int, verbose: bool = True) -> Analysis:
+    """The analysis of a job that was logged."""
+    job = Job(SHAPE, fault, seed)
+    job.run(20)
+    write_inspector(job, folder, verbose)
+    return analyse(read_logs([folder]).operations, load(), ABOVE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "device"),
+    [
+        (Fault("gpu", 13, 2.1), ("gpu", "rank 13")),
+        (Fault("link", 22, 3.4), ("link", "rank 22")),
+        (Fault("switch", 1, 3.1), ("switch", "leaf1")),
+    ],
+    ids=["gpu", "link", "switch"],
+)
+def test_the_device_is_named_first(tmp_path: Path, fault: Fault, device: tuple[str, str]) -> None:
+    """A late GPU, a slow port and a slow leaf switch of a pipeline job are named first, with most of the loss."""
+    found = analysed(tmp_path, fault, 31)
+    first = found.candidates[0]
+    assert (first.kind, first.device) == device
+    assert first.share > 0.5
+    assert first.operations
+
+
+def test_a_log_without_times_will_do(tmp_path: Path) -> None:
+    """Without the verbose plugin an operation ends when it was written, and the GPU is still named."""
+    found = analysed(tmp_path, Fault("gpu", 9, 2.3), 37, verbose=False)
+    assert found.candidates[0].device == "rank 9"
+
+
+def test_regular_iterations_name_no_device() -> None:
+    """Iterations that differ no more than usual are regular; one that is far out is not."""
+    even = np.random.default_rng(3).normal(0.5, 0.01, 40)
+    assert not irregular(even).any()
+    assert irregular(np.append(even, 0.61)).nonzero()[0].tolist() == [40]
+
+
+def test_slurm_topology_is_read(tmp_path: Path) -> None:
+    """Ranges with leading zeros, lists and switches above switches are followed from each machine upwards."""
+    place = tmp_path / "topology.conf"
+    place.write_text(
+        "# two leaves\nSwitchName=s1 Nodes=m[08-10],head\nSwitchName=s2 Nodes=n7\nSwitchName=top Switches=s[1-2]\n"
+    )
+    above = read_topology(place)
+    assert above["m09"] == above["head"] == ("s1", "top")
+    assert (above["n7"], len(above)) == (("s2", "top"), 5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "SwitchName=s1", "Nodes=a", "SwitchName=s Nodes=m[1-x]", "SwitchName=s Nodes=m[1-9999999]"]
+)
+def test_a_wrong_topology_is_one_line(tmp_path: Path, text: str) -> None:
+    """A file that names no machine, or a range that is none or too long, is refused with its line."""
+    place = tmp_path / "topology.conf"
+    place.write_text(text)
+    with pytest.raises(TopologyError, match=r"topology\.conf"):
+        read_topology(place)
