@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.commands.analysis import check, history, placement, stragglers, suspects
-from cli.commands.analysis import behaviour, operators, profile
+from cli.commands.analysis import behaviour, check, history, operators, placement, profile, stragglers, suspects
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
 from cli.commands.fleet import doctor, report, show, status, tasks, top

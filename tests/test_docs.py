@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
-from cli.doc_tables import listed, with_tables
+from agent.kernel_log.patterns import codes
+from cli.doc_tables import GENERATED, listed, with_tables
 from cli.reference import keys
+from detector.model.verdict import RANK
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TOP = "agent|analysis|bpf|cli|detector|docs|emulator|store|systemd|tests"
+TOP = "agent|analysis|bpf|cli|deploy|detector|docs|emulator|store|systemd|tests|tools"
+COMPARED_ONLY = {"mahalanobis", "median", "minder"}
+"""Methods of other work, which `peerwatch evaluate` compares and no detector runs."""
 
 
 def text_of(page: Path) -> str:
@@ -48,6 +53,26 @@ def test_every_setting_of_the_detector_is_on_one_page() -> None:
     tables = {table: found for table, found in keys().items() if table.split(".")[0] == "detector"}
     known = [f"{table}.{key.name}" for table, found in tables.items() for key in found]
     assert sorted(name for page in PAGES for name in listed(page.read_text())) == sorted(known)
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    """docs/configure.md has each table of the configuration once; its keys are generated."""
+    assert listed((ROOT / "docs/configure.md").read_text(), "keys") == [table or '""' for table in keys()]
+
+
+def test_every_kind_of_verdict_has_its_entry() -> None:
+    """docs/operate.md says what to do about each level, method, kind of fault, rule and event of the kernel's log."""
+    page = (ROOT / "docs/operate.md").read_text()
+    assert listed(page, "generated") == list(GENERATED)
+    first = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
+    entries = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+    found = [ast.parse(file.read_text()) for file in (ROOT / "detector/methods").rglob("*.py")]
+    calls = [node for tree in found for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    verdicts = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Verdict"]
+    words = {word.value for call in verdicts for word in call.args[4:5] if isinstance(word, ast.Constant)}
+    methods = words - COMPARED_ONLY
+    assert {"progress", "evidence"} <= methods
+    assert methods | set(RANK) | set(codes()) <= entries
 
 
 def test_readme_is_short() -> None:

@@ -75,7 +75,7 @@ PACKAGES = (
 
 
 def version() -> str:
-    """The version in pyproject.toml; with ~unreleased, which sorts before it, until CHANGELOG.md has its release notes."""
+    """The version in pyproject.toml; ~unreleased, which sorts before it, without release notes in CHANGELOG.md."""
     (found,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     released = f"## [{found}]" in (ROOT / "CHANGELOG.md").read_text()
     return str(found) if released else f"{found}~unreleased"
@@ -119,11 +119,10 @@ class Builder:
         self._install(root, "--require-hashes", "-r", str(locked(package.section, self.folder)))
         if package.section == "common":
             self._install(root, str(self.program))
-            self._common(root)
+            self._manual(root)
+            furnish(root)
         for needless in [*root.glob(f"{SITE}/*/**/tests"), root / SITE / "pyarrow/include"]:
             shutil.rmtree(needless, ignore_errors=True)  # a third of what scipy, scikit-learn and pyarrow weigh
-        self._units(root, package)
-        self._documents(root, package)
         compileall.compile_dir(
             root / PREFIX,
             stripdir=str(root),
@@ -131,10 +130,17 @@ class Builder:
             quiet=1,
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         )
-        self._control(root, package)
+        finish(root, package, self.version)
         file = out / f"{package.name}_{self.version}_amd64.deb"
-        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "-z1", "--build", root, file], check=True)
+        subprocess.run(["/usr/bin/dpkg-deb", "--root-owner-group", "-Zxz", "-z1", "--build", root, file], check=True)
         return file
+
+    def _manual(self, root: Path) -> None:
+        man = root / "usr/share/man"
+        env = {"PYTHONPATH": str(root / SITE), "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run([sys.executable, "-m", "cli.manual", man], env=env, cwd=root, check=True)
+        for page in [*man.rglob("*.[15]")]:
+            _pack(page)
 
     def _install(self, root: Path, *words: str) -> None:
         self._pip("install", "--no-deps", "--no-compile", "--prefix", str(root / PREFIX), *words)
@@ -145,64 +151,64 @@ class Builder:
         if programs.is_dir() and not any(programs.iterdir()):
             programs.rmdir()
 
-    def _common(self, root: Path) -> None:
-        """A virtual environment at its final place, the command, the configuration, dashboards and manual pages."""
-        programs = root / PREFIX / "bin"
-        programs.mkdir(exist_ok=True)
-        (programs / "python").symlink_to("/usr/bin/python3.11")
-        home = "home = /usr/bin\ninclude-system-site-packages = true\nversion = 3.11\n"
-        (root / PREFIX / "pyvenv.cfg").write_text(home)
-        command = root / "usr/bin/peerwatch"
-        command.parent.mkdir(parents=True)
-        command.write_text(LAUNCHER)
-        command.chmod(0o755)
-        (root / "etc/peerwatch").mkdir(parents=True)
-        shutil.copy(ROOT / "systemd/peerwatch.toml", root / "etc/peerwatch")
-        for name in ("influxdb", "grafana"):
-            shutil.copytree(ROOT / "systemd" / name, root / "usr/share/peerwatch" / name)
-        man = root / "usr/share/man"
-        env = {"PYTHONPATH": str(root / SITE), "PYTHONDONTWRITEBYTECODE": "1"}
-        subprocess.run([sys.executable, "-m", "cli.manual", man], env=env, cwd=root, check=True)
-        for page in [*man.rglob("*.[15]")]:
-            _pack(page)
 
-    def _units(self, root: Path, package: Package) -> None:
-        for unit in package.units:
-            file = root / "lib/systemd/system" / unit
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text((ROOT / "systemd" / unit).read_text().replace("/opt/peerwatch", f"/{PREFIX}"))
+def furnish(root: Path) -> None:
+    """What the common package has beside Python packages: interpreter at its final place, command, configuration."""
+    programs = root / PREFIX / "bin"
+    programs.mkdir(parents=True, exist_ok=True)
+    (programs / "python").symlink_to("/usr/bin/python3.11")
+    home = "home = /usr/bin\ninclude-system-site-packages = true\nversion = 3.11\n"
+    (root / PREFIX / "pyvenv.cfg").write_text(home)
+    command = root / "usr/bin/peerwatch"
+    command.parent.mkdir(parents=True)
+    command.write_text(LAUNCHER)
+    command.chmod(0o755)
+    (root / "etc/peerwatch").mkdir(parents=True)
+    shutil.copy(ROOT / "systemd/peerwatch.toml", root / "etc/peerwatch")
+    for name in ("influxdb", "grafana"):
+        shutil.copytree(ROOT / "systemd" / name, root / "usr/share/peerwatch" / name)
 
-    def _documents(self, root: Path, package: Package) -> None:
-        folder = root / "usr/share/doc" / package.name
-        folder.mkdir(parents=True)
-        licence = "Peerwatch is licensed under the Apache License 2.0, see /usr/share/common-licenses/Apache-2.0.\n"
-        bundled = f"The Python packages below /{SITE} have their licences in their .dist-info folders.\n"
-        (folder / "copyright").write_text(licence + bundled)
-        shutil.copy(ROOT / "CHANGELOG.md", folder / "changelog")
-        _pack(folder / "changelog")
 
-    def _control(self, root: Path, package: Package) -> None:
-        """The DEBIAN folder: fields, checksums, conffiles and maintainer scripts."""
-        files = sorted(file for file in root.rglob("*") if file.is_file() and not file.is_symlink())
-        for file in files:
-            file.chmod(0o755 if os.access(file, os.X_OK) and file.parent.name == "bin" else 0o644)
-        control = root / "DEBIAN"
-        control.mkdir()
-        sums = [f"{hashlib.md5(f.read_bytes()).hexdigest()}  {f.relative_to(root)}" for f in files]  # noqa: S324
-        (control / "md5sums").write_text("\n".join(sums) + "\n")
-        size = sum(file.stat().st_size for file in files) // 1024
-        fields = [f"Package: {package.name}", f"Version: {self.version}", "Architecture: amd64"]
-        fields += [f"Maintainer: {MAINTAINER}", f"Installed-Size: {size}", "Section: admin", "Priority: optional"]
-        fields.append(f"Depends: {package.depends.format(version=self.version)}")
-        fields += [f"Suggests: {package.suggests}"] if package.suggests else []
-        fields += [f"Description: {package.summary}", f" {package.text}"]
-        (control / "control").write_text("\n".join(fields) + "\n")
-        if package.section == "common":
-            (control / "conffiles").write_text("/etc/peerwatch/peerwatch.toml\n")
-        for script in sorted((ROOT / "deploy/debian").glob(f"{'service' if package.units else package.section}.*")):
-            text = script.read_text().replace("@UNITS@", " ".join(package.units)).replace("@STATE@", package.state)
-            (control / script.suffix[1:]).write_text(text)
-            (control / script.suffix[1:]).chmod(0o755)
+def finish(root: Path, package: Package, version: str) -> None:
+    """Units, documents and the DEBIAN folder: fields, checksums, conffiles and maintainer scripts."""
+    for unit in package.units:
+        file = root / "lib/systemd/system" / unit
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text((ROOT / "systemd" / unit).read_text().replace("/opt/peerwatch", f"/{PREFIX}"))
+    _document(root, package)
+    files = sorted(file for file in root.rglob("*") if file.is_file() and not file.is_symlink())
+    for file in files:
+        file.chmod(0o755 if os.access(file, os.X_OK) and file.parent.name == "bin" else 0o644)
+    control = root / "DEBIAN"
+    control.mkdir()
+    sums = [f"{hashlib.md5(f.read_bytes()).hexdigest()}  {f.relative_to(root)}" for f in files]  # noqa: S324
+    (control / "md5sums").write_text("\n".join(sums) + "\n")
+    size = sum(file.stat().st_size for file in files) // 1024
+    (control / "control").write_text(_fields(package, version, size))
+    if package.section == "common":
+        (control / "conffiles").write_text("/etc/peerwatch/peerwatch.toml\n")
+    for script in sorted((ROOT / "deploy/debian").glob(f"{'service' if package.units else package.section}.*")):
+        text = script.read_text().replace("@UNITS@", " ".join(package.units)).replace("@STATE@", package.state)
+        (control / script.suffix[1:]).write_text(text)
+        (control / script.suffix[1:]).chmod(0o755)
+
+
+def _fields(package: Package, version: str, size: int) -> str:
+    fields = [f"Package: {package.name}", f"Version: {version}", "Architecture: amd64"]
+    fields += [f"Maintainer: {MAINTAINER}", f"Installed-Size: {size}", "Section: admin", "Priority: optional"]
+    fields.append(f"Depends: {package.depends.format(version=version)}")
+    fields += [f"Suggests: {package.suggests}"] if package.suggests else []
+    return "\n".join([*fields, f"Description: {package.summary}", f" {package.text}", ""])
+
+
+def _document(root: Path, package: Package) -> None:
+    folder = root / "usr/share/doc" / package.name
+    folder.mkdir(parents=True)
+    licence = "Peerwatch is licensed under the Apache License 2.0, see /usr/share/common-licenses/Apache-2.0.\n"
+    bundled = f"The Python packages below /{SITE} have their licences in their .dist-info folders.\n"
+    (folder / "copyright").write_text(licence + bundled)
+    shutil.copy(ROOT / "CHANGELOG.md", folder / "changelog")
+    _pack(folder / "changelog")
 
 
 def _pack(file: Path) -> None:

@@ -109,6 +109,15 @@ def _rules() -> dict[str, list[_Rule]]:
 _RULES = _rules()
 
 
+def codes() -> dict[str, Severity]:
+    """Code of an event -> the worst severity that a line gives it; without Xids and switch errors."""
+    order: tuple[Severity, ...] = ("info", "warn", "crit")
+    found: dict[str, Severity] = {}
+    for rule in (rule for rules in _RULES.values() for rule in rules):
+        found[rule.code] = max(found.get(rule.code, "info"), rule.severity, key=order.index)
+    return found
+
+
 def read(text: str) -> Fact | None:
     """What a line tells; None for the many that tell nothing of faults."""
     if text.startswith(("NVRM: ", "nvidia-nvswitch")):

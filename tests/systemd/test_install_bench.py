@@ -1,4 +1,4 @@
-"""The installation in an empty Debian root that systemd has booted: some minutes, of which most is apt, pip and dpkg."""
+"""The installation in an empty Debian root that systemd has booted: most of its minutes are apt's, pip's and dpkg's."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+from detector.service.verdict_rows import batch_of, verdict_of
 
 from detector.alerts.alert import IncidentTracker
 from detector.alerts.forms import FORMS
 from detector.alerts.text import details
 from detector.model.job import Job, job_from
 from detector.model.verdict import Verdict
-from detector.service.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from detector.topology.jobs import FRESH_NS
 from detector.topology.tasks import EVERYBODY, Tasks
