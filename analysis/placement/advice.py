@@ -60,7 +60,7 @@ def advise(
     leaves, leaf = np.unique([place.leaf for place in places if place], return_inverse=True)
     if len(leaves) < 2 or not grouped:
         return None
-    pods, pod = np.unique([place.pod for place in places if place], return_inverse=True)
+    pod = np.unique([place.pod for place in places if place], return_inverse=True)[1]
     pod_of_leaf = np.zeros(len(leaves), np.int64)
     pod_of_leaf[leaf] = pod
     rates = [one.bytes_per_second for one in grouped]
