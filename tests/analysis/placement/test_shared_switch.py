@@ -35,8 +35,6 @@ def test_chance_is_not_blamed() -> None:
 
 def test_each_of_several_switches_is_counted() -> None:
     """Machines on two leaves each: the leaf that all faulty ones share is named alone."""
-    links = [Link(f"m{at:03d}", f"a{at // 8}") for at in range(64)] + [
-        Link(f"m{at:03d}", f"b{at % 8}") for at in range(64)
-    ]
+    links = [Link(f"m{at:03d}", leaf) for at in range(64) for leaf in (f"a{at // 8}", f"b{at % 8}")]
     found = shared_switches(["m003", "m011", "m019", "m035"], ALL, topology_of(links))
     assert [one.name for one in found] == ["b3"]

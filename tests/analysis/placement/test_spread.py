@@ -57,7 +57,7 @@ def test_communicators_of_a_store(place: Path) -> None:
 
 
 def test_groups_over_leaves_are_counted_and_measured() -> None:
-    """Groups within a leaf and over several are told apart, with what each costs; groups within a machine do not count."""
+    """Groups within a leaf and over several are told apart, with what each costs; those within a machine do not count."""
     job = [
         group("a", "data", ["m000", "m001"], 7e7, 0.1),
         group("b", "data", ["m001", "m002"], 5e7, 0.3),
