@@ -56,8 +56,19 @@ def test_communicators_of_a_store(place: Path) -> None:
     assert {one.task for one in found} == {"feed0"}
 
 
+def test_recordings_without_process_numbers(place: Path) -> None:
+    """Where no process number was recorded, each GPU counts as one process."""
+    now = time.time_ns()
+    columns = tuple(name for name in COLUMNS if name != "pid")
+    with closing(open_store(str(place))) as store:
+        rows = rows_of("nccl", store.read("nccl", now - 60 * 10**9, now, columns))
+    assert {one.name: len(one.members) for one in find_communicators(rows)} == {
+        name: len(ranks) for name, ranks in GROUPS.items()
+    }
+
+
 def test_groups_over_leaves_are_counted_and_measured() -> None:
-    """Groups within a leaf and over several are told apart, with what each costs; those within a machine do not count."""
+    """Groups within a leaf and over several count apart, with what each costs; those within a machine do not count."""
     job = [
         group("a", "data", ["m000", "m001"], 7e7, 0.1),
         group("b", "data", ["m001", "m002"], 5e7, 0.3),

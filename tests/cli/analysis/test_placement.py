@@ -54,7 +54,7 @@ def test_the_spread_and_a_better_placement(store: Path, topology: Path) -> None:
     done = run("placement", "--store", store, "--topology", topology)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4 of 4 machines on leaf two are faulty (m4, m5, m6, m7): suspect the switch")
-    assert "8 machines on 2 leaves in 1 pods" in done.stdout
+    assert "8 machines on 2 leaves in 1 pod" in done.stdout
     assert "data: groups over several leaves 4 -> 0 of 4" in done.stdout
     assert "a better placement takes away 100%" in done.stdout
     assert done.stdout.count("ranks of m") == 4
