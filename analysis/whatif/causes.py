@@ -50,7 +50,7 @@ def causes(found: Slowdown) -> tuple[Cause, ...]:
 
 
 def lost_by_cause(jobs: Sequence[Slowdown]) -> dict[str, float]:
-    """Cause -> GPU-hours lost by the jobs of which it is the first named one; the largest first, they sum to the loss."""
+    """Cause -> GPU-hours lost by the jobs of which it is the first named one; the largest first; they sum to all."""
     out: dict[str, float] = {}
     for job in jobs:
         named = [cause.kind for cause in causes(job) if cause.is_named]
