@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Communicator:
 
 def find_communicators(rows: Rows) -> tuple[Communicator, ...]:
     """The communicators of the tasks in rows of `nccl`, a minute or so of them."""
-    out = []
+    rows, out = _with_processes(rows), []
     codes, names = rows.texts.get("comm", (np.zeros(len(rows.time), np.int64), ("",)))
     order = np.argsort(codes, kind="stable")
     bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
@@ -57,6 +57,15 @@ def find_communicators(rows: Rows) -> tuple[Communicator, ...]:
                 rate = _rate(rows, places)
                 out.append(Communicator(name, task.communicator, group.kind, members, group.size, rate, sending))
     return tuple(out)
+
+
+def _with_processes(rows: Rows) -> Rows:
+    """The rows; in recordings without process numbers each GPU stands for one process."""
+    if "pid" in rows.metrics:
+        return rows
+    numbers = {ident: at for at, ident in enumerate(dict.fromkeys(ident[:2] for ident in rows.idents))}
+    process = np.array([numbers[ident[:2]] for ident in rows.idents], np.float64)[rows.ident]
+    return replace(rows, metrics=(*rows.metrics, "pid"), values=np.column_stack([rows.values, process]))
 
 
 def _rate(rows: Rows, places: Ints) -> float:

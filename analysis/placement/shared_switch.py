@@ -9,8 +9,8 @@ from scipy.stats import hypergeom
 
 from analysis.placement.topology import Topology
 
-CHANCE = 0.01
-"""Least probability, over all switches together, that counts as chance."""
+CHANCE = 0.05
+"""Above this probability, over all switches of a level together, it counts as chance."""
 _FEWEST = 2
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.whatif.slowdown import Slowdown
 
-WORKER, LAST_STAGE, BALANCE, TYPE = "slow worker", "last stage", "unequal micro-batches", "operation type"
+WORKER, LAST_STAGE, BALANCE, NO_CAUSE = "slow worker", "last stage", "unequal micro-batches", "no named cause"
 MAJORITY = 0.5
 """A cause that explains this share of the loss is named; the study's bound for workers and the last stage."""
 CORRELATED = 0.9
@@ -46,6 +47,16 @@ def causes(found: Slowdown) -> tuple[Cause, ...]:
         Cause(kind, words, share, min(max(0.0, share), 1.0) * found.gpu_hours_lost, is_named and found.waste >= SMALL)
         for kind, words, share, is_named in order
     )
+
+
+def lost_by_cause(jobs: Sequence[Slowdown]) -> dict[str, float]:
+    """Cause -> GPU-hours lost by the jobs of which it is the first named one; the largest first; they sum to all."""
+    out: dict[str, float] = {}
+    for job in jobs:
+        named = [cause.kind for cause in causes(job) if cause.is_named]
+        kind = named[0] if named else NO_CAUSE
+        out[kind] = out.get(kind, 0.0) + job.gpu_hours_lost
+    return dict(sorted(out.items(), key=lambda item: -item[1]))
 
 
 def headline(found: Slowdown) -> str:

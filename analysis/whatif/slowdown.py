@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from analysis.whatif.model import Model
 from analysis.whatif.operations import POINT_TO_POINT
 from detector.stats.arrays import Bools, Floats, Ints
 
+Key = TypeVar("Key", int, str)
 SLOWEST_SHARE = 0.03
 _LEAST_LOSS = 0.01
 """Below this share of the ideal time there is nothing to explain."""
@@ -84,41 +86,49 @@ class Slowdown:
 def analyse(model: Model, meta: JobMeta, advance: Callable[[], None] = lambda: None) -> Slowdown:
     """Replay the job with every cause alone; `advance` is called after each replay.
 
-    Raises ValueError where the recorded operations take no time.
+    Raises ValueError where the operations of a step take no time.
     """
-    found, lengths, ideal = model.found, model.lengths, model.ideal
-
-    def replay(is_true: Bools) -> Floats:
-        advance()
-        return model.graph.replay(np.where(is_true, lengths, ideal))
-
-    every = np.ones(len(found), bool)
-    best, real = replay(~every), replay(every)
-    if best.mean() <= 0 or real.mean() <= 0:
-        raise ValueError("the operations take no time: duration or end_ts must be in seconds")
-    kinds = _types(found.kinds)
-    by_type = {
-        name: _ratio(replay(found.of(*members)), best) for name, members in kinds.items() if found.of(*members).any()
-    }
-    by_dp = {int(at): _ratio(replay(found.dp_rank == at), best) for at in np.unique(found.dp_rank)}
-    by_stage = {int(at): _ratio(replay(found.stage == at), best) for at in np.unique(found.stage)}
+    found = model.found
+    job = _Replays(model, advance)
+    if min(job.real.min(), job.best.min()) <= 0:
+        raise ValueError("operations take no time in some steps: duration or end_ts must be in seconds")
+    by_type = job.each({name: found.of(*members) for name, members in _types(found.kinds).items()})
+    by_dp = job.each({int(at): found.dp_rank == at for at in np.unique(found.dp_rank)})
+    by_stage = job.each({int(at): found.stage == at for at in np.unique(found.stage)})
     slowest = _slowest(model, by_dp, by_stage)
-
-    def share(without: Floats) -> float | None:
-        lost = float(real.mean() - best.mean())
-        return float(real.mean() - without.mean()) / lost if lost > _LEAST_LOSS * best.mean() else None
-
-    balanced = model.graph.replay(evened(found, lengths))
     return Slowdown(
-        meta, found.steps, found.recorded(), real, best, by_dp, by_stage, by_type,
+        meta, found.steps, found.recorded(), job.real, job.best, by_dp, by_stage, by_type,
         _by_worker(model, by_dp, by_stage), slowest,
-        worker_share=share(replay(~np.isin(found.rank, slowest))),
-        stage_share=share(replay(found.stage < found.stages - 1)) if found.stages > 1 else None,
-        balance_share=share(balanced),
-        correlation=forward_backward_correlation(found, lengths),
+        worker_share=job.share(job.replay(~np.isin(found.rank, slowest))),
+        stage_share=job.share(job.replay(found.stage < found.stages - 1)) if found.stages > 1 else None,
+        balance_share=job.share(model.graph.replay(evened(found, model.lengths))),
+        correlation=forward_backward_correlation(found, model.lengths),
         gpus=meta.gpus or len(np.unique(found.rank)),
         notes=list(model.notes),
     )  # fmt: skip
+
+
+class _Replays:
+    """Replays of one job with some operations as they were and the others ideal; `real` and `best` are all and none."""
+
+    def __init__(self, model: Model, advance: Callable[[], None]) -> None:
+        self.model, self.advance = model, advance
+        every = np.ones(len(model.found), bool)
+        self.real, self.best = self.replay(every), self.replay(~every)
+
+    def replay(self, as_it_was: Bools) -> Floats:
+        """[step] seconds."""
+        self.advance()
+        return self.model.graph.replay(np.where(as_it_was, self.model.lengths, self.model.ideal))
+
+    def each(self, parts: dict[Key, Bools]) -> dict[Key, float]:
+        """The slowdown of each part that has operations."""
+        return {name: _ratio(self.replay(chosen), self.best) for name, chosen in parts.items() if chosen.any()}
+
+    def share(self, without: Floats) -> float | None:
+        """How much of the loss is gone in this replay; None where too little is lost."""
+        lost = float(self.real.mean() - self.best.mean())
+        return float(self.real.mean() - without.mean()) / lost if lost > _LEAST_LOSS * self.best.mean() else None
 
 
 def replays(model: Model) -> int:

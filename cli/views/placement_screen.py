@@ -51,8 +51,8 @@ def _headline(spreads: list[Spread]) -> str:
     machines = {machine for one in spreads for machine in one.communicator.machines}
     leaves = {leaf for one in spreads for leaf in one.leaves}
     pods = {pod for one in spreads for pod in one.pods}
-    above = f" in {len(pods)} pods" if pods else ""
-    return f"{len(machines)} machines on {len(leaves)} leaves{above}"
+    above = f" in {len(pods)} {'pods' if len(pods) > 1 else 'pod'}" if pods else ""
+    return f"{len(machines)} machines on {len(leaves)} {'leaves' if len(leaves) > 1 else 'leaf'}{above}"
 
 
 def _table(kinds: tuple[KindSpread, ...]) -> Table:

@@ -15,7 +15,7 @@ from cli.views.stragglers_screen import Jobs, measures, parts, total, warnings
 _WIDTH, _LEFT, _ROW = 760, 190, 22
 _HEAT_LEFT, _HEAT_FULL = 60, 1.5
 """A cell of this slowdown, or of the worst worker's above it, has the full colour; as in the study's heat map."""
-_LABELLED = 24
+_LABELLED, _WIDEST = 24, 80.0
 _CURVE = 150
 
 
@@ -52,14 +52,14 @@ def _heat(found: Slowdown) -> str:
     """Stages as rows, data ranks as columns; the slowdown of a worker as colour."""
     stages, ranks = found.by_worker.shape
     full = max(_HEAT_FULL, float(np.nanmax(found.by_worker)))
-    side = (_WIDTH - _HEAT_LEFT) / ranks
+    side = min(_WIDEST, (_WIDTH - _HEAT_LEFT) / ranks)
     height = min(48.0, max(14.0, side))
     names = list(found.by_dp_rank)
     cells = "".join(
-        _cell(found, names, (row, column), (_HEAT_LEFT + column * side, row * height), (side, height), full)
-        for row in range(stages)
-        for column in range(ranks)
-        if not math.isnan(found.by_worker[row, column])
+        _cell(slowdown, f"stage {row}, data rank {name}", (_HEAT_LEFT + at * side, row * height), (side, height), full)
+        for row, line in enumerate(found.by_worker.tolist())
+        for at, (name, slowdown) in enumerate(zip(names, line, strict=True))
+        if not math.isnan(slowdown)
     )
     labels = "".join(
         f'<text x="{_HEAT_LEFT - 6}" y="{(row + 0.5) * height + 4:.1f}" text-anchor="end">stage {row}</text>'
@@ -80,22 +80,14 @@ def _heat(found: Slowdown) -> str:
     )
 
 
-def _cell(
-    found: Slowdown,
-    names: list[int],
-    at: tuple[int, int],
-    place: tuple[float, float],
-    size: tuple[float, float],
-    full: float,
-) -> str:
-    slowdown = float(found.by_worker[at])
+def _cell(slowdown: float, title: str, place: tuple[float, float], size: tuple[float, float], full: float) -> str:
     depth = min(1.0, max(0.0, (slowdown - 1) / (full - 1)))
     middle = f'x="{place[0] + size[0] / 2:.1f}" y="{place[1] + size[1] / 2 + 4:.1f}" text-anchor="middle"'
     label = f'<text class="value" {middle}>{slowdown:.2f}</text>' if size[0] >= _WIDTH / _LABELLED else ""
     return (
         f'<rect class="cell" x="{place[0]:.2f}" y="{place[1]:.2f}" width="{size[0]:.2f}" height="{size[1]:.2f}" '
-        f'fill-opacity="{depth:.3f}"><title>stage {at[0]}, data rank {names[at[1]]}: {slowdown:.3f}</title></rect>'
-        f"{label}"
+        f'stroke-width="{min(1.0, size[0] / 10):.2f}" fill-opacity="{depth:.3f}">'
+        f"<title>{title}: {slowdown:.3f}</title></rect>{label}"
     )
 
 

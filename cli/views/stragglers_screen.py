@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.whatif.causes import causes, headline
+from analysis.whatif.causes import causes, headline, lost_by_cause
 from analysis.whatif.slowdown import Slowdown
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def total(jobs: Jobs) -> str:
     spent = sum(found.gpu_hours for _, found in jobs)
     lost = sum(found.gpu_hours_lost for _, found in jobs)
     share = lost / spent if spent else 0.0
-    return f"{len(jobs)} traces lost {share:.1%} ({lost:.3g} of {spent:.3g} GPU-hours) to stragglers"
+    by_cause = lost_by_cause([found for _, found in jobs])
+    parts = ", ".join(f"{kind} {hours:.3g}" for kind, hours in by_cause.items())
+    return f"{len(jobs)} traces lost {share:.1%} ({lost:.3g} of {spent:.3g} GPU-hours) to stragglers: {parts}"
 
 
 def show(screen: Console, jobs: Jobs) -> None:
@@ -123,6 +125,7 @@ def as_json(jobs: Jobs) -> dict[str, Any]:
     return {
         "gpu_hours": sum(found.gpu_hours for _, found in jobs),
         "gpu_hours_lost": sum(found.gpu_hours_lost for _, found in jobs),
+        "gpu_hours_lost_by_cause": lost_by_cause([found for _, found in jobs]),
         "jobs": [_job(name, found) for name, found in jobs],
     }
 

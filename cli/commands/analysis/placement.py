@@ -49,9 +49,9 @@ def placement(
     from cli.queries.placement import read_communicators, read_faulty
     from cli.views.placement_screen import Report, as_json, show
 
-    network = read_topology(topology)
     now = time_format.point(at, time.time_ns())
     place, settings = locate_store(store, config)
+    network = read_topology(topology)
     with closing(open_place(place, settings=settings)) as source:
         found, faulty = read_communicators(source, now), read_faulty(source, now)
     if not found:
@@ -60,12 +60,10 @@ def placement(
             f"{place} holds no communicator in the minute before {when} UTC: does the agent run? else --at"
         )
     watched = {machine for one in found for machine in one.machines}
-    report = Report(
-        now,
-        spread_of(found, network),
-        _advice(found, network, seconds, spare),
-        shared_switches(faulty, watched | set(faulty), network),
-    )
+    with console(err=True).status(f"searching for a better placement, at most {seconds:g} s"):
+        advice = _advice(found, network, seconds, spare)
+    shared = shared_switches(faulty, watched | set(faulty), network)
+    report = Report(now, spread_of(found, network), advice, shared)
     if json:
         say_json(as_json(report))
     else:

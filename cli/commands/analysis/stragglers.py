@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def stragglers(
     traces: Annotated[
         list[Path],
-        typer.Argument(metavar="TRACE...", help="Operation timelines: Parquet or CSV, one row an operation, seconds."),
+        typer.Argument(metavar="TRACE", help="Operation timelines: Parquet or CSV, one row an operation, seconds."),
     ],
     meta: Annotated[
         Path | None,

@@ -37,6 +37,7 @@ def test_json_has_every_measure(trace: Path) -> None:
     job, other = found["jobs"]
     assert job == other
     assert found["gpu_hours_lost"] == pytest.approx(2 * job["gpu_hours_lost"])
+    assert found["gpu_hours_lost_by_cause"] == {"last stage": pytest.approx(found["gpu_hours_lost"])}
     assert job["slowdown"] > 1.1
     assert len(job["by_worker"]) == 2
     assert [step["step"] for step in job["steps"]] == [100, 101]
@@ -47,6 +48,7 @@ def test_several_traces_have_a_sum(trace: Path) -> None:
     """The last line adds the GPU-hours of all traces."""
     last = run("report", "stragglers", trace, trace).stdout.splitlines()[-1]
     assert last.startswith("2 traces lost 1")
+    assert "GPU-hours) to stragglers: last stage 0." in last
 
 
 def test_the_page_is_self_contained(trace: Path, tmp_path: Path) -> None:
