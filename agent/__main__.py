@@ -59,7 +59,7 @@ def run(settings: AgentSettings) -> None:
     try:
         loop.run(settings.agent, sink, stop, prune, orders, manager.alive)
     finally:
-        manager.stopping()
+        manager.close()
         sink.close()
 
 

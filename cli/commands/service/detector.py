@@ -41,10 +41,11 @@ def detector(
     settings = read_settings(config)
     judged = detector_config(settings)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    stop, manager = threading.Event(), ServiceManager()
+    stop = threading.Event()
     end_by_signals(stop)
     address, influxdb = store or settings.store, settings.influxdb
     with (
+        closing(ServiceManager()) as manager,
         closing(open_signed(address, True, settings)) as place,
         alone(settings.alerts, address),
         closing(open_dispatcher(settings.alerts, address, influxdb)) as dispatcher,
@@ -57,14 +58,14 @@ def detector(
                 dispatcher,
                 stop,
                 renamed(kept, "--kept", "--state-file") or state_file or _service_state_file(),
-                manager.alive,
+                alive=manager.alive,
             )
             return
         dask = _cluster()
         order = dask.JudgeTask(
             address, influxdb, judged, "", frozenset(), time.time_ns(), key=signing_key(address, settings, True)
         )
-        dask.run(cluster, place, order, dispatcher, stop, manager.alive)
+        dask.run(cluster, place, order, dispatcher, stop, alive=manager.alive)
 
 
 def _cluster() -> ModuleType:
