@@ -23,6 +23,8 @@ CONFIG := /etc/peerwatch
 STATE := /var/lib/peerwatch
 CACHE := /var/cache/peerwatch
 WHEELS := wheels
+# The versions and hashes that `make install` takes where they fit the interpreter; LOCK= takes the newest.
+LOCK := requirements.lock
 OUT := dist
 # The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
 SYSTEM_UNITS := /etc/systemd/system
@@ -130,8 +132,12 @@ install: system ## as root: program, units and configuration (which is kept if i
 	extras=(agent detector $(EXTRAS))
 	! grep -qsE '^[^#]*"(nats|tls)://' $(CONFIG)/peerwatch.toml || extras+=(nats)
 	! grep -qs -e --cluster $(UNITS)/peerwatch-detector.service.d/*.conf || extras+=(cluster)
+	lock="$(LOCK)"
+	locked='import platform, sys; sys.exit((*sys.version_info[:2], platform.machine()) != (3, 11, "x86_64"))'
+	$(PREFIX)/bin/python -c "$$locked" || lock=""
+	[ -z "$$lock" ] || $(PREFIX)/bin/python -m pip install --quiet --require-hashes -r "$$lock"
 	rm -rf build
-	$(PREFIX)/bin/python -m pip install --quiet --upgrade ".[$$(IFS=,; echo "$${extras[*]}")]"
+	$(PREFIX)/bin/python -m pip install --quiet --upgrade $${lock:+--no-build-isolation} ".[$$(IFS=,; echo "$${extras[*]}")]"
 	rm -rf build
 	install -d $(UNITS) $(CONFIG)
 	[ -e $(CONFIG)/peerwatch.toml ] || install -m 644 systemd/peerwatch.toml $(CONFIG)/

@@ -67,7 +67,7 @@ def run(settings: AgentSettings) -> None:
     try:
         loop.run(settings.agent, shown or sink, stop, prune, orders, manager.alive)
     finally:
-        manager.stopping()
+        manager.close()
         if shown:
             shown.close()
         sink.close()

@@ -21,7 +21,8 @@ from store.signed import Signed, key_of
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
 STORE = "/var/lib/peerwatch/peerwatch.db"
 KEY = "/var/lib/peerwatch/peerwatch.key"
-UNIT = Path("/etc/systemd/system/peerwatch-agent.service")
+UNITS = (Path("/etc/systemd/system/peerwatch-agent.service"), Path("/lib/systemd/system/peerwatch-agent.service"))
+"""Where `make install` and where the Debian package put the agent's unit."""
 
 
 class ConfigError(ValueError):
@@ -135,7 +136,7 @@ def _prepare(place: Path, create: bool) -> None:
         except OSError as error:
             raise StoreError(f"{place.parent} cannot be created: {error.strerror}; use another --store") from error
     elif not place.exists() and (not place.parent.is_dir() or os.access(place.parent, os.X_OK)):
-        here = UNIT.exists()
+        here = any(unit.exists() for unit in UNITS)
         what = "is installed but has written no readings" if here else "is not installed or not running"
         start = "sudo systemctl start peerwatch-agent" if here else "peerwatch up, or make install"
         raise StoreError(

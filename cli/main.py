@@ -35,6 +35,12 @@ class Commands(TyperGroup):
         except BrokenPipeError as error:
             hang_up()
             raise typer.Exit(HUNG_UP) from error
+        except ModuleNotFoundError as error:
+            if ctx.params.get("debug"):
+                raise
+            remedy = "install the package peerwatch-detector, or run make install"
+            say(f"peerwatch: this needs {error.name}, which is not installed here: {remedy}", err=True)
+            raise typer.Exit(_failure(ctx)) from error
         except (OSError, ValueError) as error:
             if ctx.params.get("debug"):
                 raise

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Made by `python tools/lock.py` for CPython 3.11 on x86-64 Linux (Debian 12); do not edit.
 # pip install --require-hashes --no-index --find-links wheels -r requirements.lock
 """
+READING = ("pyarrow==", "msgpack==")
+"""By these a store is read, which `peerwatch doctor` and `status` do on every machine."""
 Locked = dict[str, str]
 """Name==version -> sha256 of the file."""
 
@@ -37,6 +39,7 @@ def sections() -> dict[str, Locked]:
     """Section -> its packages; none is in two sections."""
     agent, detector = resolved(".[agent]"), resolved(".[detector]")
     common = resolved(".[nats]") | {name: digest for name, digest in agent.items() if name in detector}
+    common |= {name: digest for name, digest in detector.items() if name.startswith(READING)}
     return {
         "common": common,
         "agent": {name: digest for name, digest in agent.items() if name not in common},

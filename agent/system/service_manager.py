@@ -46,7 +46,7 @@ class ServiceManager:
         if self._send(words):
             self._ready, self._status = True, status
 
-    def stopping(self) -> None:
+    def close(self) -> None:
         """The service ends, by itself or as ordered; nothing is said any more."""
         self._send(["STOPPING=1"])
         if self._socket is not None:

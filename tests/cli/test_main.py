@@ -58,6 +58,21 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (1, f"peerwatch: {tmp_path}/none: No such file or directory\n")
 
 
+def test_a_library_that_is_not_installed() -> None:
+    """A command that needs one which a machine's package leaves out says so in a line, with the mend."""
+
+    def read() -> None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+
+    little = typer.Typer(cls=Commands)
+    little.callback()(lambda: None)
+    little.command("read")(read)
+    done = CliRunner().invoke(little, ["read"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("peerwatch: this needs sklearn, which is not installed here: install the package")
+    assert done.stderr.count("\n") == 1
+
+
 def test_debug_shows_where(tmp_path: Path) -> None:
     """An error is one line, and with --debug a traceback."""
     assert "is no store" in one_line(run("replay", tmp_path / "none"), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def test_workloads_name_what_is_there(kind: str) -> None:
     assert found["selector"]["matchLabels"].items() <= found["template"]["metadata"]["labels"].items()
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     (container,) = pod["containers"]
+    assert container["image"] == f"peerwatch:{metadata('peerwatch')['Version']}"
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
     assert volumes["config"]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
     assert {one["metadata"]["namespace"] for one in objects.values() if one["kind"] != "Namespace"} == {"peerwatch"}

@@ -117,7 +117,7 @@ def survives_kills(machine: Booted) -> None:
     """Killed and hung services run again, and the detector still knows the incident."""
     for service in SERVICES:
         was = machine.number(service)
-        machine.say("kill", "-KILL", str(was))
+        machine.say("systemctl", "kill", "--kill-whom=main", "--signal=KILL", service)
         is_another = f"n=$(systemctl show -P MainPID {service}); test $n -gt 0 -a $n -ne {was}"
         machine.wait_for("bash", "-c", is_another)
         machine.wait_for("systemctl", "is-active", service)
@@ -128,7 +128,7 @@ def survives_kills(machine: Booted) -> None:
         machine.say("systemctl", "restart", service)
         time.sleep(6)  # longer than the watchdog: one that is fed lives
         assert machine.show(service, "NRestarts") == "0"
-        machine.say("kill", "-STOP", str(machine.number(service)))
+        machine.say("systemctl", "kill", "--kill-whom=main", "--signal=STOP", service)
         machine.wait_for("bash", "-c", f"test $(systemctl show -P NRestarts {service}) -gt 0", seconds=40)
         machine.wait_for("systemctl", "is-active", service)
         assert "watchdog timeout" in machine.say("journalctl", "--no-pager", "-u", service).lower()

@@ -51,12 +51,16 @@ def detector(
     judged = detector_config(settings)
     shares = standby or judged.standby
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    stop, manager = threading.Event(), ServiceManager()
+    stop = threading.Event()
     end_by_signals(stop)
     place = store or settings.store
     file = renamed(kept, "--kept", "--state-file") or state_file or _service_state_file()
-    service = _Service(settings, judged, place, file, cluster, stop, manager.alive)
-    with closing(open_signed(place, True, settings)) as opened, alone(settings.alerts, place, shares):
+    with (
+        closing(ServiceManager()) as manager,
+        closing(open_signed(place, True, settings)) as opened,
+        alone(settings.alerts, place, shares),
+    ):
+        service = _Service(settings, judged, place, file, cluster, stop, manager.alive)
         if shares:
             service.stand_by(opened)
         else:

@@ -54,9 +54,10 @@ def writer(
     from store.transfer.stream_writer import Writer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    stop, manager = threading.Event(), ServiceManager()
+    stop = threading.Event()
     end_by_signals(stop)
     with (
+        closing(ServiceManager()) as manager,
         closing(open_stream(stream_place, settings.nats)) as stream,
         closing(open_place(store_place, True, settings)) as store,
     ):

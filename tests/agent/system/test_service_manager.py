@@ -56,7 +56,7 @@ def test_ready_once_and_a_status_when_it_changes(systemd: Systemd) -> None:
     manager.alive("3 machines")
     manager.alive("3 machines")
     manager.alive("5 machines\nREADY=0")
-    manager.stopping()
+    manager.close()
     assert systemd.hear(1) == ["WATCHDOG=1", "READY=1", "STATUS=3 machines"]
     assert systemd.hear(1) == ["WATCHDOG=1"]
     assert systemd.hear(1) == ["WATCHDOG=1", "STATUS=5 machines READY=0"]
@@ -68,7 +68,7 @@ def test_without_a_service_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     manager = ServiceManager()
     manager.alive("alone")
-    manager.stopping()
+    manager.close()
 
 
 def test_a_service_manager_that_is_away(systemd: Systemd, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,7 +79,7 @@ def test_a_service_manager_that_is_away(systemd: Systemd, caplog: pytest.LogCapt
     manager.alive("7 machines")
     os.rename(f"{systemd.address}.away", systemd.address)
     manager.alive("7 machines")
-    manager.stopping()
+    manager.close()
     assert len(caplog.records) == 1
     assert systemd.hear(1) == ["WATCHDOG=1", "READY=1", "STATUS=7 machines"]
 
@@ -115,7 +115,7 @@ def test_a_loop_that_hangs_feeds_no_watchdog(systemd: Systemd) -> None:
         sink.free.set()
         stop.set()
         running.join()
-        manager.stopping()
+        manager.close()
 
 
 def test_the_watchdogs_signal_says_where_it_hangs(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(config, "STORE", str(tmp_path / "var" / "peerwatch.db"))
     monkeypatch.setattr(config, "PLACE", tmp_path / "peerwatch.toml")
     (tmp_path / "peerwatch.toml").write_text(f'store = "{tmp_path / "var" / "peerwatch.db"}"\n')
-    monkeypatch.setattr(config, "UNIT", tmp_path / "peerwatch-agent.service")
+    monkeypatch.setattr(config, "UNITS", (tmp_path / "peerwatch-agent.service",))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
     monkeypatch.delenv("PEERWATCH_STORE", raising=False)
     return tmp_path

@@ -246,7 +246,9 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
 
     at = time.time_ns()
     place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9}),)) for n in range(5)])
-    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop, None, turns.append))
+    thread = threading.Thread(
+        target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop), kwargs={"alive": turns.append}
+    )
     thread.start()
     begun = time.monotonic()
     feed(lambda: time.monotonic() > begun + 3)
