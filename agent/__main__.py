@@ -14,6 +14,7 @@ import msgspec
 
 from agent.config import AgentConfig
 from agent.sampling import loop
+from agent.system import out_of_memory
 from agent.system.rights import give_up
 from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
@@ -78,6 +79,10 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
         run(msgspec.json.decode(Path(sys.argv[-1]).read_bytes(), type=AgentSettings))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "start new thread" in str(error):
+            out_of_memory.end()
+        raise
     except (OSError, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         sys.stderr.write(f"peerwatch: {lines[0]}\n")

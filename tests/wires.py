@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,11 +15,15 @@ Reply = tuple[int, str, dict[str, str]]
 
 
 class Wire:
-    """A TCP proxy on loopback: `through` passes on, `cut` refuses and resets, `hang` takes and gives nothing."""
+    """A TCP proxy on loopback: `through` passes on, `cut` refuses and resets, `hang` takes and gives nothing.
+
+    `half` ends each answer of the server in its midst; `slow_s` lets each wait.
+    """
 
     def __init__(self, port: int) -> None:
         self.target = port
         self.mode = "through"
+        self.slow_s = 0.0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
@@ -62,13 +67,19 @@ class Wire:
                 continue
             self._open.append(far)
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._carry, args=(one, other, one is far), daemon=True).start()
 
-    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+    def _carry(self, one: socket.socket, other: socket.socket, answers: bool) -> None:
         try:
             while piece := one.recv(1 << 16):
                 if self.mode == "hang":
                     continue
+                if answers and self.mode == "half":
+                    other.sendall(piece[: len(piece) // 2])
+                    self._reset(one)
+                    self._reset(other)
+                    return
+                time.sleep(self.slow_s if answers else 0.0)
                 other.sendall(piece)
             other.shutdown(socket.SHUT_WR)
         except OSError:

@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from agent.context import Source, SourceUnavailableError
+from agent.system import out_of_memory
 from store.schema.sample import Sample, Value
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class Worker:
         self.started = time.monotonic()
         try:
             samples, failure = list(self.source.read(now)), None
+        except MemoryError:
+            out_of_memory.end()
         except BaseException as error:  # it is collect's to say what went wrong
             samples, failure = [], error
         self.took = time.monotonic() - self.started
@@ -173,7 +176,10 @@ class Reader:
 
 def _begin() -> WorkerQueue:
     lane: WorkerQueue = SimpleQueue()
-    threading.Thread(target=_serve, args=(lane,), name="sources", daemon=True).start()
+    try:
+        threading.Thread(target=_serve, args=(lane,), name="sources", daemon=True).start()
+    except RuntimeError:  # no thread can be started
+        out_of_memory.end()
     return lane
 
 

@@ -65,8 +65,15 @@ class SharedLog:
             if level != "ok":
                 open_ones[incident] = level, row["time"]
             if words:
-                verdict = msgspec.json.decode(words, type=Verdict)
-                self.blind = None if verdict.level == "ok" else verdict
+                self._remember_blindness(words)
+
+    def _remember_blindness(self, words: str) -> None:
+        try:
+            verdict = msgspec.json.decode(words, type=Verdict)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            log.warning("an alert on blindness in the store cannot be read, so it may be sent again: %s", error)
+            return
+        self.blind = None if verdict.level == "ok" else verdict
 
     def load(self, sink: str) -> Reported | None:
         """The open incidents that the sink knows."""

@@ -63,7 +63,7 @@ class Influx:
     def read(self, table: str, after: int = 0, until: int = LATEST, columns: Collection[str] | None = None) -> pa.Table:
         """Rows with after < time <= until as an Arrow table; the contract has the details."""
         from store import arrow
-        from store.influx.response import TableBuilder
+        from store.influx.response import TableBuilder, understood
 
         if bound(after) >= bound(until):
             return arrow.empty(table)
@@ -79,30 +79,36 @@ class Influx:
                 rows.add(series)
             return rows
 
-        with ThreadPoolExecutor(len(_HALVES), "influx") as threads:
-            first, second = threads.map(collect, _HALVES)
-        found = first.joined(second).table_of()
+        with understood(self.server.address):
+            with ThreadPoolExecutor(len(_HALVES), "influx") as threads:
+                first, second = threads.map(collect, _HALVES)
+            found = first.joined(second).table_of()
         return found if wanted is None else found.select([name for name in found.column_names if name in wanted])
 
     def span(self, after: int = 0) -> tuple[int, int] | None:
         """First and last time (Unix ns) later than `after`, over all tables."""
         if bound(after) >= _LATEST:
             return None
+        from store.influx.response import understood
+
+        with understood(self.server.address):
+            ends = [self._end(after, end) for end in ("ASC", "DESC")]
+        return (min(ends[0]), max(ends[1])) if ends[0] and ends[1] else None
+
+    def _end(self, after: int, end: str) -> list[int]:
+        """Times of the first (ASC) or last (DESC) rows of the tables."""
         from store.influx.response import rows_of
 
-        ends = []
-        for end in ("ASC", "DESC"):
-            ours = [table for table, fields in self._measurements().items() if ROW in fields]
-            others = [table for table in self._measurements() if table not in ours]
-            asked = [(_quoted(ROW), ours)] * bool(ours) + [("*", others)] * bool(others)
-            queries = [
-                f"SELECT {what} FROM {', '.join(map(_quoted, names))} WHERE {_between(after, LATEST)} "  # noqa: S608 - quoted
-                f"ORDER BY time {end} LIMIT 1"
-                for what, names in asked
-            ]
-            found = self._ask("; ".join(queries)) if queries else ()
-            ends.append([time for series in found for time, *_ in rows_of(series)])
-        return (min(ends[0]), max(ends[1])) if ends[0] and ends[1] else None
+        ours = [table for table, fields in self._measurements().items() if ROW in fields]
+        others = [table for table in self._measurements() if table not in ours]
+        asked = [(_quoted(ROW), ours)] * bool(ours) + [("*", others)] * bool(others)
+        queries = [
+            f"SELECT {what} FROM {', '.join(map(_quoted, names))} WHERE {_between(after, LATEST)} "  # noqa: S608 - quoted
+            f"ORDER BY time {end} LIMIT 1"
+            for what, names in asked
+        ]
+        found = self._ask("; ".join(queries)) if queries else ()
+        return [time for series in found for time, *_ in rows_of(series)]
 
     def tables(self) -> tuple[str, ...]:
         """Names of the measurements that can be tables of readings, sorted."""
@@ -121,26 +127,29 @@ class Influx:
 
     def _check(self) -> None:
         """Warn if another version has written here. No error: any agent's token can write that row."""
-        from store.influx.response import rows_of
+        from store.influx.response import rows_of, understood
 
         if not self._checked:
             query = f'SELECT last("{FIELD}") FROM "{MEASUREMENT}"'  # noqa: S608 - our own names
-            for series in list(self._ask(query)):
+            with understood(self.server.address):
+                versions = [int(rows_of(series)[0][1]) for series in self._ask(query)]
+            for version in versions:
                 try:
-                    refuse_other(self.server.address, int(rows_of(series)[0][1]))
+                    refuse_other(self.server.address, version)
                 except StoreError as error:
                     log.warning("%s", error)
             self._checked = True
 
     def _measurements(self) -> dict[str, frozenset[str]]:
         """The tables and their fields."""
-        from store.influx.response import rows_of
+        from store.influx.response import rows_of, understood
 
         self._check()
         if time.monotonic() - self._asked >= _FRESH_S:
-            tags, fields = (
-                {one["name"]: {row[0] for row in rows_of(one)} for one in self._ask(asked)} for asked in _LISTS
-            )
+            with understood(self.server.address):
+                tags, fields = (
+                    {one["name"]: {row[0] for row in rows_of(one)} for one in self._ask(asked)} for asked in _LISTS
+                )
             # Other programs' measurements, and our own alerts, have no machine or names that no column can have.
             self._shape = {
                 name: frozenset(fields[name])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
@@ -25,6 +26,18 @@ from store.schema.contract import StoreError
 
 _AT_ONCE = 1 << 15
 """Rows held as Python values before they become arrays."""
+
+
+@contextmanager
+def understood(address: object) -> Iterator[None]:
+    """Turn what an answer of another form makes of itself into a StoreError that names the server."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise StoreError(f"{address} gave an answer that is not InfluxDB's ({words}); is the address right?") from error
 
 
 def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 _PIECE_BYTES = 1 << 16
+_LENGTHS = {"content-length", "transfer-encoding"}
+"""Headers of which an answer has one, so that its end is known."""
 
 
 class Server:
@@ -82,6 +84,9 @@ class Server:
                 if found.status != 200:
                     said = found.headers.get("X-Influxdb-Error") or server_message(found.read(1 << 16))
                     raise StoreError(self.explain(Answer(found.status, one_line(said))))
+                if not _LENGTHS & set(map(str.lower, found.headers)):
+                    # Cut off within its headers: what follows would be taken for an answer without rows.
+                    raise StoreError(self.explain(Answer(NO_ANSWER, "the answer breaks off in its headers")))
                 yield found.headers.get("Content-Type", ""), iter(lambda: found.read(_PIECE_BYTES), b"")
             finally:
                 # What was not read to its end would be taken for the beginning of the next answer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import sqlite3
@@ -130,5 +131,15 @@ def is_damage(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> bool:
 def explain(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> str:
     """One line that names cause and mend."""
     text = str(error).lower()
+    if "unable to open" in text and not _has_descriptors():
+        return f"{path} cannot be opened: no file descriptor is left; raise the limit (LimitNOFILE, ulimit -n)"
     meaning = next((said for word, said in _MEANINGS if word in text), None)
     return f"{path} {meaning.replace('FILE', str(path))}" if meaning else f"{path}: SQLite says {error}"
+
+
+def _has_descriptors() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.EMFILE, errno.ENFILE)
+    return True

@@ -1,0 +1,411 @@
+"""The table of all that reads what others have written: a reader that is new is one more row."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+import mmap
+import os
+import shutil
+import signal
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from agent.binaries import elf_worker
+from agent.binaries.opened_file import open_library
+from agent.binaries.struct_layouts import TABLE, checked
+from agent.binaries.usdt import parse_notes
+from agent.kernel_log import kmsg, patterns
+from agent.kernel_log.xid import Xids
+from agent.nccl.proxy_state import Proxy
+from agent.nccl.ras_status import StatusError, communicators
+from agent.nccl.ras_worker import port_of
+from agent.process.memory import Memory
+from agent.process.procfs import Process, Processes, gpu_of, parse_maps, parse_stat
+from agent.python_gc.gc_stats import find_statistics
+from agent.rdma.ethtool import split_names
+from agent.stacks.kernel_threads import read_threads
+from agent.stacks.py_spy import SpyError, parse_output
+from cli.config import ConfigError, read_settings
+from detector.alerts.blindness import Blindness
+from detector.alerts.delivery_log import DeliveryLog, read_delivery_log
+from detector.calibration import CalibrationError
+from detector.calibration import load as load_calibration
+from detector.config import Config
+from detector.engine.pipeline import Detector
+from detector.service.snapshot import SnapshotError, dump, load
+from emulator.libraries.build import build
+from store.influx.influxql import Influx
+from store.line_protocol.parse import batches_of, members
+from store.line_protocol.write import unpack
+from store.open import open_store
+from store.schema.contract import StoreError
+from store.schema.sample import Batch, Sample
+from store.spool.queue import Spool
+from store.sqlite.embedded import Embedded
+from store.transfer.export import export
+from store.zoom_requests import zoom_requests_in
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Whole input to begin with, what reads it, and the errors that it may raise."""
+
+    name: str
+    seeds: Callable[[Path], Sequence[bytes]]
+    """Called once, with an empty folder."""
+    read: Callable[[bytes, Path, Random], object]
+    """Called with mutated bytes and a folder of its own."""
+    errors: tuple[type[Exception], ...] = ()
+    opens: tuple[str, ...] = ()
+    """Beginnings of paths that it may open, beside its folder."""
+
+
+def text(*lines: str) -> Callable[[Path], Sequence[bytes]]:
+    """Seeds that stand here."""
+    return lambda folder: [line.encode("latin1") for line in lines]
+
+
+def packed(value: Any) -> str:
+    """JSON in one line."""
+    return json.dumps(value)
+
+
+def here(path: str) -> Callable[[Path], Sequence[bytes]]:
+    """A file of this process as the seed."""
+    return lambda folder: [Path(path).read_bytes()]
+
+
+def _environment(data: bytes, *_: object) -> None:
+    words = dict(pair.partition("=")[::2] for pair in data.decode(errors="replace").split("\0"))
+    gpu_of(words)
+    port_of(words)
+
+
+def _kernel_log(data: bytes, *_: object) -> None:
+    known = Xids()
+    for line in data.splitlines():
+        record = kmsg.parse(line)
+        fact = patterns.read(record.text if record else line.decode("ascii", "replace"))
+        if fact and fact.xid is not None:
+            known.classify(10**18, "gpu:0", fact.xid, fact.message)
+
+
+def _kernel_log_file(data: bytes, folder: Path, _: Random) -> None:
+    file = folder / "kmsg"
+    file.write_bytes(b"")
+    with closing(kmsg.Log(file)) as log:
+        file.write_bytes(data)
+        for _round in range(3):
+            log.read(50)
+
+
+def _proc(data: bytes, folder: Path, chance: Random) -> None:
+    """A /proc of one process with hostile files."""
+    for name in ("7", "7/task", "7/task/7"):
+        (folder / name).mkdir(exist_ok=True)
+    for name in ("stat", "maps", "environ", "status", "task/7/stat", "task/7/stack", "task/7/syscall", "task/7/wchan"):
+        cut = chance.randrange(len(data) + 1)
+        (folder / "7" / name).write_bytes(data[cut:] if chance.random() < 0.5 else data)
+    processes = Processes(folder)
+    for process, _files in processes.changed():
+        processes.environment(process.pid)
+    processes.environment(7)
+    read_threads(folder / "7")
+
+
+def _elf(data: bytes, folder: Path, _: Random) -> None:
+    """In a child under the limits of the agent's own; its death by them is as good as an answer."""
+    file = folder / "lib.so"
+    file.write_bytes(data)
+    child = os.fork()
+    if not child:
+        try:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, (elf_worker.DATA_BYTES, elf_worker.DATA_BYTES))
+            resource.setrlimit(resource.RLIMIT_CPU, (4, 4))
+            names = ["ncclCommInitRank", "ncclAllReduce", "cudaLaunchKernel", "gc_collect_main"]
+            for answer in elf_worker.answers(open_library([str(file)]), names, "ncclCommInitRank"):
+                json.dumps(answer)
+                assert all(0 <= at < 1 << 63 for at in answer.get("functions", {}).values())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGXCPU, signal.SIGKILL), f"the child ended with {status}"
+
+
+def _elf_seeds(folder: Path) -> Sequence[bytes]:
+    if not shutil.which("gcc"):
+        return [Path("/proc/self/exe").read_bytes()[: 1 << 20]]
+    libraries = build()
+    return [libraries.nccl.read_bytes(), libraries.cudart.read_bytes()]
+
+
+_PAGES = mmap.mmap(-1, 1 << 20)
+_BASE = ctypes.addressof(ctypes.c_char.from_buffer(_PAGES))
+
+
+def _process_memory(data: bytes, _: Path, chance: Random) -> None:
+    """NCCL's structures in pages of this process, full of pointers into the same pages."""
+    layout = chance.choice(list(json.loads(TABLE.read_text()).values()))["layout"]
+    size = len(_PAGES)
+    _PAGES[: min(len(data), size)] = data[:size]
+    pointers = [*(_BASE + chance.randrange(size - 8) for _ in range(9)), 0, 1, 4096, (1 << 47) - 8, (1 << 64) - 1]
+    for _ in range(300):
+        word = chance.choice((*pointers, 2, 128, 1 << 40, chance.getrandbits(64)))
+        struct.pack_into("<Q", _PAGES, chance.randrange(size - 8), word)
+    with closing(Memory(os.getpid())) as memory:
+        at = _BASE + chance.randrange(size)
+        memory.identity(at, layout)
+        memory.operations(at, layout, chance.random() < 0.5)
+        head = memory.active_list(at, layout)
+        for place in (head, at):
+            proxy = Proxy(memory, place, layout) if place else None
+            for _ in range(3 if proxy else 0):
+                assert proxy is not None
+                proxy.sample()
+                struct.pack_into("<Q", _PAGES, chance.randrange(size - 8), chance.choice(pointers))
+        find_statistics(memory, at, chance.choice((0, 8, 4096, 4 << 20, 1 << 40)))
+
+
+def _layout(data: bytes, *_: object) -> None:
+    checked(json.loads(data))
+
+
+def _layout_seeds(folder: Path) -> Sequence[bytes]:
+    return [packed(one["layout"]).encode() for one in list(json.loads(TABLE.read_text()).values())[:3]]
+
+
+def _readings(store: Any) -> None:
+    rows = [Sample("gpu", {"gpu": str(n), "power_watts": 300.0 + n, "uuid": f"GPU-{n}"}) for n in range(5)]
+    event = Sample("event", {"source": "kernel_log", "code": "79", "message": "Xid 79"})
+    store.write([Batch("m1", 10**18 + at, (*rows, event)) for at in range(7)])
+
+
+def _store_seeds(folder: Path) -> Sequence[bytes]:
+    with closing(Embedded(folder / "s.db")) as store:
+        _readings(store)
+    return [(folder / "s.db").read_bytes()]
+
+
+def _store(data: bytes, folder: Path, _: Random) -> None:
+    file = folder / "s.db"
+    for left in folder.iterdir():
+        left.unlink()
+    file.write_bytes(data)
+    with closing(open_store(str(file))) as store:
+        for table in store.tables():
+            store.read(table)
+        store.span()
+        _readings(store)
+
+
+def _spool_seeds(folder: Path) -> Sequence[bytes]:
+    with closing(Spool(folder, 1 << 20, 3600.0, 600.0)) as spool:
+        for number in range(5):
+            spool.put([b"gpu,machine=m1,gpu=0 _row=1i,power_watts=%d 1" % number], 10**18 + number)
+        spool.settle(spool.oldest_posts(1 << 10)[:1], [(b"bad", "why")], 10**18)
+    return [(folder / "spool.db").read_bytes()]
+
+
+def _spool(data: bytes, folder: Path, _: Random) -> None:
+    for left in folder.iterdir():
+        left.unlink()
+    (folder / "spool.db").write_bytes(data)
+    with closing(Spool(folder, 1 << 20, 3600.0, 600.0)) as spool:
+        spool.line_counts()
+        spool.refused()
+        spool.settle(spool.oldest_posts(1 << 16), now=10**18)
+        spool.request_resend("another start")
+        if posts := spool.posts_to_resend(1 << 16):
+            spool.settle_resent(posts)
+        spool.put([b"gpu,machine=m1,gpu=0 _row=1i 2"], 10**18 + 9)
+
+
+def _recording_seeds(folder: Path) -> Sequence[bytes]:
+    with closing(Embedded(folder / "s.db")) as store:
+        _readings(store)
+        export(store, folder / "out", (10**18 - 1, 10**18 + 99))
+    return [(folder / "out" / "gpu.parquet").read_bytes()]
+
+
+def _recording(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "gpu.parquet").write_bytes(data)
+    store = open_store(str(folder))
+    store.span(10**18)
+    store.read("gpu")
+
+
+def _snapshot_seeds(folder: Path) -> Sequence[bytes]:
+    return [dump(Detector().state, 10**18)]
+
+
+def _snapshot(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "state.npz").write_bytes(data)
+    load(folder / "state.npz", Config())
+
+
+def _log_seeds(folder: Path) -> Sequence[bytes]:
+    return [DeliveryLog(3, 1, error="no", reported={"9dc7141ebdaed94b": ("crit", 10**18)}).packed()]
+
+
+def _log(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "log.json").write_bytes(data)
+    read_delivery_log(folder / "log.json")
+    Blindness(folder / "log.json", 60.0)
+
+
+def _settings(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "p.toml").write_bytes(data)
+    read_settings(folder / "p.toml")
+
+
+def _calibration(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "c.json").write_bytes(data)
+    load_calibration(folder / "c.json")
+
+
+def _lines(data: bytes, *_: object) -> None:
+    batches_of(data.splitlines(), lambda error: None)
+
+
+def _message(data: bytes, *_: object) -> None:
+    for member in members(data):
+        batches_of(unpack(member), lambda error: None)
+
+
+class _Answering:
+    """A server of InfluxDB that answers each question alike."""
+
+    address = "http://influx:8086/peerwatch"
+
+    def __init__(self, kind: str, data: bytes, cut: int) -> None:
+        self.kind, self.pieces = kind, (data[:cut], data[cut:])
+
+    @contextmanager
+    def query(self, _: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """The answer."""
+        yield self.kind, iter(self.pieces)
+
+
+def _answer(kind: str) -> Callable[[bytes, Path, Random], object]:
+    def read(data: bytes, _: Path, chance: Random) -> None:
+        store = Influx(_Answering(kind, data, chance.randrange(len(data) + 1)))  # type: ignore[arg-type]
+        store._checked = chance.random() < 0.8
+        store.read("gpu")
+        store.span()
+        store.tables()
+
+    return read
+
+
+def _answer_seeds(pack: Callable[[Any], bytes]) -> Callable[[Path], Sequence[bytes]]:
+    values = [[10**18 + at, 1, 300.5 + at, "GPU-1"] for at in range(5)]
+    series = {"name": "gpu", "tags": {"machine": "m1", "gpu": "0"}, "columns": ["time", "_row", "power_watts", "uuid"]}
+    return lambda folder: [pack({"results": [{"statement_id": 0, "series": [{**series, "values": values}]}]})]
+
+
+def _msgpack(value: Any) -> bytes:
+    import msgpack
+
+    found: bytes = msgpack.packb(value)
+    return found
+
+
+def _array(data: bytes, *_: object) -> None:
+    list(parse_notes(data))
+    split_names(data)
+
+
+_RANK = {"rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "nvml_dev": 0}
+_STATUS = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+_ABSENT = {**_RANK, "rank": 1, "status": {"unresponsive": True, "considered_dead": False}}
+_GROUP = {
+    "hash": "0xc0ffee",
+    "secondary_hash": "0x1:0x2",
+    "size": 2,
+    "ranks_count": 1,
+    "missing_ranks_count": 1,
+    "ranks": [{**_RANK, "status": _STATUS, "collective_counts": {"AllReduce": 41}}],
+    "missing_ranks": [_ABSENT],
+}
+_RAS = {
+    "nccl_version": "2.29.3",
+    "cuda_runtime_version": 12090,
+    "cuda_driver_version": 13000,
+    "timestamp": "now",
+    "communicators_count": 1,
+    "communicators": [_GROUP],
+    "ras": {"collection_time_sec": 0.1, "timeouts_count": 0},
+}
+_TAIL = {"excursions": 30, "highest": 1.5, "over": 0.5, "scale": 0.2, "heavy": False, "caution": 1.5}
+_CALIBRATION = {
+    "version": 1,
+    "budget": {"alarms": 1, "hours": 168, "machines": 1000},
+    "recordings": 3,
+    "machine_hours": 20.5,
+    "settings": {"sigmas": 4.0},
+    "tails": {"gpu": _TAIL},
+}
+_THREAD = {
+    "thread_name": "MainThread",
+    "frames": [{"name": "f", "filename": "a.py", "short_filename": None, "line": 3}],
+}
+_NOTE = "\x08\0\0\0\x30\0\0\0\x03\0\0\0stapsdt\0" + "\x01" * 24 + "python\0gc__start\0-4@%eax\0"
+_LOG = (
+    "4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n6,2,3,-;mce: [Hardware Error]: CPU 1\n"
+)
+_TOML = 'store = "/x.db"\n[agent]\nsources = ["host"]\n[detector]\nsigmas = 5.0\n[alerts]\nsinks = ["log"]\n'
+_LP = 'gpu,machine=a\\ b,gpu=0 _row=1i,x=1.5,t="a\\"b,c" 12345\nevent,machine=m _row=1i,message="x y" 1'
+
+READERS: tuple[Reader, ...] = (
+    Reader("maps", here("/proc/self/maps"), lambda data, *_: parse_maps(Process(1, 1), data)),
+    Reader("stat", here("/proc/self/stat"), lambda data, *_: parse_stat(data), (ValueError,)),
+    Reader("proc", here("/proc/self/maps"), _proc, (OSError,)),
+    Reader(
+        "environment",
+        text("LOCAL_RANK=3\0CUDA_VISIBLE_DEVICES=0,1\0NCCL_RAS_ADDR=[::1]:28028\0"),
+        _environment,
+        (StatusError,),
+    ),
+    Reader("elf and dwarf", _elf_seeds, _elf),
+    Reader("notes and ethtool names", text(_NOTE, "rx_pause\0" * 20), _array),
+    Reader("process memory", text("\0" * 4096), _process_memory, (struct.error, KeyError)),
+    Reader("layouts", _layout_seeds, _layout, (ValueError, RecursionError)),
+    Reader("kernel log", text(_LOG), _kernel_log),
+    Reader("kernel log file", text(_LOG), _kernel_log_file),
+    Reader(
+        "ras",
+        text(packed(_RAS)),
+        lambda data, *_: list(communicators(data)),
+        (StatusError,),
+    ),
+    Reader("py-spy", text(packed([_THREAD])), lambda data, *_: parse_output(data), (SpyError,)),
+    Reader("line protocol", text(_LP), _lines, (StoreError,)),
+    Reader("stream message", lambda folder: [gzip.compress(_LP.encode())], _message, (StoreError,)),
+    Reader(
+        "zoom requests",
+        text(packed({"results": [{"series": [{"values": [[1, "host", 2.0, 3]]}]}]})),
+        lambda data, *_: zoom_requests_in(data),
+        (StoreError,),
+    ),
+    Reader(
+        "influx json", _answer_seeds(lambda value: packed(value).encode()), _answer("application/json"), (StoreError,)
+    ),
+    Reader("influx msgpack", _answer_seeds(_msgpack), _answer("application/x-msgpack"), (StoreError,)),
+    Reader("embedded store", _store_seeds, _store, (StoreError,)),
+    Reader("spool", _spool_seeds, _spool, (StoreError,)),
+    Reader("recording", _recording_seeds, _recording, (StoreError,)),
+    Reader("snapshot", _snapshot_seeds, _snapshot, (SnapshotError,)),
+    Reader("delivery log", _log_seeds, _log),
+    Reader("configuration", text(_TOML), _settings, (ConfigError,)),
+    Reader("calibration", text(packed(_CALIBRATION)), _calibration, (CalibrationError,)),
+)
