@@ -13,10 +13,12 @@ from cli import time_format
 from cli.queries.iteration_time import pace_words
 from cli.terminal import console
 from cli.views.hang import rank_lines, stack_heads, stacks_title
-from cli.views.verdict_text import after, compared, figure, runner_up_lines, sign_words, timeline
+from cli.views.verdict_text import after, compared, figure, hardware_words, runner_up_lines, sign_words, timeline
 from cli.views.zoom import block, scale_of, zoom_lines, zoom_title
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.queries.verdict_history import VerdictRecord
     from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
@@ -28,10 +30,16 @@ _WIDTH, _LEAST, _BESIDE, _FIGURES = 32, 12, 96, 57
 _STACKS = 8
 
 
-def draw(record: VerdictRecord, explained: Explanation, anomalies: tuple[IterationAnomaly, ...], place: str) -> None:
-    """Print it; `anomalies` are those of the task's iteration time, `place` is the store."""
+def draw(
+    record: VerdictRecord,
+    explained: Explanation,
+    anomalies: tuple[IterationAnomaly, ...],
+    place: str,
+    hardware: Mapping[str, str],
+) -> None:
+    """Print it; `anomalies` are those of the task's iteration time, `place` is the store, `hardware` names the GPU."""
     screen, verdict = console(), record.verdict
-    _head(record, explained)
+    _head(record, explained, hardware)
     if explained.moved:
         screen.print(_table(explained, screen.width))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
@@ -48,7 +56,7 @@ def draw(record: VerdictRecord, explained: Explanation, anomalies: tuple[Iterati
     screen.print(Text(f"\nas an HTML page: {page}", "dim"))
 
 
-def _head(record: VerdictRecord, explained: Explanation) -> None:
+def _head(record: VerdictRecord, explained: Explanation, hardware: Mapping[str, str]) -> None:
     """Print verdict, likely cause, next step, confidence and peers."""
     screen, verdict, kind = console(), record.verdict, explained.likely.kind
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
@@ -58,6 +66,8 @@ def _head(record: VerdictRecord, explained: Explanation) -> None:
     screen.print(Text(f"next      {kind.advice}"))
     if verdict.job:
         screen.print(Text(f"job       {verdict.job.words}"))
+    if hardware:
+        screen.print(Text(f"hardware  {hardware_words(hardware)}"))
     for line in runner_up_lines(explained):
         screen.print(Text(line))
     until = f"{record.outcome} at {time_format.shown(record.closed)}" if record.closed else "still open"

@@ -36,18 +36,22 @@ def show(
             _list(records, place, json)
             return
         from cli.views.verdict_json import explanation_json
+        from detector.alerts.briefing import identity
         from detector.explain.explanation import explain
 
         record = pick(records, verdict, place)
         explained = explain(source, record.verdict, record.closed)
         record = with_operator_actions(source, record)
+        hardware = identity(source, record.verdict.machine, record.verdict.device, record.verdict.since)
         anomalies = pace_of(source, record.verdict.machine, record.verdict.since)
     if json:
-        say_json(explanation_json(record, explained) | {"irregular": [*map(pace_json, anomalies)]})
+        say_json(
+            explanation_json(record, explained) | {"hardware": hardware, "irregular": [*map(pace_json, anomalies)]}
+        )
         return
     from cli.views.verdict_screen import draw
 
-    draw(record, explained, anomalies, place)
+    draw(record, explained, anomalies, place, hardware)
 
 
 def _list(records: list[VerdictRecord], place: str, json: bool) -> None:
