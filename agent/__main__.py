@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,13 +20,15 @@ from agent.system.rights import give_up
 from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
 from store.exposition.config import MetricsConfig, OtlpConfig
-from store.exposition.published import published
 from store.influx.config import InfluxConfig
 from store.nats.config import NatsConfig, is_stream
 from store.open import open_sink
 from store.schema.contract import StoreError
 from store.sqlite.embedded import Embedded
 from store.zoom_requests import open_zoom_requests
+
+if TYPE_CHECKING:
+    from store.exposition.published import Published
 
 log = logging.getLogger("agent")
 
@@ -63,8 +66,7 @@ def run(settings: AgentSettings) -> None:
         except StoreError as error:  # readings matter more than room; it is tried again in a minute
             log.error("the store could not be pruned: %s", error)
 
-    # What answers or sends to others has no rights of ours.
-    shown = published(sink, settings.agent.name, settings.metrics, settings.otlp, give_up)
+    shown = _published(settings, sink)
     try:
         loop.run(settings.agent, shown or sink, stop, prune, orders, manager.alive)
     finally:
@@ -72,6 +74,16 @@ def run(settings: AgentSettings) -> None:
         if shown:
             shown.close()
         sink.close()
+
+
+def _published(settings: AgentSettings, sink: loop.Sink) -> Published | None:
+    """The sink with what shows readings to others; None where nothing is configured, so that it costs nothing."""
+    if not settings.metrics.listen and not settings.otlp.endpoint:
+        return None
+    from store.exposition.published import Published
+
+    # The threads that answer others, or send to them, have no rights of ours.
+    return Published(sink, settings.agent.name, settings.metrics, settings.otlp, give_up)
 
 
 def main() -> int:

@@ -22,9 +22,9 @@ USUAL = (
     "stacks",
     "job",
 )
-SOURCES = (*USUAL, "ras")
-"""Every source, by the stem of its file under `agent/sources/`; `ras` makes a task's own threads do something, so it is
-read only where it is asked for."""
+SOURCES = (*USUAL, "ras", "dcgm")
+"""Every source, by the stem of its file under `agent/sources/`. Two are read only where they are asked for: `ras` makes
+a task's own threads do something, and `dcgm` may take the profiling hardware from a user's profiler."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 """Groups of CUDA calls that can be counted beside the synchronize calls."""

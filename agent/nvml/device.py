@@ -8,6 +8,7 @@ from typing import Any
 from agent.nvml.binding import GONE, LOST, NOT_HERE, PASSING, Fields, NvmlError, nvml
 from agent.nvml.fields import FAST, SLOW, Rule, choose, columns, places, spread
 from agent.nvml.gpm import open_gpm
+from agent.nvml.mig import names_of, open_instances
 from agent.system.pci import normal
 
 Call = Callable[[Any], float]
@@ -101,6 +102,7 @@ class Device:
         self.serial = str(_or("", lambda: nvml.nvmlDeviceGetSerial(handle)))
         self.pci_address = normal(str(_or("", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)))
         self.mig = self._split(False)
+        self._instances = open_instances(handle) if self.mig else []
         count = int(_or([0], Fields(handle, [(_LINK_COUNT, 0)]).read)[0] or 0)
         self._fast = Part(handle, spread(FAST, count), _FAST_CALLS)
         self._slow = Part(handle, spread(SLOW, count), _SLOW_CALLS)
@@ -118,8 +120,19 @@ class Device:
 
     @property
     def outdated(self) -> bool:
-        """Whether MIG was switched since it was opened, for which newer GPUs need no reset: other columns are there."""
-        return self._split(self.mig) != self.mig
+        """Whether MIG was switched since it was opened, for which newer GPUs need no reset, or split otherwise."""
+        if self._split(self.mig) != self.mig:
+            return True
+        return self.mig and names_of(self.handle) != [instance.uuid for instance in self._instances]
+
+    @property
+    def instances(self) -> dict[str, str]:
+        """Name and UUID of each MIG instance."""
+        return {instance.name: instance.uuid for instance in self._instances}
+
+    def read_instances(self, seconds: float) -> dict[str, dict[str, float]]:
+        """The columns of each MIG instance by its name."""
+        return {instance.name: instance.read(seconds) for instance in self._instances}
 
     def processes(self) -> list[int]:
         """The numbers of the processes that compute on it, in the driver's PID namespace."""

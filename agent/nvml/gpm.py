@@ -35,10 +35,13 @@ _SANE_RATIO, _SANE_RATE = 1.5, 1e8
 
 
 class Gpm:
-    """The last sample of one GPU and what has flowed since it was opened. Raises NvmlError where there is no GPM."""
+    """The last sample of one GPU, or of one MIG instance of it, and what has flowed since it was opened.
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+    Raises NvmlError where there is no GPM.
+    """
+
+    def __init__(self, handle: Any, instance: int | None = None) -> None:
+        self._handle, self._instance = handle, instance
         if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise NvmlError(nvml.NVML_ERROR_NOT_SUPPORTED)
         self._before, self._after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
@@ -56,7 +59,10 @@ class Gpm:
     def read(self, seconds: float) -> dict[str, float]:
         """Shares and byte counts since the last reading, at a time (seconds of any steady clock). Raises NvmlError."""
         before, self._taken = self._taken, None
-        nvml.nvmlGpmSampleGet(self._handle, self._after)
+        if self._instance is None:
+            nvml.nvmlGpmSampleGet(self._handle, self._after)
+        else:
+            nvml.nvmlGpmMigSampleGet(self._handle, self._instance, self._after)
         self._taken = seconds
         self._before, self._after = self._after, self._before
         if before is None or seconds <= before:
@@ -80,10 +86,10 @@ class Gpm:
         return found
 
 
-def open_gpm(handle: Any) -> Gpm | None:
+def open_gpm(handle: Any, instance: int | None = None) -> Gpm | None:
     """None where this GPU, this driver or this library has no GPM. Raises NvmlError for any other reason."""
     try:
-        return Gpm(handle)
+        return Gpm(handle, instance)
     except NvmlError as error:
         if error.value in NOT_HERE:
             return None

@@ -43,6 +43,7 @@ class Gpus:
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "there": {index: [device.uuid, device.mig] for index, device in self._devices.items()},
             "places": {index: [device.serial, device.pci_address] for index, device in self._devices.items()},
+            "instances": {index: device.instances for index, device in self._devices.items() if device.mig},
             "lost": self._lost,
             "unread": self._unread,
         }
@@ -50,11 +51,13 @@ class Gpus:
     def read(self, slow: bool) -> dict[str, Any]:
         """One reading. A GPU that fails, or has changed, is opened again: tried at slow readings until it works."""
         opened = slow and self._open()
-        found, processes = {}, {}
+        found, processes, parts = {}, {}, {}
         for index, device in self._devices.items():
             self._where[0] = index + 1
             try:
                 found[index] = device.read(time.monotonic(), slow)
+                if device.mig:
+                    parts[index] = device.read_instances(time.monotonic())
                 if slow:
                     processes[index] = device.processes()
             except NvmlError as error:
@@ -64,6 +67,8 @@ class Gpus:
             self._devices.pop(index, None)
         events, dropped = self._events.drain()
         answer = {"gpus": found, "lost": self._lost, "unread": self._unread, "events": events, "dropped": dropped}
+        if parts:
+            answer["parts"] = parts
         if slow:
             answer["processes"] = processes
         if opened:

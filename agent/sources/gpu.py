@@ -43,6 +43,8 @@ class Gpu:
         self._identity: dict[str, dict[str, Value]] = {}
         """By name, the identity of the card: UUID, serial number and PCI address, as far as the driver knows."""
         self._cards = OnChange[str, dict[str, Value]](_WEEK_NS)
+        self._instances: dict[str, dict[str, str]] = {}
+        """By name of a GPU that MIG has split, its instances' names and UUIDs."""
         self._gone: frozenset[str] = frozenset()  # names of GPUs that the driver does not find any more
 
     def read(self, now: int) -> list[Sample]:
@@ -87,6 +89,11 @@ class Gpu:
             for index, uuid in there.items()
             if (name := self._names.name(index))
         }
+        self._instances = {
+            name: {str(part): str(uuid) for part, uuid in parts.items()}
+            for index, parts in answer.get("instances", {}).items()
+            if (name := self._names.name(int(index)))
+        }
         events = self._lost(now, answer)
         driver = str(answer["driver"])[:80]
         message = f"driver {driver} with {len(there)} GPUs"
@@ -95,8 +102,9 @@ class Gpu:
         self._driver = message
         for index, (_, mig) in answer["there"].items():
             if mig:
-                words = "it is split by MIG: what its parts are at is not read"
-                events.append(Event("mig", f"gpu:{self._names.name(int(index))}", "info", words))
+                name = self._names.name(int(index)) or ""
+                parts = ", ".join(sorted(self._instances.get(name, {}))) or "none"
+                events.append(Event("mig", f"gpu:{name}", "info", f"it is split by MIG; its instances: {parts}"))
         return events
 
     def _rows(self, answer: Mapping[str, Any]) -> list[Sample]:
@@ -111,6 +119,18 @@ class Gpu:
                 self._slow[name] = {column: value for column, value in found.items() if column in SLOW_COLUMNS}
                 row = {"gpu": name, **self._identity.get(name, {}), **found}
             rows.append(Sample("gpu", row))
+        return rows + self._parts(answer)
+
+    def _parts(self, answer: Mapping[str, Any]) -> list[Sample]:
+        """A row for each MIG instance, with its own UUID and its parent's."""
+        rows = []
+        for index, parts in answer.get("parts", {}).items():
+            name = self._names.name(int(index))
+            known = self._instances.get(name or "", {})
+            for part, found in parts.items():
+                if part in known:
+                    about = {"uuid": known[part], "parent_uuid": self._identity.get(str(name), {}).get("uuid")}
+                    rows.append(Sample("gpu", {"gpu": f"{name}/{part}", **about, **found}))
         return rows
 
     def _lost(self, now: int, answer: Mapping[str, Any]) -> list[Event]:

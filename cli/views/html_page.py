@@ -9,20 +9,31 @@ from cli import time_format
 from cli.views.hang import rank_lines, stack_heads, stacks_title
 from cli.views.html_document import document
 from cli.views.svg import curve
-from cli.views.verdict_text import after, compared, figure, metric_name, runner_up_lines, sign_words, timeline
+from cli.views.verdict_text import (
+    after,
+    compared,
+    figure,
+    hardware_words,
+    metric_name,
+    runner_up_lines,
+    sign_words,
+    timeline,
+)
 from cli.views.zoom import zoom_lines, zoom_title
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.queries.verdict_history import VerdictRecord
     from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
 
 
-def page(one: VerdictRecord, explained: Explanation, place: str) -> str:
-    """The document. All text from the store is escaped: names come from outside."""
+def page(one: VerdictRecord, explained: Explanation, place: str, hardware: Mapping[str, str]) -> str:
+    """The document; `hardware` names the GPU. All text from the store is escaped: names come from outside."""
     verdict = one.verdict
     name = f"{verdict.machine} {verdict.device or ''}".strip()
-    parts = (_head(one, explained), _likely(explained), _curves(one, explained), _timeline(one, explained))
+    parts = (_head(one, explained, hardware), _likely(explained), _curves(one, explained), _timeline(one, explained))
     body = (*parts, _closer(explained), _standstill(explained))
     footer = (
         f"Readings from {time_format.shown(explained.begin)} to {time_format.shown(explained.end)} UTC in "
@@ -31,7 +42,7 @@ def page(one: VerdictRecord, explained: Explanation, place: str) -> str:
     return document(f"{verdict.level}: {name}", "\n".join(body), footer)
 
 
-def _head(one: VerdictRecord, explained: Explanation) -> str:
+def _head(one: VerdictRecord, explained: Explanation, hardware: Mapping[str, str]) -> str:
     verdict = one.verdict
     ended = f"{one.outcome} at {time_format.shown(one.closed)} UTC" if one.closed else "open"
     facts = {
@@ -42,6 +53,8 @@ def _head(one: VerdictRecord, explained: Explanation) -> str:
         "Compared with": compared(explained),
         "Detected by": f"{metric_name(verdict.metric)} (method {verdict.kind})",
     }
+    facts |= {"Job": verdict.job.words} if verdict.job else {}
+    facts |= {"Hardware": hardware_words(hardware)} if hardware else {}
     terms = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     level = f'<span class="level {escape(verdict.level)}">{escape(verdict.level)}</span>'
     return f"<header>{level}<h1>{escape(verdict.message)}</h1><dl>{terms}</dl></header>"

@@ -13,10 +13,12 @@ from cli import time_format
 from cli.queries.iteration_time import pace_words
 from cli.terminal import console
 from cli.views.hang import rank_lines, stack_heads, stacks_title
-from cli.views.verdict_text import after, compared, figure, runner_up_lines, sign_words, timeline
+from cli.views.verdict_text import after, compared, figure, hardware_words, runner_up_lines, sign_words, timeline
 from cli.views.zoom import block, scale_of, zoom_lines, zoom_title
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.queries.verdict_history import VerdictRecord
     from detector.explain.difference import MetricShift
     from detector.explain.explanation import Explanation
@@ -33,11 +35,15 @@ def draw(
     explained: Explanation,
     anomalies: tuple[IterationAnomaly, ...],
     place: str,
+    hardware: Mapping[str, str],
     earlier: str = "",
 ) -> None:
-    """Print it; `anomalies` are those of the task's iteration time, `place` is the store, `earlier` a line."""
+    """Print it; `anomalies` are those of the task's iteration time, `place` is the store.
+
+    `hardware` names the GPU; `earlier` is a line about earlier incidents.
+    """
     screen, verdict = console(), record.verdict
-    _head(record, explained, earlier)
+    _head(record, explained, hardware, earlier)
     if explained.moved:
         screen.print(_table(explained, screen.width))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
@@ -54,7 +60,7 @@ def draw(
     screen.print(Text(f"\nas an HTML page: {page}", "dim"))
 
 
-def _head(record: VerdictRecord, explained: Explanation, earlier: str) -> None:
+def _head(record: VerdictRecord, explained: Explanation, hardware: Mapping[str, str], earlier: str) -> None:
     """Print verdict, likely cause, next step, confidence and peers."""
     screen, verdict, kind = console(), record.verdict, explained.likely.kind
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
@@ -64,6 +70,8 @@ def _head(record: VerdictRecord, explained: Explanation, earlier: str) -> None:
     screen.print(Text(f"next      {kind.advice}"))
     if verdict.job:
         screen.print(Text(f"job       {verdict.job.words}"))
+    if hardware:
+        screen.print(Text(f"hardware  {hardware_words(hardware)}"))
     for line in runner_up_lines(explained):
         screen.print(Text(line))
     if earlier:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from cli import time_format
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.queries.verdict_history import VerdictRecord
     from detector.explain.explanation import Explanation
 
@@ -69,6 +71,13 @@ def figure(value: float, key: str) -> str:
     from store.schema.catalogue import METRICS
 
     return quantity(value, METRICS.get(key)).replace(" seconds", " s") if math.isfinite(value) else "–"
+
+
+def hardware_words(hardware: Mapping[str, str]) -> str:
+    """What names a GPU, in one line: `UUID GPU-5eed…, serial 1650031, PCI 0000:3b:00.0`."""
+    from detector.alerts.text import HARDWARE
+
+    return ", ".join(f"{word} {hardware[name]}" for name, word in HARDWARE.items() if name in hardware)
 
 
 def runner_up_lines(explained: Explanation) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detector.alerts.alert import BLIND, Alert, clock
 
-_HARDWARE = {"uuid": "UUID", "serial": "serial", "pci_address": "PCI"}
+HARDWARE = {"uuid": "UUID", "serial": "serial", "pci_address": "PCI"}
 
 
 def details(alert: Alert) -> list[str]:
@@ -19,7 +19,7 @@ def details(alert: Alert) -> list[str]:
         lines.append(f"job: {alert.job.words}")
     lines += [f"{one.text}, before {one.was}" if one.was else one.text for one in brief.numbers]
     lines += brief.notes
-    known = [f"{word} {brief.hardware[name]}" for name, word in _HARDWARE.items() if name in brief.hardware]
+    known = [f"{word} {brief.hardware[name]}" for name, word in HARDWARE.items() if name in brief.hardware]
     if known:
         lines.append(f"{verdict.device or verdict.machine}: {', '.join(known)}")
     if brief.advice:

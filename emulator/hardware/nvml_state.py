@@ -106,7 +106,7 @@ COUNTS = (
     "mig",
     "gpm",
 )
-"""Whole-number fields. `mig` and `gpm` are 0 or 1; `throttle_reasons` are NVML's clock event reasons."""
+"""Whole-number fields. `gpm` is 0 or 1, `mig` the number of MIG instances; `throttle_reasons` is NVML's bit mask."""
 
 HEALTHY: Mapping[str, float | int] = {
     "power_watts": 96.0,

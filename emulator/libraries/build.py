@@ -39,7 +39,7 @@ _NCCL = ("collectives", "lifecycle", "queries", "communicator", "operation", "pr
 NCCL = (*(f"nccl/{stem}.c" for stem in _NCCL), *_COMMON)
 ETHTOOL = "libethtool-emulated.so"
 """Preloaded into a process, it answers for emulated network interfaces."""
-NVML = tuple(f"nvml/{stem}.c" for stem in ("init", "queries", "fields", "gpm", "events", "topology"))
+NVML = tuple(f"nvml/{stem}.c" for stem in ("init", "queries", "fields", "gpm", "events", "topology", "mig"))
 
 
 class BuildError(OSError):

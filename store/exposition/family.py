@@ -15,7 +15,7 @@ Labels = tuple[tuple[str, str], ...]
 UNITS = ("seconds", "bytes", "ratio", "watts", "celsius", "hertz", "joules")
 """Base units by which names end."""
 INFO: dict[str, tuple[str, ...]] = {
-    "gpu": ("uuid", "serial", "pci_address"),
+    "gpu": ("uuid", "parent_uuid", "serial", "pci_address"),
     "nccl": ("comm",),
     "cuda": ("startup_phase",),
     "probe": ("state",),

@@ -81,10 +81,3 @@ class Published:
     def close(self) -> None:
         """End the outlets; the sink is its owner's to close."""
         self._outlets.close()
-
-
-def published(
-    sink: Sink, machine: str, metrics: MetricsConfig, otlp: OtlpConfig, prepare: Callable[[], None]
-) -> Published | None:
-    """The sink with its outlets; None where none is configured, so that nothing stands in between."""
-    return Published(sink, machine, metrics, otlp, prepare) if metrics.listen or otlp.endpoint else None

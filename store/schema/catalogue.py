@@ -123,6 +123,7 @@ gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | l
 gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | - | NVML clock event reasons, a bit mask
 gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | - | energy drawn
 gpu | uuid | text | text | none | 0 | 0 | - | the GPU's own name, reported every 10 s
+gpu | parent_uuid | text | text | none | 0 | 0 | - | of a MIG instance: the UUID of its GPU
 gpu | serial | text | text | none | 0 | 0 | - | serial number of the board, reported every 10 s
 gpu | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus as /sys writes it, reported every 10 s
 rdma | transmit_bytes_total | bytes | counter | both | 5e7 | 0.15 | - | bytes sent

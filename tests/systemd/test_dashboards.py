@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from detector.alerts.dispatcher import AlertDispatcher
+from detector.service.metrics import families_of
+from store.exposition.family import INFO
 from store.influx.check_statuses import CHECK_ID, FIELDS, MEASUREMENT, TAGS, Status, open_statuses
 from store.influx.config import InfluxConfig, address_of
 from store.influx.influxql import Influx
@@ -22,6 +27,8 @@ from tests import servers
 FOLDER = Path(__file__).parents[2] / "systemd"
 FLUX = sorted((FOLDER / "influxdb").glob("*.flux"))
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana" / "dashboard.json").read_text())
+OVERVIEW: dict[str, Any] = json.loads((FOLDER / "grafana" / "overview.json").read_text())
+PROMETHEUS = ("prometheus-overview.json", "prometheus-machine.json")
 ANNOTATION: dict[str, Any] = json.loads((FOLDER / "grafana" / "annotation.json").read_text())
 NOW = 1_780_000_000_000_000_007
 OPEN, CLOSE = "([{", ")]}"
@@ -35,8 +42,9 @@ def columns(table: str) -> set[str]:
 
 
 def queries() -> Iterator[str]:
-    """All queries of the dashboard."""
-    yield from (target["query"] for panel in DASHBOARD["panels"] for target in panel["targets"])
+    """All queries of the dashboards for InfluxDB."""
+    for model in (DASHBOARD, OVERVIEW):
+        yield from (target["query"] for panel in model["panels"] for target in panel["targets"])
     yield from (note["query"] for note in DASHBOARD["annotations"]["list"])
     yield from (one["query"] for one in DASHBOARD["templating"]["list"] if one["type"] == "query")
 
@@ -52,17 +60,68 @@ def test_queries_name_only_what_there_is(query: str) -> None:
     assert "$timeFilter" in query or query.startswith("SHOW TAG VALUES")
 
 
-def test_the_dashboard_is_whole() -> None:
-    """Panels have numbers and places of their own and ask the source that is chosen; tags in a name are grouped by."""
-    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+@pytest.mark.parametrize("name", ["dashboard.json", "overview.json", *PROMETHEUS])
+def test_panels_have_places_and_numbers(name: str) -> None:
+    """Panels have numbers and places of their own and ask the chosen source; each dashboard has its own name."""
+    model = json.loads((FOLDER / "grafana" / name).read_text())
+    places = [panel["gridPos"] for panel in model["panels"]]
     cells = [(p["x"] + x, p["y"] + y) for p in places for x in range(p["w"]) for y in range(p["h"])]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
+    assert len({panel["id"] for panel in model["panels"]}) == len(places)
+    targets = [target for panel in model["panels"] for target in panel["targets"]]
+    assert {target["datasource"]["uid"] for target in targets} == {"${source}"}
+    models = [json.loads(file.read_text()) for file in (FOLDER / "grafana").glob("*.json")]
+    assert len({one["uid"] for one in models if "uid" in one}) == 4
+
+
+def test_dashboards_are_as_they_are_made() -> None:
+    """The files are what tools/dashboards.py writes today."""
+    made = runpy.run_path(str(FOLDER.parent / "tools" / "dashboards.py"))["dashboards"]()
+    assert made == {name: json.loads((FOLDER / "grafana" / name).read_text()) for name in made}
+
+
+@pytest.mark.parametrize("name", ["overview.json", PROMETHEUS[0]])
+def test_an_overview_draws_no_line_for_each_machine(name: str) -> None:
+    """What grows with the fleet is a table of at most some hundred rows, and no variable picks all machines."""
+    model = json.loads((FOLDER / "grafana" / name).read_text())
+    assert [one["name"] for one in model["templating"]["list"]] == ["source"]
+    for panel in model["panels"]:
+        for target in panel["targets"] if panel["type"] == "timeseries" else ():
+            grouped = re.findall(r"by \(([^)]*)\)|GROUP BY (.*)", target.get("expr") or target["query"])
+            assert "machine" not in str(grouped)
+
+
+@pytest.mark.parametrize("name", PROMETHEUS)
+def test_prometheus_understands_every_query(name: str, tmp_path: Path) -> None:
+    """Promtool parses each query, and each names metrics that agent or detector expose."""
+    model = json.loads((FOLDER / "grafana" / name).read_text())
+    asked = [target["expr"] for panel in model["panels"] for target in panel["targets"]]
+    spoken = [query.replace("$__rate_interval", "1m").replace("$machine", "m1") for query in asked]
+    rules = [{"record": f"x:{at}", "expr": query} for at, query in enumerate(spoken)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}))
+    words = [servers.find("promtool", "prometheus"), "check", "rules", str(tmp_path / "rules.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    known = {f"peerwatch_{key.replace('.', '_')}" for key in METRICS} | {f"peerwatch_{table}_info" for table in INFO}
+    known |= {f"{family.name}" for family in families_of(shown(tmp_path))}
+    known |= {"peerwatch_events_total", "peerwatch_last_reading_timestamp_seconds"}
+    assert set(re.findall(r"peerwatch_\w+", " ".join(spoken))) <= known
+
+
+def shown(folder: Path) -> AlertDispatcher:
+    """A dispatcher after a step."""
+    made = AlertDispatcher({}, folder)
+    made.begin([])
+    made.publish([], frozenset(("m1",)), NOW)
+    return made
+
+
+def test_the_dashboard_is_whole() -> None:
+    """Variables in queries are known, and tags in a name are grouped by."""
     known = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"timeFilter", "__interval"}
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
-            assert target["datasource"]["uid"] == "${source}"
             assert set(re.findall(r"\$(\w+)", target["query"])) <= known
             grouped = target["query"].partition("GROUP BY")[2]
             assert all(f'"{tag}"' in grouped for tag in re.findall(r"\$tag_(\w+)", target.get("alias", "")))
@@ -96,7 +155,8 @@ def filled(table: str, second: int) -> Sample:
     values: dict[str, Any] = {key: f"{key} 1" for key in TABLES[table].keys}
     for metric in METRICS.values():
         if metric.table == table:
-            values[metric.name] = "text" if metric.kind == "text" else 7 + second
+            text = "crit" if metric.name == "severity" else "text"
+            values[metric.name] = text if metric.kind == "text" else 7 + second
     return Sample(table, values)
 
 

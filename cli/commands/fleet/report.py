@@ -61,14 +61,16 @@ def verdict(
 ) -> None:
     """Write a verdict as an HTML page: cause, readings against the band of the peers, timeline."""
     from cli.views.html_page import page
+    from detector.alerts.briefing import identity
     from detector.explain.explanation import explain
 
     place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
         one = with_operator_actions(source, pick(read_verdicts(source, place), verdict, place))
         explained = explain(source, one.verdict, one.closed)
+        hardware = identity(source, one.verdict.machine, one.verdict.device, one.verdict.since)
     try:
-        html.write_text(page(one, explained, place), encoding="utf-8")
+        html.write_text(page(one, explained, place, hardware), encoding="utf-8")
     except OSError as error:
         raise OSError(f"{html} cannot be written: {error.strerror}; use another file") from error
     say(f"{html}: verdict {one.number}: {one.verdict.message}")

@@ -36,21 +36,23 @@ def show(
             _list(records, place, json)
             return
         from cli.views.verdict_json import explanation_json
+        from detector.alerts.briefing import identity
         from detector.alerts.past_incidents import earlier
         from detector.explain.explanation import explain
 
         record = pick(records, verdict, place)
         explained = explain(source, record.verdict, record.closed)
         record = with_operator_actions(source, record)
+        hardware = identity(source, record.verdict.machine, record.verdict.device, record.verdict.since)
         anomalies = pace_of(source, record.verdict.machine, record.verdict.since)
         past = earlier(source, record.verdict, record.verdicts[0].since)
     if json:
-        more = {"irregular": [*map(pace_json, anomalies)], "earlier": past.as_json()}
+        more = {"hardware": hardware, "irregular": [*map(pace_json, anomalies)], "earlier": past.as_json()}
         say_json(explanation_json(record, explained) | more)
         return
     from cli.views.verdict_screen import draw
 
-    draw(record, explained, anomalies, place, past.words)
+    draw(record, explained, anomalies, place, hardware, past.words)
 
 
 def _list(records: list[VerdictRecord], place: str, json: bool) -> None:

@@ -35,6 +35,10 @@ enum function {
 	GET_SERIAL,
 };
 
+#define MIG_MAX 7
+
+/* The number of a MIG instance and its GPU; 0: the handle is no MIG instance's. */
+unsigned int nvml_mig_instance(nvmlDevice_t device, struct gpu **gpu);
 /* The state of all GPUs; NULL where there is no file of this layout. */
 struct gpus *nvml_state(void);
 /* The state of one, once no hang is set, or the error to return: driver away or reloaded, GPU lost, call failing. */

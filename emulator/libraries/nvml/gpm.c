@@ -38,7 +38,7 @@ NVML_API nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
 	return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
+static nvmlReturn_t take(nvmlDevice_t device, nvmlGpmSample_t sample, int split)
 {
 	struct gpu *gpu;
 	struct timespec now;
@@ -46,13 +46,24 @@ NVML_API nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t samp
 
 	if (ready || !sample)
 		return ready ? ready : NVML_ERROR_INVALID_ARGUMENT;
-	if (!gpu->gpm || gpu->mig)
+	if (!gpu->gpm || !gpu->mig == split)
 		return NVML_ERROR_NOT_SUPPORTED;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	sample->gpu = gpu;
 	sample->seconds = now.tv_sec + now.tv_nsec * 1e-9;
 	sample->taken = *gpu;
 	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
+{
+	return take(device, sample, 0);
+}
+
+/* Every instance of a GPU is as busy as the whole. */
+NVML_API nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int instance, nvmlGpmSample_t sample)
+{
+	return instance ? take(device, sample, 1) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 static double rate(nvmlGpmSample_t before, nvmlGpmSample_t after, size_t offset)

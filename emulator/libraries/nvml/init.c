@@ -3,6 +3,7 @@
 #include "device.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -101,7 +102,8 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device, enum function function, struct gpu 
 
 	if (ready)
 		return ready;
-	*gpu = (struct gpu *)device;
+	if (!nvml_mig_instance(device, gpu))
+		*gpu = (struct gpu *)device;
 	if (*gpu < state->gpu || *gpu >= state->gpu + state->count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	wait_while(&(*gpu)->hang);
@@ -193,8 +195,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigne
 {
 	struct gpu *gpu;
 	nvmlReturn_t ready = nvml_enter(device, GET_UUID, &gpu);
+	unsigned int instance = nvml_mig_instance(device, &gpu);
+	char name[sizeof(gpu->uuid) + 8];
 
-	return ready ? ready : copy(gpu->uuid, uuid, length);
+	if (ready)
+		return ready;
+	if (instance) /* as long as NVIDIA's, and another for each instance */
+		snprintf(name, sizeof(name), "MIG-%.*s-%u", (int)sizeof(gpu->uuid) - 16, gpu->uuid + 4, instance);
+	return copy(instance ? name : gpu->uuid, uuid, length);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)

@@ -60,6 +60,13 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
 	memory->total = gpu->memory_total_bytes;
 	memory->reserved = gpu->memory_reserved_bytes;
 	memory->used = gpu->memory_used_bytes;
+	if (nvml_mig_instance(device, &gpu) > gpu->mig)
+		return NVML_ERROR_NOT_FOUND;   /* destroyed */
+	if (nvml_mig_instance(device, &gpu)) { /* equal parts */
+		memory->total /= gpu->mig;
+		memory->reserved /= gpu->mig;
+		memory->used /= gpu->mig;
+	}
 	memory->free = memory->total - memory->used - memory->reserved;
 	return NVML_SUCCESS;
 }

@@ -143,7 +143,8 @@ def test_every_column_is_its_own(reader: Reader) -> None:
         "nvlink_errors_total": sum(FIELDS[f"nvlink_{kind}_total"] for kind in ("crc_errors", "replays", "recoveries")),
     }
     assert row == pytest.approx(wanted)
-    assert set(row) == {metric.name for metric in METRICS.values() if metric.table == "gpu"} | {"gpu"}
+    columns = {metric.name for metric in METRICS.values() if metric.table == "gpu"} - {"parent_uuid"}
+    assert set(row) == columns | {"gpu"}
 
 
 def test_slow_columns_are_repeated(reader: Reader) -> None:
@@ -408,6 +409,29 @@ def test_mig_is_said(gpus: Gpus) -> None:
     assert "duty_cycle_ratio" not in row
     assert row["power_watts"] == 611.5
     assert [event["device"] for event in reader.events_of("mig")] == ["gpu:1"]
+    reader.source.close()
+
+
+def test_mig_instances_are_devices(gpus: Gpus) -> None:
+    """Each instance of a split GPU has a row with memory, activity, its UUID and its parent's; new ones are found."""
+    gpus.set(1, mig=2, memory_used_bytes=6_000_000_000, tensor_active_ratio=0.375)
+    reader = Reader(gpus)
+    rows = reader.until(lambda: "tensor_active_ratio" in reader.rows.get("1/2", {}) and reader.rows)
+    assert [name for name in rows if "/" in name] == ["1/1", "1/2"]
+    part, whole = rows["1/2"], gpus.identity(1)[0]
+    assert (part["memory_used_bytes"], part["tensor_active_ratio"]) == (3_000_000_000, 0.375)
+    assert str(part["uuid"]).startswith("MIG-")
+    assert part["uuid"] != rows["1/1"]["uuid"]
+    assert part["parent_uuid"] == whole
+    assert "power_watts" not in part  # one board, one power
+    assert rows["1"]["power_watts"] == 611.5
+    assert reader.events_of("mig")[0]["message"] == "it is split by MIG; its instances: 1, 2"
+    gpus.set(1, mig=3)
+    reader.until(lambda: "1/3" in reader.rows, 4.0)
+    assert reader.rows["1/3"]["memory_used_bytes"] == 2_000_000_000
+    gpus.set(1, mig=0)
+    reader.until(lambda: "tensor_active_ratio" in reader.rows["1"], 4.0)
+    assert not any("/" in name for name in reader.rows)
     reader.source.close()
 
 

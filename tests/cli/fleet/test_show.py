@@ -53,7 +53,8 @@ def place(tmp_path: Path) -> Path:
                 low = bent and gpu == "1"
                 clock = 1.2e9 if low else 1.9e9 + 1e6 * number
                 power = 310.0 if low and second > 160 else 500.0 + number + second % 7
-                gpus.append(Sample("gpu", {"gpu": gpu, "sm_clock_hertz": clock, "power_watts": power}))
+                names = {"uuid": f"GPU-{number}-{gpu}", "pci_address": "0000:3b:00.0"} if second % 20 == 0 else {}
+                gpus.append(Sample("gpu", {"gpu": gpu, "sm_clock_hertz": clock, "power_watts": power, **names}))
             store.write([Batch(f"m{number}", BEGIN + second * SECOND, tuple(gpus))])
     event = {"source": "kernel_log", "code": "xid:13", "severity": "warn", "device": "gpu:1", "message": RUDE}
     store.write([said("m1", -60, "warn"), said("m1", -40, "ok"), Batch("m3", ONSET, (Sample("event", event),))])
@@ -103,6 +104,15 @@ def test_the_key_of_an_alert(place: Path) -> None:
     assert (found["number"], found["machine"], found["message"]) == (3, "m3", "its clock is low again")
     done = CliRunner().invoke(app, ["show", "0123456789abcdef", "--store", str(place)])
     assert (done.exit_code, "has no verdict 0123456789abcdef" in done.output) == (1, True)
+
+
+def test_the_gpu_is_named(place: Path, tmp_path: Path) -> None:
+    """Text, JSON and page name the GPU that may have to be replaced by its UUID and PCI address."""
+    assert "hardware  UUID GPU-3-1, PCI 0000:3b:00.0" in run("show", "2", "--store", place).stdout
+    found = json.loads(run("show", "2", "--json", "--store", place).stdout)
+    assert found["hardware"] == {"uuid": "GPU-3-1", "pci_address": "0000:3b:00.0"}
+    run("report", "verdict", "2", "--html", tmp_path / "page.html", "--store", place)
+    assert "UUID GPU-3-1, PCI 0000:3b:00.0" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize("word", ["3", "m9", "2026-05-28T20:29:31/m3", "2026-05-28T20:29:30/m1"])
