@@ -91,7 +91,8 @@ def _correlation(log: Log) -> Floats:
     elapsed = np.where(np.isnan(log.elapsed), np.nanmean(log.elapsed, 0), log.elapsed)
     moved, length = elapsed - elapsed.mean(0), log.iteration_seconds - log.iteration_seconds.mean()
     scale = np.sqrt((moved**2).sum(0) * (length**2).sum())
-    return np.maximum((moved * length[:, None]).sum(0) / np.where(scale > 0, scale, np.inf), 0.0)
+    followed: Floats = np.maximum((moved * length[:, None]).sum(0) / np.where(scale > 0, scale, np.inf), 0.0)
+    return followed
 
 
 def _late(table: Operations, log: Log, loss: _Loss, total: float) -> Iterator[Candidate]:
