@@ -98,7 +98,7 @@ def _correlation(log: Log) -> Floats:
 def _late(table: Operations, log: Log, loss: _Loss, total: float) -> Iterator[Candidate]:
     """Ranks that come late; a machine where half of its ranks and more do."""
     lost, names = loss.late.sum(0), np.array(table.machines)
-    for rank in np.flatnonzero(lost).tolist():
+    for rank in np.argsort(-lost, kind="stable")[:TOP].tolist():
         share, machine = float(lost[rank]) / total, table.machines[rank]
         times = int((loss.late[:, rank] > 0).sum())
         cells = np.flatnonzero(loss.root == rank)
@@ -119,7 +119,7 @@ def _slow(
     wrong = [one.iteration for one in judged]
     calm = ~irregular(log.iteration_seconds)
     slow, times = float(loss.slow.sum()) / total, int((loss.slow > 0).any(1).sum())
-    for device in network(table, log, wrong, calm, loss.slow.sum(0), topology)[:TOP]:
+    for device in network(table, log, wrong, calm, loss.slow.sum(0), topology, TOP):
         evidence = _evidence(table, log, loss, device.cells, times)
         yield Candidate(device.kind, device.name, device.machine, slow * device.likelihood, *evidence)
 

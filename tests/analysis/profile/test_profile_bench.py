@@ -19,7 +19,8 @@ RANKS, RUNS, SECONDS = 4, 8, 4
 WORK = """
 import sys, time
 def compute():
-    return sum(at * at for at in range(40_000))
+    time.sleep(0.03)  # for its GPU
+    return sum(at * at for at in range(5_000))
 def prepare():
     time.sleep(float(sys.argv[1]))
 print("ready", flush=True)
@@ -31,9 +32,9 @@ print(steps, flush=True)
 
 
 def started(program: Path, slow: int | None) -> list[subprocess.Popen[bytes]]:
-    """Processes that compute and prepare batches; one is slow in the latter."""
+    """Processes that wait for a GPU and prepare batches; one is slow in the latter."""
     program.write_text(WORK)
-    pauses = ["0.03" if rank == slow else "0.004" for rank in range(RANKS)]
+    pauses = ["0.05" if rank == slow else "0.004" for rank in range(RANKS)]
     commands = [[sys.executable, program, pause, str(SECONDS + 3)] for pause in pauses]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for command in commands]
     for one in running:
