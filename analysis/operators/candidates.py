@@ -116,7 +116,9 @@ def _slow(
     table: Operations, log: Log, loss: _Loss, total: float, judged: list[Judged], topology: dict[str, tuple[str, ...]]
 ) -> Iterator[Candidate]:
     """Parts of the network, by how likely each is and how much slow communication lost."""
-    wrong = [one.iteration for one in judged]
+    # Irregular iterations of another cause, such as a long pause of one rank, would blur the growth of transfers.
+    mostly = loss.slow.sum(1) >= loss.late.sum(1)
+    wrong = [one.iteration for one, is_slow in zip(judged, mostly, strict=True) if is_slow or not mostly.any()]
     calm = ~irregular(log.iteration_seconds)
     slow, times = float(loss.slow.sum()) / total, int((loss.slow > 0).any(1).sum())
     for device in network(table, log, wrong, calm, loss.slow.sum(0), topology, TOP):
