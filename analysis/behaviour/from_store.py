@@ -30,7 +30,7 @@ class _Series:
     rows: Rows
 
     def number(self, column: str) -> Floats:
-        return self.rows.number(column)[self.at]
+        return np.asarray(self.rows.number(column)[self.at], np.float64)
 
     def rate(self, column: str) -> Floats:
         """Growth by the second; NaN where a counter began again or nothing is known."""

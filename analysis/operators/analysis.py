@@ -11,7 +11,7 @@ from analysis.operators.iterations import Log, lined_up
 from analysis.operators.judging import Judged, irregular, judge, usual_seconds
 from analysis.traces.operations import Operations
 from detector.attribution.forest import Forest
-from detector.stats.arrays import Bools, Floats
+from detector.stats.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _median(values: Floats) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-def _bandwidth(index: Floats, sizes: Floats, seconds: Floats) -> float:
+def _bandwidth(index: Ints, sizes: Floats, seconds: Floats) -> float:
     """The rank that enters last is in the operation for the shortest time: that is what the transfer takes."""
     number, of = np.unique(index, return_inverse=True)
     shortest = np.full(len(number), np.inf)

@@ -91,13 +91,14 @@ def _correlation(log: Log) -> Floats:
     elapsed = np.where(np.isnan(log.elapsed), np.nanmean(log.elapsed, 0), log.elapsed)
     moved, length = elapsed - elapsed.mean(0), log.iteration_seconds - log.iteration_seconds.mean()
     scale = np.sqrt((moved**2).sum(0) * (length**2).sum())
-    return np.maximum((moved * length[:, None]).sum(0) / np.where(scale > 0, scale, np.inf), 0.0)
+    followed: Floats = np.maximum((moved * length[:, None]).sum(0) / np.where(scale > 0, scale, np.inf), 0.0)
+    return followed
 
 
 def _late(table: Operations, log: Log, loss: _Loss, total: float) -> Iterator[Candidate]:
     """Ranks that come late; a machine where half of its ranks and more do."""
     lost, names = loss.late.sum(0), np.array(table.machines)
-    for rank in np.flatnonzero(lost).tolist():
+    for rank in np.argsort(-lost, kind="stable")[:TOP].tolist():
         share, machine = float(lost[rank]) / total, table.machines[rank]
         times = int((loss.late[:, rank] > 0).sum())
         cells = np.flatnonzero(loss.root == rank)
@@ -115,10 +116,12 @@ def _slow(
     table: Operations, log: Log, loss: _Loss, total: float, judged: list[Judged], topology: dict[str, tuple[str, ...]]
 ) -> Iterator[Candidate]:
     """Parts of the network, by how likely each is and how much slow communication lost."""
-    wrong = [one.iteration for one in judged]
+    # Irregular iterations of another cause, such as a long pause of one rank, would blur the growth of transfers.
+    mostly = loss.slow.sum(1) >= loss.late.sum(1)
+    wrong = [one.iteration for one, is_slow in zip(judged, mostly, strict=True) if is_slow or not mostly.any()]
     calm = ~irregular(log.iteration_seconds)
     slow, times = float(loss.slow.sum()) / total, int((loss.slow > 0).any(1).sum())
-    for device in network(table, log, wrong, calm, loss.slow.sum(0), topology)[:TOP]:
+    for device in network(table, log, wrong, calm, loss.slow.sum(0), topology, TOP):
         evidence = _evidence(table, log, loss, device.cells, times)
         yield Candidate(device.kind, device.name, device.machine, slow * device.likelihood, *evidence)
 

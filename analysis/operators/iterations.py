@@ -60,7 +60,9 @@ def _numbered(table: Operations) -> tuple[Ints, Ints]:
     """[operation]: its iteration, -1 where none is known, and its place among those of its series in it."""
     series = _series(table)
     if (table.step != UNKNOWN).any():
-        return table.step, _places(np.stack([series, table.rank, table.step]), table.start)
+        # Numbers of steps are the log's own, and may be far apart; windows of a recording are counted from 0.
+        step = table.step if len(table.step_seconds) else _without_gaps(table.step)
+        return step, _places(np.stack([series, table.rank, step]), table.start)
     begins = _boundaries(table)
     iteration, slot = np.full(len(series), -1), np.zeros(len(series), np.int64)
     if len(begins) < LEAST:
@@ -78,6 +80,12 @@ def _numbered(table: Operations) -> tuple[Ints, Ints]:
             each, offset = found
             iteration[rows], slot[rows] = np.divmod(index[rows] - offset, each)
     return np.where(iteration < len(begins), iteration, -1), slot
+
+
+def _without_gaps(step: Ints) -> Ints:
+    """[operation]: which of the steps that occur it is in; -1 stays -1."""
+    found, of = np.unique(np.append(step, UNKNOWN), return_inverse=True)
+    return np.asarray(of[:-1] - 1)
 
 
 def _series(table: Operations) -> Ints:

@@ -40,9 +40,15 @@ class Device:
 
 
 def network(
-    table: Operations, log: Log, irregular: list[int], calm: Bools, lost: Floats, topology: dict[str, tuple[str, ...]]
+    table: Operations,
+    log: Log,
+    irregular: list[int],
+    calm: Bools,
+    lost: Floats,
+    topology: dict[str, tuple[str, ...]],
+    most: int,
 ) -> list[Device]:
-    """Every part of the network that guilty operations cross; `lost` [cell]: seconds that led to it."""
+    """The likeliest parts of the network, at most so many; `lost` [cell]: seconds that led to it."""
     growth = _growth(log, irregular, calm)
     measured = np.isfinite(growth) & (np.bincount(log.cell) > 1)
     weight = np.where(measured, lost, 0.0)
@@ -53,14 +59,17 @@ def network(
     if not guilty.any():
         return []
     found = []
-    for kind, name, level, below, inner in _devices(table, topology):
-        crossing = measured & _crossing(log, below, inner)
-        cells = np.flatnonzero(crossing & guilty)
-        if len(cells):
-            likelihood = DECAY**level * len(cells) / guilty.sum() * len(cells) / crossing.sum()
-            machine = table.machines[int(below.argmax())] if level < 2 else ""
-            found.append(Device(kind, name, machine, float(likelihood), cells))
-    return sorted(found, key=lambda device: -device.likelihood)
+    for level in _levels(table, topology):
+        crossing = measured & _spanning(log, level.parts)
+        pairs = np.unique(np.stack([level.of[log.rank], log.cell])[:, crossing[log.cell]], axis=1)
+        device, cell = pairs[:, pairs[0] >= 0]
+        all_of, guilty_of = (np.bincount(device[which], minlength=len(level.names)) for which in (cell >= 0, guilty[cell]))
+        likelihood = DECAY**level.height * guilty_of**2 / np.maximum(all_of, 1) / guilty.sum()
+        for at in np.argsort(-likelihood, kind="stable")[:most].tolist():
+            if guilty_of[at]:
+                cells, name = cell[(device == at) & guilty[cell]], level.names[at]
+                found.append(Device(level.kind, name, level.machine_of(at, table), float(likelihood[at]), cells))
+    return sorted(found, key=lambda device: -device.likelihood)[:most]
 
 
 def _growth(log: Log, irregular: list[int], calm: Bools) -> Floats:
@@ -72,31 +81,43 @@ def _growth(log: Log, irregular: list[int], calm: Bools) -> Floats:
     return np.where(usual > _SHORTEST_S, np.median(transfer[irregular], axis=0) / np.maximum(usual, 1e-9), np.nan)
 
 
-def _crossing(log: Log, below: Bools, inner: Ints) -> Bools:
-    """[cell]: whether a rank below takes part, and it joins several of the next smaller parts (`inner`, [rank])."""
+def _spanning(log: Log, parts: Ints) -> Bools:
+    """[cell]: whether it joins several parts ([rank])."""
     cells = int(log.cell.max()) + 1
-    part = inner[log.rank]
-    low, high = np.full(cells, inner.max() + 1), np.full(cells, -1)
-    np.minimum.at(low, log.cell, part)
-    np.maximum.at(high, log.cell, part)
-    return (low < high) & (np.bincount(log.cell, below[log.rank], cells) > 0)
+    low, high = np.full(cells, parts.max() + 1), np.full(cells, -1)
+    np.minimum.at(low, log.cell, parts[log.rank])
+    np.maximum.at(high, log.cell, parts[log.rank])
+    return np.asarray(low < high)
 
 
-def _devices(table: Operations, topology: dict[str, tuple[str, ...]]) -> Iterator[tuple[Level, str, int, Bools, Ints]]:
-    """(kind, name, level of the network, [rank] whether it is below, [rank] its next smaller part)."""
-    ranks, machines = np.arange(len(table.ranks)), np.array(table.machines)
-    places = np.unique(machines, return_inverse=True)[1].astype(np.int64)
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """Devices of one level of the network."""
+
+    kind: Level
+    height: int
+    names: tuple[str, ...]
+    of: Ints
+    """[rank]: its device; -1: none."""
+    parts: Ints
+    """[rank]: the next smaller part. An operation crosses the device where it joins several of those."""
+
+    def machine_of(self, place: int, table: Operations) -> str:
+        """The machine of a rank's link or of a machine's; empty for a switch."""
+        return table.machines[int(np.argmax(self.of == place))] if self.kind != "switch" else ""
+
+
+def _levels(table: Operations, topology: dict[str, tuple[str, ...]]) -> Iterator[_Devices]:
+    ranks = np.arange(len(table.ranks))
+    machines, places = np.unique(np.array(table.machines), return_inverse=True)
     # Without machines each rank counts as one; within a machine no network is crossed.
-    parts = ranks if "" in table.machines else places
-    for rank, name in enumerate(table.ranks):
-        yield "link", name, 0, ranks == rank, parts
-    for machine in sorted(set(table.machines) - {""}):
-        if (machines == machine).sum() > 1:
-            yield "machine link", machine, 1, machines == machine, parts
+    parts = ranks if "" in table.machines else places.astype(np.int64)
+    yield _Devices("link", 0, table.ranks, ranks, parts)
+    shared = (np.bincount(places) > 1) & (machines != "")
+    yield _Devices("machine link", 1, tuple(machines.tolist()), np.where(shared[places], places, -1), parts)
     named = zip(table.machines, table.ranks, strict=True)
     chains = [topology.get(machine) or topology.get(rank.removeprefix("rank "), ()) for machine, rank in named]
-    for level in range(max(map(len, chains), default=0)):
-        names = np.array([chain[level] if level < len(chain) else "" for chain in chains])
-        for switch in sorted(set(names.tolist()) - {""}):
-            yield "switch", switch, 2 + level, names == switch, parts
-        parts = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    for height in range(max(map(len, chains), default=0)):
+        names, of = np.unique([chain[height] if height < len(chain) else "" for chain in chains], return_inverse=True)
+        yield _Devices("switch", 2 + height, tuple(names.tolist()), np.where((names != "")[of], of, -1), parts)
+        parts = of.astype(np.int64)

@@ -106,15 +106,9 @@ def abnormal(samples: Samples) -> list[Abnormal]:
     odd = (delta > middle + DEVIATIONS * spread) & (delta >= _ODD) & (len(samples.ranks) >= LEAST_RANKS)
     most = np.array([EXPECTED.get(kind, 1.0) for kind in samples.classes])
     wrong = (found[..., 0] > LEAST_SHARE) & (odd | (found[..., 0] > most))
-    listed = [
-        Abnormal(
-            samples.functions[function],
-            samples.classes[function],
-            samples.ranks[rank],
-            *found[rank, function].tolist(),
-            float(delta[rank, function]),
-            float(usual[function]),
-        )
-        for rank, function in np.argwhere(wrong).tolist()
-    ]
+    listed = []
+    for rank, function in np.argwhere(wrong).tolist():
+        names = samples.functions[function], samples.classes[function], samples.ranks[rank]
+        beta, mu, sigma = found[rank, function].tolist()
+        listed.append(Abnormal(*names, beta, mu, sigma, float(delta[rank, function]), float(usual[function])))
     return sorted(listed, key=lambda one: one.usual - one.beta)

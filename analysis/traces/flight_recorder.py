@@ -52,9 +52,21 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-_USED = ("process_group", "profiling_name", "collective_seq_id", "p2p_seq_id", "seq_id", "is_p2p", "input_sizes")
-_USED += ("output_sizes", "input_dtypes", "time_created_ns", "time_discovered_started_ns", "duration_ms")
-_USED += ("time_discovered_completed_ns",)
+_USED = (
+    "process_group",
+    "profiling_name",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "seq_id",
+    "is_p2p",
+    "input_sizes",
+    "output_sizes",
+    "input_dtypes",
+    "time_created_ns",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
+    "duration_ms",
+)
 
 
 def _add(entry: dict[str, Any], table: Collector, rank: int, groups: dict[str, Any]) -> None:

@@ -96,8 +96,20 @@ class _Gathering:
             self.stalls["gc"].append(when)
 
 
-_USED = ("stream", "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name", "Seq")
-_USED += ("Process Group Description", "Process Group Ranks", "Src Rank", "Dst Rank", "Group size")
+_USED = (
+    "stream",
+    "Collective name",
+    "In msg nelems",
+    "Out msg nelems",
+    "dtype",
+    "Process Group Name",
+    "Process Group Description",
+    "Process Group Ranks",
+    "Group size",
+    "Src Rank",
+    "Dst Rank",
+    "Seq",
+)
 
 
 def read(path: Path) -> Trace:
@@ -160,7 +172,8 @@ def add_operations(trace: Trace, table: Collector) -> None:
     launch = trace.launch[place]
     step = step_of(trace, np.where(np.isnan(launch), trace.start[place], launch))
     name = f"rank {trace.rank}" if trace.rank != UNKNOWN else trace.path.name
-    rank, counted = table.rank(name), {}
+    rank = table.rank(name)
+    counted: dict[tuple[str, str, int], int] = {}
     for number_of, (at, about) in enumerate(zip(place.tolist(), trace.communication, strict=True)):
         communicator, kind, peer = _group(about, name, table), _kind(about), UNKNOWN
         if kind in ("Send", "Recv"):

@@ -143,7 +143,7 @@ def number(value: Any, otherwise: float = np.nan) -> float:
     """A finite number from a log, or `otherwise`: logs are not ours, and hold what they like."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return otherwise
-    return float(value) if abs(value) < 1e24 else otherwise
+    return float(value) if abs(value) < 9e18 else otherwise
 
 
 def whole(value: Any, otherwise: int = UNKNOWN) -> int:

@@ -52,5 +52,5 @@ def _check(data: bytes) -> None:
     for number, (instruction, value, _) in enumerate(pickletools.genops(data)):
         if instruction.name not in _PLAIN:
             raise pickle.UnpicklingError(f"it holds more than plain data ({instruction.name} {value or ''})")
-        if instruction.name in _PUTS and int(value) > number:
+        if instruction.name in _PUTS and int(value or 0) > number:
             raise pickle.UnpicklingError(f"it numbers an object {value}, of {number} before it")

@@ -60,6 +60,9 @@ class Call:
     bytes: float
 
 
+Row = tuple[int, Call, int, float, float, float]
+
+
 @dataclass(slots=True)
 class Job:
     """Runs iterations; `rows` are (rank, call, number in its communicator, entry, start, end), times in seconds."""
@@ -67,7 +70,7 @@ class Job:
     shape: Shape
     fault: Fault
     seed: int
-    rows: list[tuple[int, Call, int, float, float, float]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     _counts: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
 
     def run(self, iterations: int) -> None:
@@ -133,17 +136,16 @@ def write_inspector(job: Job, folder: Path, verbose: bool = True) -> list[Path]:
     """Write what the plugin would have written, a file a process; their paths in order of ranks."""
     files = [folder / f"m{rank // GPUS:02d}-pid{1000 + rank}.log" for rank in range(job.shape.ranks)]
     lines: list[list[str]] = [[] for _ in files]
-    for rank, *rest in job.rows:
-        lines[rank].append(json.dumps(_line(job.shape, rank, *rest, verbose)) + "\n")
+    for row in job.rows:
+        lines[row[0]].append(json.dumps(_line(job.shape, row, verbose)) + "\n")
     for path, mine in zip(files, lines, strict=True):
         path.write_text("".join(mine))
     return files
 
 
-def _line(
-    shape: Shape, rank: int, call: Call, number: int, entry: float, start: float, end: float, verbose: bool
-) -> dict[str, Any]:
+def _line(shape: Shape, row: Row, verbose: bool) -> dict[str, Any]:
     """One record; sends and receives belong to the communicator of their pipeline."""
+    rank, call, number, entry, start, end = row
     group = call.group
     pair = call.kind == "Send"
     if pair:

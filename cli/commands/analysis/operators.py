@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.config import open_place, read_settings
-from cli.options import ConfigOption, JsonOption
+from cli.config import open_place
+from cli.options import JsonOption
 from cli.terminal import progress, say, say_json
 from store.influx.config import is_address
 
@@ -32,7 +32,6 @@ def operators(
         typer.Option(help="Switches above each machine, as in SLURM's topology.conf: makes them candidates."),
     ] = None,
     json: JsonOption = False,
-    config: ConfigOption = None,
 ) -> None:
     """Find the device that makes iterations irregular, from how long each rank was in each operation (seconds)."""
     from analysis.operators.analysis import analyse
@@ -41,7 +40,7 @@ def operators(
     from detector.attribution.forest import load
 
     above = read_topology(topology) if topology else None
-    read = _read(logs, config)
+    read = _read(logs)
     for file in read.files:
         if file.get("cut_off"):
             say(f"{file['file']}: the last line is cut off and left out", err=True)
@@ -52,12 +51,12 @@ def operators(
         show(read, found)
 
 
-def _read(places: list[str], config: Path | None) -> Logs:
+def _read(places: list[str]) -> Logs:
     """What the logs hold: of a store if one is named, else of files."""
     from analysis.traces.reading import files_of, read_logs
 
     if len(places) == 1 and _is_store(places[0]):
-        return _recorded(places[0], config)
+        return _recorded(places[0])
     files = files_of(map(Path, places))
     with progress("reading", (0, len(files))) as tell:
         return read_logs(files, tell)
@@ -68,12 +67,12 @@ def _is_store(place: str) -> bool:
     return is_address(place) or path.suffix in _STORES or (path.is_dir() and any(path.glob("*.parquet")))
 
 
-def _recorded(place: str, config: Path | None) -> Logs:
+def _recorded(place: str) -> Logs:
     from analysis.traces import recorded
     from analysis.traces.reading import Logs
     from store.schema.time import LATEST
 
-    with closing(open_place(place, settings=read_settings(config))) as store:
+    with closing(open_place(place)) as store:
         table = recorded.read(store, 0, LATEST)
     about: dict[str, Any] = {"file": place, "format": "recording", "operations": len(table.rank)}
     return Logs(table, [about])
