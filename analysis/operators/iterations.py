@@ -84,7 +84,7 @@ def _numbered(table: Operations) -> tuple[Ints, Ints]:
 
 def _without_gaps(step: Ints) -> Ints:
     """[operation]: which of the steps that occur it is in; -1 stays -1."""
-    found, of = np.unique(np.append(step, UNKNOWN), return_inverse=True)
+    of = np.unique(np.append(step, UNKNOWN), return_inverse=True)[1]
     return np.asarray(of[:-1] - 1)
 
 

@@ -50,9 +50,13 @@ BATCHES = st.builds(Batch, TEXT, TIMES, SAMPLES)
 
 
 def plain(found: list[dict[str, object]]) -> list[list[tuple[str, object]]]:
-    """Rows without signatures, sorted, so that the order of rows of one time does not matter."""
+    """Rows without signatures, sorted, so that the order of rows of one time does not matter; -0.0 is 0.0."""
+
+    def number(value: object) -> object:
+        return value + 0.0 if isinstance(value, float) else value
+
     return sorted(
-        (sorted((name, value) for name, value in row.items() if name != "signature") for row in found), key=repr
+        (sorted((name, number(value)) for name, value in row.items() if name != "signature") for row in found), key=repr
     )
 
 
