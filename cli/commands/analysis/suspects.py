@@ -47,7 +47,7 @@ def stacks(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Name the machines that share a parallel group with the ranks whose stacks differ from all others."""
+    """Name the machines that share a parallel group with the ranks with stacks unlike all others."""
     from detector.explain.rank_snapshot import RankSnapshot
     from detector.explain.stack_rounds import suspects
     from detector.timeseries.rows import rows_of
