@@ -38,7 +38,10 @@ def give_up(retained: Iterable[int] = (), handed_on: Iterable[int] = ()) -> None
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """This thread alone without the rights to read every file; as root it opens files as user 65534, which owns none. Raises OSError."""
+    """This thread alone without the rights to read every file; as root it opens files as user 65534, which owns none.
+
+    Raises OSError.
+    """
     sets = _sets()
     permitted, effective, inheritable = (sets[at] | sets[at + 3] << 32 for at in (1, 0, 2))
     limited = effective & ~_mask((_DAC_OVERRIDE, DAC_READ_SEARCH))

@@ -74,4 +74,6 @@ def _last(values: NDArray[np.float64]) -> float | None:
 def _curve(values: NDArray[np.float64], place: NDArray[np.int64]) -> NDArray[np.float64]:
     known = np.isfinite(values)
     total, count = (np.bincount(place[known], weights, POINTS) for weights in (values[known], None))
-    return np.divide(total, count, out=np.full(POINTS, np.nan), where=count > 0)
+    curve = np.full(POINTS, np.nan)
+    np.divide(total, count, out=curve, where=count > 0)
+    return curve

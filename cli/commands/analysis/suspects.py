@@ -23,7 +23,7 @@ from store.zoom_requests import ZoomRequest
 
 app = typer.Typer(help="Name suspects by their stacks, plan their tests, size the spares.", no_args_is_help=True)
 _HOUR_NS = 3600 * SECOND
-_ORDER_S, _PATIENCE_S = 58.0, 90.0
+_ORDER_S, _PATIENCE_S = 75.0, 95.0
 _HERTZ = 0.1
 _SHOWN = 12
 _RANGE = re.compile(r"(.*)\[(\d+)-(\d+)\](.*)", re.DOTALL)
