@@ -275,7 +275,7 @@ job | error | text | text | none | 0 | 0 | - | why something could not be read
 card | uuid | text | text | none | 0 | 0 | - | the GPU's own name
 card | serial | text | text | none | 0 | 0 | - | serial number of the board
 card | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus
-check | outcome | text | text | none | 0 | 0 | - | passed, failed, cut off (by its time limit) or missing (no tool)
+check | outcome | text | text | none | 0 | 0 | - | passed, failed, error (no result), cut off (by its time limit) or missing (no tool)
 check | value | number | gauge | none | 0 | 0 | - | what the check measured, if it measures
 check | measure | text | text | none | 0 | 0 | - | unit of the value
 check | duration_seconds | seconds | gauge | none | 0 | 0 | - | how long it took

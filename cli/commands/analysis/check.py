@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FAILED, _NONE = 2, 1
 _SSH_SLACK_S = 60.0
-_MARKS = {"passed": "passed", "failed": "FAILED", "cut off": "CUT OFF", "missing": "missing"}
+_MARKS = {"passed": "passed", "failed": "FAILED", "error": "ERROR", "cut off": "CUT OFF", "missing": "missing"}
 
 
 def check(
@@ -43,7 +43,7 @@ def check(
     """Check machines actively: GPU diagnostics, matrix products, all-reduce, RDMA; each with a time limit.
 
     Other machines are reached by ssh and need peerwatch; several are also checked in pairs. Exit code 0: what could be
-    checked passed; 2: a check failed or was cut off; 1: nothing could be checked.
+    checked passed; 2: a check failed, ended in an error or was cut off; 1: nothing could be checked.
     """
     from analysis.checks.machine import run_pairs
     from analysis.checks.tools import CHECKS
@@ -65,7 +65,7 @@ def check(
     if json:
         say_json([one.as_json() for one in results])
     outcomes = {one.outcome for one in results}
-    if outcomes & {"failed", "cut off"}:
+    if outcomes & {"failed", "error", "cut off"}:
         raise typer.Exit(_FAILED)
     if "passed" not in outcomes:
         raise typer.Exit(_NONE)

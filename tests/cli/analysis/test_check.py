@@ -107,19 +107,25 @@ def test_what_passes_has_its_figure(place: Path, tools: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "said", "events"),
     [
-        ("# Out of bounds values : 4 FAILED\n# Avg bus bandwidth : 300\n", 0, "4 wrong values"),
-        ("x\nTest NCCL failure common.cu:958 'unhandled system error'\n", 3, "exit code 3: Test NCCL failure"),
-        ("", 0, "no output"),
+        ("# Out of bounds values : 4 FAILED\n# Avg bus bandwidth : 300\n", 0, "FAILED  4 wrong values", 1),
+        (
+            "x\nTest NCCL failure common.cu:958 'unhandled system error'\n",
+            3,
+            "ERROR   exit code 3: Test NCCL failure",
+            0,
+        ),
+        ("", 0, "no output", 0),
     ],
 )
-def test_wrong_values_and_errors_fail(place: Path, tools: Any, text: str, code: int, said: str) -> None:
-    """An all-reduce with wrong values, one that ends in an error, and one without a result fail."""
+def test_wrong_values_and_errors(place: Path, tools: Any, text: str, code: int, said: str, events: int) -> None:
+    """Wrong values are evidence against the machine; a tool without a result is no pass, and no evidence."""
     env = tools("all_reduce_perf", text, code)
     done = run("check", HOST, "--only", "nccl", "--store", place, **env)
     assert done.returncode == 2
     assert said in done.stdout
+    assert len(rows(place, "event")) == events
 
 
 def test_a_tool_that_hangs_is_cut_off(place: Path, tools: Any) -> None:
