@@ -169,7 +169,7 @@ def test_a_machine_that_does_not_answer(place: Path, tools: Any) -> None:
 
 
 def test_pairs_name_the_machine_that_both_pairs_share(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a ring of four the machine with two slow pairs fails, its neighbours pass."""
+    """In a ring of four the machine with two slow pairs fails, its neighbours pass; without any result none does."""
     from analysis.checks.machine import run_pairs
 
     tools("all_gather_perf", NCCL)
@@ -183,3 +183,5 @@ def test_pairs_name_the_machine_that_both_pairs_share(tools: Any, monkeypatch: p
         "m4": "passed",
     }
     assert found["m2"].value == 40.5
+    monkeypatch.setenv("PATH", tools("mpirun", "ssh: no route to host\n", 255)["PATH"])
+    assert {one.outcome for one in run_pairs(["m1", "m2", "m3"])} == {"error"}
