@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 USUAL = ("host", "gpu", "rdma", "kernel_log", "probe", "nccl", "cuda", "scheduler", "python", "startup", "stacks")
-SOURCES = (*USUAL, "ras", "job")
-"""Every source, by the stem of its file under `agent/sources/`; `ras` makes a task's own threads do something and `job`
-reads files of users, so they are read only where they are asked for."""
+SOURCES = (*USUAL, "ras", "job_log")
+"""Every source, by the stem of its file under `agent/sources/`. `ras` makes a task's own threads do something and
+`job_log` reads files of users, so they are read only where they are asked for."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 """Groups of CUDA calls that can be counted beside the synchronize calls."""
@@ -23,14 +23,14 @@ NCCL_PROBES = ("auto", "always", "once")
 """How long to probe NCCL's calls other than those that make or end communicators."""
 
 
-class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table `[[agent.job]]`: a job on this machine, and where it writes; paths are real ones, without links.
+class JobLogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table `[[agent.job_log]]`: a job on this machine, and where it writes; paths are real ones, without links.
 
     Raises ValueError for a job without a name or files.
     """
 
     name: str
-    """The job's name in table `job`."""
+    """The job's name in table `job_log`."""
     log: str = ""
     """Log file; `*` in its last part: the newest."""
     pattern: str = ""
@@ -52,10 +52,10 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse what cannot be read."""
         paths = (self.log, self.tensorboard, self.checkpoints)
         if not self.name or not any(paths):
-            raise ValueError("agent.job needs a name, and log, tensorboard or checkpoints")
+            raise ValueError("agent.job_log needs a name, and log, tensorboard or checkpoints")
         for path in filter(None, paths):
             if not path.startswith("/") or ".." in path.split("/"):
-                raise ValueError(f"agent.job names {path!r}: write the whole path, such as /data/run/train.log")
+                raise ValueError(f"agent.job_log names {path!r}: write the whole path, such as /data/run/train.log")
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,8 +74,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a source may take before the others go on without it."""
     sources: tuple[str, ...] = USUAL
     """Which sources to read."""
-    job: tuple[JobConfig, ...] = ()
-    """Jobs to read logs, TensorBoard files and checkpoints of, a table [[agent.job]] each; needs job in `sources`."""
+    job_log: tuple[JobLogConfig, ...] = ()
+    """Jobs to read logs, TensorBoard files and checkpoints of, a table [[agent.job_log]] each, with source job_log."""
     cuda_calls: tuple[str, ...] = ()
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
     require_gpu: bool = True
@@ -129,10 +129,10 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they find the processes that train")
 
     def _check_jobs(self) -> None:
-        if self.job and "job" not in self.sources:
-            raise ValueError('agent.job needs "job" in agent.sources')
-        if len({job.name for job in self.job}) < len(self.job):
-            raise ValueError("agent.job: two jobs have the same name")
+        if self.job_log and "job_log" not in self.sources:
+            raise ValueError('agent.job_log needs "job_log" in agent.sources')
+        if len({job.name for job in self.job_log}) < len(self.job_log):
+            raise ValueError("agent.job_log: two jobs have the same name")
 
     def _refuse_unknown(self, key: str, known: tuple[str, ...]) -> None:
         if getattr(self, key) not in known:

@@ -43,10 +43,10 @@ class JobSignals:
 
 def read_job_signals(store: ReadableStore, first: int, end: int) -> list[JobSignals]:
     """The jobs with rows in (first, end] (Unix ns), by name. Raises StoreError without any."""
-    rows = store.read("job", first, end) if "job" in store.tables() else None
+    rows = store.read("job_log", first, end) if "job_log" in store.tables() else None
     if rows is None or not rows.num_rows:
         raise StoreError(
-            'no job was read in that time: add "job" to agent.sources and a table [[agent.job]] (docs/recording.md)'
+            'no job was read then: add "job_log" to agent.sources and a table [[agent.job_log]] (docs/recording.md)'
         )
     names, machines = (np.array(rows.column(name).to_pylist(), object) for name in ("job", "machine"))
     time = rows.column("time").to_numpy()

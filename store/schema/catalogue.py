@@ -79,7 +79,7 @@ TABLES: dict[str, Table] = {
         Table("stack", ("gpu",), False, "where a process that hangs is"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
-        Table("job", ("job",), False, "what a job writes of itself: logs, TensorBoard files, checkpoints"),
+        Table("job_log", ("job",), False, "what a job writes of itself: logs, TensorBoard files, checkpoints"),
         Table("card", ("gpu",), False, "which card each GPU is, on change and once a week"),
         Table("check", ("check",), False, "what an active check of a suspect found (`peerwatch check`)"),
         Table("event", ("source", "code"), False, "something discrete: an Xid, a process that left a communicator"),
@@ -263,15 +263,15 @@ ras | version | text | text | none | 0 | 0 | - | NCCL's version
 ras | collection_seconds | seconds | gauge | none | 0 | 0 | - | how long NCCL took to ask all ranks
 ras | error | text | text | none | 0 | 0 | - | why there is no answer
 task | task | text | text | none | 0 | 0 | - | which training task the machine works for; our agent does not know
-job | step | steps | gauge | none | 0 | 0 | - | the last step
-job | step_seconds | seconds | gauge | none | 0 | 0 | - | time of a step: as the job says, else between steps
-job | loss | number | gauge | none | 0 | 0 | - | the last loss
-job | gradient_norm | number | gauge | none | 0 | 0 | - | the last gradient norm
-job | nan_total | values | counter | none | 0 | 0 | - | losses and gradient norms that were no number
-job | mfu_ratio | ratio | gauge | none | 0 | 0 | - | model FLOPs of a step over what the job's GPUs could do in its time
-job | checkpoint_age_seconds | seconds | gauge | none | 0 | 0 | - | since the newest checkpoint was changed
-job | skipped_bytes_total | bytes | counter | none | 0 | 0 | - | bytes of the log left out because too many came at once
-job | error | text | text | none | 0 | 0 | - | why something could not be read
+job_log | step | steps | gauge | none | 0 | 0 | - | the last step
+job_log | step_seconds | seconds | gauge | none | 0 | 0 | - | time of a step: as the job says, else between steps
+job_log | loss | number | gauge | none | 0 | 0 | - | the last loss
+job_log | gradient_norm | number | gauge | none | 0 | 0 | - | the last gradient norm
+job_log | nan_total | values | counter | none | 0 | 0 | - | losses and gradient norms that were no number
+job_log | mfu_ratio | ratio | gauge | none | 0 | 0 | - | model FLOPs of a step over what the job's GPUs could do in its time
+job_log | checkpoint_age_seconds | seconds | gauge | none | 0 | 0 | - | since the newest checkpoint was changed
+job_log | skipped_bytes_total | bytes | counter | none | 0 | 0 | - | bytes of the log left out because too many came at once
+job_log | error | text | text | none | 0 | 0 | - | why something could not be read
 card | uuid | text | text | none | 0 | 0 | - | the GPU's own name
 card | serial | text | text | none | 0 | 0 | - | serial number of the board
 card | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus

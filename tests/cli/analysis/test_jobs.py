@@ -24,8 +24,8 @@ def place(tmp_path: Path) -> Path:
         row |= {"mfu_ratio": 0.41, "checkpoint_age_seconds": 600.0 + n}
         if n == 60:
             del row["loss"]
-        store.write([Batch("m1", END - (60 - n) * 50 * SECOND, (Sample("job", row),))])
-    store.write([Batch("m2", END, (Sample("job", {"job": "sft", "error": "/data/a.log: no file fits"}),))])
+        store.write([Batch("m1", END - (60 - n) * 50 * SECOND, (Sample("job_log", row),))])
+    store.write([Batch("m2", END, (Sample("job_log", {"job": "sft", "error": "/data/a.log: no file fits"}),))])
     store.write([host("m1", END, 0.5)])
     store.close()
     return path
@@ -57,4 +57,4 @@ def test_without_jobs(tmp_path: Path) -> None:
     store = Embedded(tmp_path / "s.db")
     store.write([host("m1", END, 0.5)])
     store.close()
-    assert "[[agent.job]]" in one_line(run("jobs", "--store", tmp_path / "s.db"), 1)
+    assert "[[agent.job_log]]" in one_line(run("jobs", "--store", tmp_path / "s.db"), 1)

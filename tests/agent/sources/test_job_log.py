@@ -1,4 +1,4 @@
-"""The source `job`: what jobs write of themselves, in logs, TensorBoard files and checkpoints."""
+"""The source `job_log`: what jobs write of themselves, in logs, TensorBoard files and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from agent.config import AgentConfig, JobConfig
+from agent.config import AgentConfig, JobLogConfig
 from agent.context import Context, SourceUnavailableError
-from agent.job.log_lines import check_pattern, read_line
-from agent.job.plain_files import PIECE, Follower, newest
-from agent.sources.job import Jobs, open_source
+from agent.process.job_logs.log_lines import check_pattern, read_line
+from agent.process.job_logs.plain_files import PIECE, Follower, newest
+from agent.sources.job_log import Jobs, open_source
 from store.schema.sample import Sample
-from tests.agent.job.test_tensorboard import event, record
+from tests.agent.process.job_logs.test_tensorboard import event, record
 from tests.agent.sources.test_contract import check
 
 SECOND = 10**9
@@ -28,7 +28,7 @@ NOW = 1_780_000_000 * SECOND
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A job's folder; pytest's is for its own user alone, so rights are tested elsewhere."""
-    monkeypatch.setattr("agent.sources.job.unprivileged", nullcontext)
+    monkeypatch.setattr("agent.sources.job_log.unprivileged", nullcontext)
     return tmp_path
 
 
@@ -45,7 +45,7 @@ def read(jobs: Jobs, after_s: float) -> tuple[dict[str, Any], list[dict[str, Any
     """The row of the only job, and the events."""
     found = list(jobs.read(NOW + round(after_s * SECOND)))
     check(found)
-    (row,) = [dict(one.values) for one in found if one.table == "job"]
+    (row,) = [dict(one.values) for one in found if one.table == "job_log"]
     return row, [dict(one.values) for one in found if one.table == "event"]
 
 
@@ -85,7 +85,7 @@ def test_a_pattern_of_its_own() -> None:
     assert read_line("S13 L0.5 loss: 99", pattern) == {"step": 13.0, "loss": 0.5}
     assert read_line("S13 Loops", pattern) == {"step": 13.0}
     for wrong in ("(", "(?P<speed>.)", "loss"):
-        with pytest.raises(ValueError, match=r"agent\.job\.pattern"):
+        with pytest.raises(ValueError, match=r"agent\.job_log\.pattern"):
             check_pattern(wrong)
 
 
@@ -95,7 +95,7 @@ def test_a_log_over_time(folder: Path) -> None:
     write(log, *(f"step {n} loss: {2 + n / 100}" for n in range(30)))
     with log.open("a") as out:
         out.write("step 30 lo")
-    config = JobConfig("pretrain", log=str(log), flops_per_step=3e15, gpus=8, peak_flops=5e14)
+    config = JobLogConfig("pretrain", log=str(log), flops_per_step=3e15, gpus=8, peak_flops=5e14)
     jobs = Jobs((config,))
     row, events = read(jobs, 0)
     assert (row["job"], row["step"], row["loss"], events) == ("pretrain", 29.0, 2.29, [])
@@ -122,7 +122,7 @@ def test_tensorboard_and_checkpoints(folder: Path) -> None:
     saved = folder / "iter_0000020"
     saved.mkdir()
     os.utime(saved, (NOW / SECOND - 77, NOW / SECOND - 77))
-    config = JobConfig("sft", tensorboard=f"{folder}/events.out.tfevents.*", checkpoints=f"{folder}/iter_*")
+    config = JobLogConfig("sft", tensorboard=f"{folder}/events.out.tfevents.*", checkpoints=f"{folder}/iter_*")
     row, events = read(Jobs((config,)), 0)
     assert (row["step"], row["loss"], row["step_seconds"], row["checkpoint_age_seconds"]) == (30.0, 0.75, 0.45, 77.0)
     assert (row["error"], events) == (None, [])
@@ -153,7 +153,7 @@ def test_links_are_not_followed(folder: Path) -> None:
     (folder / "way").symlink_to(folder)
     os.mkfifo(folder / "pipe.log")
     for path, said in (("link.log", "no file fits"), ("way/secret", "without links"), ("pipe.log", "no plain file")):
-        row, _ = read(Jobs((JobConfig("j", log=f"{folder}/{path}"),)), 0)
+        row, _ = read(Jobs((JobLogConfig("j", log=f"{folder}/{path}"),)), 0)
         assert said in row["error"]
         assert "loss" not in row
     assert newest(f"{folder}/none*") is None
@@ -165,7 +165,7 @@ def test_files_of_others_stay_theirs(public: Path) -> None:
     log = public / "train.log"
     write(log, "step 3 loss: 0.5")
     log.chmod(0o600)
-    config = JobConfig("j", log=str(log))
+    config = JobLogConfig("j", log=str(log))
     assert "not readable for the agent's user" in read(Jobs((config,)), 0)[0]["error"]
     assert log.read_text()
     log.chmod(0o644)
@@ -174,20 +174,22 @@ def test_files_of_others_stay_theirs(public: Path) -> None:
 
 def test_settings_are_checked() -> None:
     """Jobs without the source, twice the same name, relative paths and empty jobs are refused."""
-    one = JobConfig("a", log="/data/a.log")
-    for wrong in ({"job": (one,)}, {"job": (one, one), "sources": ("host", "job")}):
+    one = JobLogConfig("a", log="/data/a.log")
+    for wrong in ({"job_log": (one,)}, {"job_log": (one, one), "sources": ("host", "job_log")}):
         with pytest.raises(ValueError, match=r"agent\.job"):
             AgentConfig(**wrong)  # type: ignore[arg-type]
     for values in ({"log": "train.log"}, {"log": "/a/../etc/shadow"}, {}):
         with pytest.raises(ValueError, match=r"agent\.job"):
-            JobConfig("a", **values)
+            JobLogConfig("a", **values)
     with pytest.raises(SourceUnavailableError, match="no job is configured"):
-        open_source(Context(AgentConfig(sources=("host", "job"))))
+        open_source(Context(AgentConfig(sources=("host", "job_log"))))
 
 
 def test_samples_are_of_their_table() -> None:
     """The source opens with a job and gives a row although no file is there."""
-    source = open_source(Context(AgentConfig(sources=("job",), job=(JobConfig("a", log="/nonexistent/a.log"),))))
+    source = open_source(
+        Context(AgentConfig(sources=("job_log",), job_log=(JobLogConfig("a", log="/nonexistent/a.log"),)))
+    )
     (row,) = source.read(NOW)
     assert isinstance(row, Sample)
     assert "/nonexistent" in str(row.values["error"])

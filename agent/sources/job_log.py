@@ -1,16 +1,16 @@
 """What jobs write of themselves: step, loss and pace from logs or TensorBoard files; age of checkpoints; MFU.
 
-Opt-in: `job` in `agent.sources` and a table `[[agent.job]]` a job. Nothing in the job changes.
+Opt-in: `job_log` in `agent.sources` and a table `[[agent.job_log]]` a job. Nothing in the job changes.
 """
 
 from __future__ import annotations
 
-from agent.config import JobConfig
+from agent.config import JobLogConfig
 from agent.context import Context, SourceUnavailableError
-from agent.job.log_lines import LONGEST, check_pattern, read_line
-from agent.job.plain_files import Follower, newest
-from agent.job.signals import Signals, name_of
-from agent.job.tensorboard import EventReader
+from agent.process.job_logs.log_lines import LONGEST, check_pattern, read_line
+from agent.process.job_logs.plain_files import Follower, newest
+from agent.process.job_logs.signals import Signals, name_of
+from agent.process.job_logs.tensorboard import EventReader
 from agent.system.events import Event, Repeats, samples
 from agent.system.rights import unprivileged
 from store.schema.sample import Sample, Value
@@ -25,7 +25,7 @@ _LINES = 2000
 class Job:
     """One job: a row a reading, every `every_seconds`."""
 
-    def __init__(self, config: JobConfig) -> None:
+    def __init__(self, config: JobLogConfig) -> None:
         self._config = config
         peak = config.gpus * config.peak_flops
         self._signals = Signals(config.flops_per_step / peak if peak else 0.0)
@@ -52,7 +52,7 @@ class Job:
         row: dict[str, Value] = {"job": self._config.name, **self._signals.row(), "checkpoint_age_seconds": self._age}
         row |= {"skipped_bytes_total": skipped, "error": "; ".join(errors) or None}
         events, self._signals.events = self._signals.events, []
-        return [Sample("job", row)], [self._named(event) for event in events]
+        return [Sample("job_log", row)], [self._named(event) for event in events]
 
     def _named(self, event: Event) -> Event:
         return Event(event.code, event.device, event.severity, event.message.replace("the job", self._config.name, 1))
@@ -91,7 +91,7 @@ class Job:
 class Jobs:
     """All configured jobs of this machine."""
 
-    def __init__(self, configs: tuple[JobConfig, ...]) -> None:
+    def __init__(self, configs: tuple[JobLogConfig, ...]) -> None:
         self._jobs = [Job(config) for config in configs]
         self._repeats = {config.name: Repeats() for config in configs}
 
@@ -103,7 +103,7 @@ class Jobs:
                 found, odd = job.read(now)
                 rows += found
                 events += [event for event in odd if repeats.admit(now, event)] + repeats.due(now)
-        return rows + samples("job", now, events)
+        return rows + samples("job_log", now, events)
 
     def close(self) -> None:
         """Nothing is open between readings."""
@@ -111,9 +111,9 @@ class Jobs:
 
 def open_source(context: Context) -> Jobs:
     """The source, ready to read. Raises SourceUnavailableError where no job is configured."""
-    if not context.config.job:
-        raise SourceUnavailableError("no job is configured: add a table [[agent.job]] with a name and files")
-    return Jobs(context.config.job)
+    if not context.config.job_log:
+        raise SourceUnavailableError("no job is configured: add a table [[agent.job_log]] with a name and files")
+    return Jobs(context.config.job_log)
 
 
 def _words(error: OSError | ValueError) -> str:

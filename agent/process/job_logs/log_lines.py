@@ -51,8 +51,8 @@ def check_pattern(text: str) -> re.Pattern[str] | None:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise ValueError(f"agent.job.pattern {text!r} is no regular expression: {error}") from error
+        raise ValueError(f"agent.job_log.pattern {text!r} is no regular expression: {error}") from error
     unknown = set(pattern.groupindex) - set(NAMES)
     if unknown or not pattern.groupindex:
-        raise ValueError(f"agent.job.pattern needs named groups: known are {', '.join(NAMES)}")
+        raise ValueError(f"agent.job_log.pattern needs named groups: known are {', '.join(NAMES)}")
     return pattern

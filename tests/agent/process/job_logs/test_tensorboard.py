@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.job.tensorboard import LARGEST, EventReader, Scalar, masked_crc, scalars
+from agent.process.job_logs.tensorboard import LARGEST, EventReader, Scalar, masked_crc, scalars
 
 
 def varint(number: int) -> bytes:
