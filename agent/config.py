@@ -22,9 +22,10 @@ USUAL = (
     "stacks",
     "job",
 )
-SOURCES = (*USUAL, "ras", "dcgm")
-"""Every source, by the stem of its file under `agent/sources/`. Two are read only where they are asked for: `ras` makes
-a task's own threads do something, and `dcgm` may take the profiling hardware from a user's profiler."""
+SOURCES = (*USUAL, "ras", "dcgm", "job_log")
+"""Every source, by the stem of its file under `agent/sources/`. Three are read only where they are asked for: `ras`
+makes a task's own threads do something, `dcgm` may take the profiling hardware from a user's profiler, and `job_log`
+reads files of users."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 """Groups of CUDA calls that can be counted beside the synchronize calls."""
@@ -34,6 +35,41 @@ RETURN_PROBES = ("auto", "never", "always")
 
 NCCL_PROBES = ("auto", "always", "once")
 """How long to probe NCCL's calls other than those that make or end communicators."""
+
+
+class JobLogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table `[[agent.job_log]]`: a job on this machine, and where it writes; paths are real ones, without links.
+
+    Raises ValueError for a job without a name or files.
+    """
+
+    name: str
+    """The job's name in table `job_log`."""
+    log: str = ""
+    """Log file; `*` in its last part: the newest."""
+    pattern: str = ""
+    """Regular expression for its lines, with groups step, loss, gradient_norm, step_seconds or step_milliseconds."""
+    tensorboard: str = ""
+    """TensorBoard event file, such as /data/run/events.out.tfevents.*: the newest."""
+    checkpoints: str = ""
+    """Checkpoints, such as /data/run/checkpoints/*: the newest gives the age."""
+    flops_per_step: Annotated[float, Meta(ge=0.0, le=1e30)] = 0.0
+    """Model FLOPs of one step of the whole job."""
+    gpus: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    """GPUs of the whole job."""
+    peak_flops: Annotated[float, Meta(ge=0.0, le=1e18)] = 0.0
+    """FLOP/s of one GPU at its peak in the precision of the job."""
+    every_seconds: Annotated[float, Meta(ge=1.0, le=3600.0)] = 5.0
+    """How often its files are read."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        paths = (self.log, self.tensorboard, self.checkpoints)
+        if not self.name or not any(paths):
+            raise ValueError("agent.job_log needs a name, and log, tensorboard or checkpoints")
+        for path in filter(None, paths):
+            if not path.startswith("/") or ".." in path.split("/"):
+                raise ValueError(f"agent.job_log names {path!r}: write the whole path, such as /data/run/train.log")
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +88,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a source may take before the others go on without it."""
     sources: tuple[str, ...] = USUAL
     """Which sources to read."""
+    job_log: tuple[JobLogConfig, ...] = ()
+    """Jobs to read logs, TensorBoard files and checkpoints of, a table [[agent.job_log]] each, with source job_log."""
     cuda_calls: tuple[str, ...] = ()
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
     require_gpu: bool = True
@@ -94,6 +132,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     raise ValueError(f"agent.{key} names {word!r}: known are {', '.join(known)}")
         self._refuse_unknown("return_probes", RETURN_PROBES)
         self._refuse_unknown("nccl_probes", NCCL_PROBES)
+        self._check_jobs()
         if "probe" not in self.sources and {"nccl", "cuda"} & set(self.sources):
             raise ValueError("agent.sources needs probe beside nccl and cuda: it puts the probes on")
         for word in {"stacks", "ras"} & set(self.sources):
@@ -102,6 +141,12 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for word in {"scheduler", "python", "job"} & set(self.sources):
             if not {"nccl", "cuda"} & set(self.sources):
                 raise ValueError(f"agent.sources needs nccl or cuda beside {word}: they find the processes that train")
+
+    def _check_jobs(self) -> None:
+        if self.job_log and "job_log" not in self.sources:
+            raise ValueError('agent.job_log needs "job_log" in agent.sources')
+        if len({job.name for job in self.job_log}) < len(self.job_log):
+            raise ValueError("agent.job_log: two jobs have the same name")
 
     def _refuse_unknown(self, key: str, known: tuple[str, ...]) -> None:
         if getattr(self, key) not in known:

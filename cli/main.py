@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.commands.analysis import behaviour, check, history, operators, placement, profile, stragglers, suspects
+from cli.commands.analysis import behaviour, check, history, jobs, operators, placement, profile, stragglers, suspects
 from cli.commands.data import copy, export, import_dataset, replay, simulate
 from cli.commands.evaluation import calibrate, evaluate, train
 from cli.commands.fleet import doctor, report, show, status, tasks, top
@@ -114,6 +114,7 @@ app.command("train", hidden=True, deprecated=True)(train.train)
 app.command()(history.history)
 app.add_typer(suspects.app, name="suspects")
 app.command()(check.check)
+app.command()(jobs.jobs)
 app.command()(export.export)
 app.command()(copy.copy)
 app.add_typer(alerts.app, name="alerts")

@@ -66,6 +66,8 @@ def _words(kind: type) -> dict[str, str]:
 
 def toml(value: Any) -> str:
     """A value in TOML."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
         return (
             f"{{ {', '.join(f'{json.dumps(key)} = {toml(item)}' for key, item in value.items())} }}" if value else "{}"

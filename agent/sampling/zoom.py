@@ -30,6 +30,8 @@ MOST_S = 60.0
 APART_NS = 120 * SECOND
 """An order that was given longer ago, or later than now by the machine's clock, is not obeyed: clocks that differ by
 more than this say nothing of each other."""
+MOST_STACKS_S = 90.0
+"""Five rounds ten seconds apart, and the time until an agent hears of them."""
 STACKS = "stacks"
 """The source that gives rounds of stacks instead of quick readings."""
 _MOST_ROWS = 4096
@@ -66,8 +68,9 @@ def refusal(order: ZoomRequest, config: AgentConfig, now: int) -> str:
         return f"{order.hertz:g} readings a second are none"
     if abs(now - order.time) > APART_NS:
         return f"it was given {(now - order.time) / SECOND:.0f} s ago by this machine's clock"
-    if not 0 < order.until - now <= MOST_S * SECOND:
-        return f"it is to last {(order.until - now) / SECOND:.0f} s, and not more than {MOST_S:g} are given"
+    most = MOST_STACKS_S if order.source == STACKS else MOST_S
+    if not 0 < order.until - now <= most * SECOND:
+        return f"it is to last {(order.until - now) / SECOND:.0f} s, and not more than {most:g} are given"
     return ""
 
 

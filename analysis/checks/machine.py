@@ -61,11 +61,10 @@ def run_checks(machine: str, checks: Iterable[Check], limit_s: float | None = No
         try:
             found = check.read(ended)
         except (ValueError, KeyError, TypeError, IndexError):
-            yield Result(machine, check.name, "failed", f"{command[0]}: its output cannot be read")
+            yield Result(machine, check.name, "error", f"{command[0]}: its output cannot be read")
             continue
-        outcome: Outcome = "passed" if found.passed else "failed"
-        details = found.message, found.value, found.measure, found.device
-        yield Result(machine, check.name, outcome, *details, ended.seconds)
+        details = found.outcome, found.message, found.value, found.measure, found.device
+        yield Result(machine, check.name, *details, ended.seconds)
 
 
 def run_pairs(machines: Sequence[str], limit_s: float = 120.0) -> Iterator[Result]:
@@ -86,14 +85,18 @@ def run_pairs(machines: Sequence[str], limit_s: float = 120.0) -> Iterator[Resul
         command = [mpirun, "-np", "2", "-H", ",".join(pair), tool, "-b", "128M", "-e", "128M", "-c", "1", "-g", "1"]
         ended = run_tool(command, limit_s)
         found = read_nccl(ended)
-        speed[pair] = found.value or 0.0 if found.passed else 0.0
+        speed[pair] = found.value or 0.0 if found.outcome == "passed" else 0.0
+    if not any(speed.values()):
+        words = f"no pair gave a result: {' '.join(found.message.split())}"
+        yield from (Result(name, PAIRS, "error", words) for name in machines)
+        return
     for name in machines:
         usual = median([value for pair, value in speed.items() if name not in pair] or speed.values())
         mine = {pair: value for pair, value in speed.items() if name in pair}
         best = max(mine.values())
         words = ", ".join(f"{'–'.join(pair)} {value:g} GB/s" for pair, value in mine.items())
-        passed = best > 0 and best >= SLOW * usual
-        yield Result(name, PAIRS, "passed" if passed else "failed", f"all-gather: {words}", best, "GB/s")
+        outcome: Outcome = "passed" if best > 0 and best >= SLOW * usual else "failed"
+        yield Result(name, PAIRS, outcome, f"all-gather: {words}", best, "GB/s")
 
 
 def batches(results: Iterable[Result], now: int) -> list[Batch]:

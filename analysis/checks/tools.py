@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from analysis.checks.child import Ended
 
-Outcome = Literal["passed", "failed", "cut off", "missing"]
+Outcome = Literal["passed", "failed", "error", "cut off", "missing"]
+"""`failed`: the tool has found a fault; `error`: it ended without a result, which may be the tool's own fault."""
 _LEVEL = "2"
 SLOW = 0.9
 """A GPU with less than this share of the median of its machine's GPUs is slow."""
@@ -27,7 +28,7 @@ _IB = re.compile(r"^\s*\d+\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+[0-9.]+", re.MULTILIN
 class Reading:
     """What a tool's output says."""
 
-    passed: bool
+    outcome: Outcome
     message: str
     value: float | None = None
     measure: str = ""
@@ -59,7 +60,7 @@ def _on_path(program: str, *words: str) -> Callable[[], Sequence[str] | None]:
 
 
 def _gemm() -> Sequence[str] | None:
-    return [sys.executable, "-m", "analysis.checks.gemm"] if find_spec("torch") else None
+    return [sys.executable, "-I", "-m", "analysis.checks.gemm"] if find_spec("torch") else None
 
 
 def _nccl() -> Sequence[str] | None:
@@ -81,10 +82,10 @@ def read_dcgm(ended: Ended) -> Reading:
         gpu = str(result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))).split(",")[0]
         words = result.get("warnings") or result.get("info") or ""
         device = f"gpu:{gpu}" if gpu.isdecimal() else ""
-        return Reading(False, f"{len(failed)} results failed; {test}: {_line(words)}", device=device)
+        return Reading("failed", f"{len(failed)} results failed; {test}: {_line(words)}", device=device)
     if ended.code or tree is None:
-        return Reading(False, f"exit code {ended.code}: {_last(ended.output)}")
-    return Reading(True, f"dcgmi diag -r {_LEVEL} passed")
+        return Reading("error", f"exit code {ended.code}: {_last(ended.output)}")
+    return Reading("passed", f"dcgmi diag -r {_LEVEL} passed")
 
 
 def _failures(tree: Any, test: str) -> list[tuple[str, dict[str, Any]]]:
@@ -101,19 +102,19 @@ def read_gemm(ended: Ended) -> Reading:
     """The burn-in's JSON line: a GPU with results that differ between equal products, or that is slow, fails."""
     line = next((line for line in reversed(ended.output.splitlines()) if line.startswith("{")), "")
     if ended.code or not line:
-        return Reading(False, f"exit code {ended.code}: {_last(ended.output)}")
+        return Reading("error", f"exit code {ended.code}: {_last(ended.output)}")
     found = json.loads(line)
     speed = {int(gpu): float(value) for gpu, value in found["tflops"].items()}
     usual = sorted(speed.values())[len(speed) // 2]
     for gpu, wrong in found["wrong"].items():
         if wrong:
             words = f"{wrong} products of equal matrices differ: silent data corruption"
-            return Reading(False, words, float(wrong), "products", f"gpu:{gpu}")
+            return Reading("failed", words, float(wrong), "products", f"gpu:{gpu}")
     slow = min(speed, key=lambda gpu: speed[gpu])
     if speed[slow] < SLOW * usual:
         words = f"{speed[slow]:.0f} TFLOP/s where the median of {len(speed)} GPUs is {usual:.0f}"
-        return Reading(False, words, speed[slow], "TFLOP/s", f"gpu:{slow}")
-    return Reading(True, f"{len(speed)} GPUs, {usual:.0f} TFLOP/s each, equal results", usual, "TFLOP/s")
+        return Reading("failed", words, speed[slow], "TFLOP/s", f"gpu:{slow}")
+    return Reading("passed", f"{len(speed)} GPUs, {usual:.0f} TFLOP/s each, equal results", usual, "TFLOP/s")
 
 
 def read_nccl(ended: Ended) -> Reading:
@@ -121,19 +122,21 @@ def read_nccl(ended: Ended) -> Reading:
     speed, wrong = _BANDWIDTH.search(ended.output), _WRONG.search(ended.output)
     value = float(speed[1]) if speed else None
     if wrong and int(wrong[1]):
-        return Reading(False, f"{wrong[1]} wrong values", value, "GB/s")
+        return Reading("failed", f"{wrong[1]} wrong values", value, "GB/s")
     if ended.code or value is None:
-        return Reading(False, f"exit code {ended.code}: {_last(ended.output)}", value, "GB/s" if value else "")
-    return Reading(True, f"average bus bandwidth {value:g} GB/s", value, "GB/s")
+        return Reading("error", f"exit code {ended.code}: {_last(ended.output)}", value, "GB/s" if value else "")
+    return Reading("passed", f"average bus bandwidth {value:g} GB/s", value, "GB/s")
 
 
 def read_ib(ended: Ended) -> Reading:
     """`ib_write_bw --report_gbits`: the value is the average bandwidth in Gbit/s; no row of results fails."""
     rows = _IB.findall(ended.output)
     if ended.code or not rows:
-        return Reading(False, f"exit code {ended.code}: {_last(ended.output)}")
+        return Reading("error", f"exit code {ended.code}: {_last(ended.output)}")
     value = float(rows[-1][1])
-    return Reading(value > 0, f"average {value:g} Gbit/s through the port and back", value, "Gbit/s")
+    return Reading(
+        "passed" if value > 0 else "failed", f"average {value:g} Gbit/s through the port and back", value, "Gbit/s"
+    )
 
 
 def _line(words: Any) -> str:

@@ -114,10 +114,15 @@ class _Reading:
     end: int
     machines: dict[str, MachineHistory] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
-    """Of machines that came within the window, when. An incident does not count: hours would begin with it."""
+    """Of machines that came within the window, when: by their cards, or an earlier trace.
 
-    def of(self, name: str) -> MachineHistory:
-        """The record of a machine."""
+    An incident alone says nothing of it: hours would begin with the incident.
+    """
+
+    def of(self, name: str, at: int | None = None) -> MachineHistory:
+        """The record of a machine; `at` is a time (Unix ns) at which it was there."""
+        if at is not None and name in self.since:
+            self.since[name] = min(self.since[name], at)
         return self.machines.setdefault(name, MachineHistory(name))
 
     def incidents(self) -> None:
@@ -129,7 +134,7 @@ class _Reading:
                 self.since[name] = min(self.since.get(name, self.end), times[0])
         for one in read_incidents(self.store, self.first, self.end):
             if name := one.finding.machine:
-                self.of(name).incidents.append(one)
+                self.of(name, one.opened).incidents.append(one)
                 self.of(name).serials.append(cards.serial(name, one.finding.device, one.opened))
 
     def events(self) -> OperatorState:
@@ -139,7 +144,7 @@ class _Reading:
         columns = ("device", "message", "begin", "until", "every", "times")
         rows = self.store.read("event", self.first, self.end, columns)
         for row in rows.to_pylist():
-            one, code, source = self.of(row["machine"]), row["code"], row["source"]
+            one, code, source = self.of(row["machine"], row["time"]), row["code"], row["source"]
             words = " ".join(str(word) for word in (row.get("device"), row.get("message")) if word)
             if source == "operator":
                 one.actions.append((row["time"], code, words))

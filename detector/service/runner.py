@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.engine.pipeline import Detector, State, read_rows, tick_of
 from detector.engine.readings import Readings, blind_spots, hold
+from detector.engine.stack_requests import StackPlanner
 from detector.engine.zoom_requests import ZoomPlanner
 from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
@@ -71,7 +72,7 @@ def run(
                     runner = runner.begun_again(time.time_ns() - lag)
                     dispatcher.acknowledged, due = runner.acknowledged, runner.at + KEEP_NS
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
-            runner.request_zoom(time.time_ns())
+            runner.request_zoom(time.time_ns(), verdicts)
             now = time.time_ns()
             dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
             alive(runner.status())
@@ -120,7 +121,7 @@ class Runner:
         state, self.at = restored or (None, now - round(config.history_s * SECOND))
         self.readings = Readings(self.at)
         self.detector = Detector(config, state)
-        self.zoom_planner = ZoomPlanner(config)
+        self.zoom_planner, self.stack_planner = ZoomPlanner(config), StackPlanner(config)
         self.alive: Callable[[str], None] = lambda status: None
         self.overlap = round(config.overlap_s * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
@@ -192,11 +193,20 @@ class Runner:
         self._without_peers = found
         self._repeated = self.at if again else self._repeated
 
-    def request_zoom(self, now: int) -> None:
-        """Ask the agents of suspects to sample faster for some seconds; `now` (Unix ns) is the clock's."""
+    def request_zoom(self, now: int, verdicts: Iterable[Verdict] = ()) -> None:
+        """Ask the agents of suspects to sample faster for some seconds; `now` (Unix ns) is the clock's.
+
+        After new verdicts of a slow task, or one without traffic, its machines are asked for rounds of stacks.
+        """
         orders = self.zoom_planner.orders(now, self.detector.state.methods)
+        orders += self.stack_planner.orders(now, verdicts, self._team)
         if orders:
             self.store.write([Batch(machine, now, (order.sample(),)) for machine, order in orders])
+
+    def _team(self, task: str) -> list[str]:
+        """The machines of a task."""
+        tasks = self.detector.state.tasks
+        return [machine for machine in self.machines() if tasks.task_of(machine) == task]
 
     def status(self) -> str:
         """How many machines are judged and how many incidents are open, for the service manager."""

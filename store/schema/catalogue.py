@@ -25,6 +25,7 @@ TABLES: dict[str, Table] = {
         Table("stack", ("gpu",), False, "where a process that hangs is"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
+        Table("job_log", ("job",), False, "what a job writes of itself: logs, TensorBoard files, checkpoints"),
         Table("card", ("gpu",), False, "which card each GPU is, on change and once a week"),
         Table("check", ("check",), False, "what an active check of a suspect found (`peerwatch check`)"),
         Table("job", ("gpu",), False, "which job of a scheduler a training process belongs to"),
@@ -220,10 +221,19 @@ ras | version | text | text | none | 0 | 0 | - | NCCL's version
 ras | collection_seconds | seconds | gauge | none | 0 | 0 | - | how long NCCL took to ask all ranks
 ras | error | text | text | none | 0 | 0 | - | why there is no answer
 task | task | text | text | none | 0 | 0 | - | which training task the machine works for; our agent leaves it to the table job
+job_log | step | steps | gauge | none | 0 | 0 | - | the last step
+job_log | step_seconds | seconds | gauge | none | 0 | 0 | - | time of a step: as the job says, else between steps
+job_log | loss | number | gauge | none | 0 | 0 | - | the last loss
+job_log | gradient_norm | number | gauge | none | 0 | 0 | - | the last gradient norm
+job_log | nan_total | values | counter | none | 0 | 0 | - | losses and gradient norms that were no number
+job_log | mfu_ratio | ratio | gauge | none | 0 | 0 | - | model FLOPs of a step over what the job's GPUs could do in its time
+job_log | checkpoint_age_seconds | seconds | gauge | none | 0 | 0 | - | since the newest checkpoint was changed
+job_log | skipped_bytes_total | bytes | counter | none | 0 | 0 | - | bytes of the log left out because too many came at once
+job_log | error | text | text | none | 0 | 0 | - | why something could not be read
 card | uuid | text | text | none | 0 | 0 | - | the GPU's own name
 card | serial | text | text | none | 0 | 0 | - | serial number of the board
 card | pci_address | text | text | none | 0 | 0 | - | place on the PCI bus
-check | outcome | text | text | none | 0 | 0 | - | passed, failed, cut off (by its time limit) or missing (no tool)
+check | outcome | text | text | none | 0 | 0 | - | passed, failed, error (no result), cut off (by its time limit) or missing (no tool)
 check | value | number | gauge | none | 0 | 0 | - | what the check measured, if it measures
 check | measure | text | text | none | 0 | 0 | - | unit of the value
 check | duration_seconds | seconds | gauge | none | 0 | 0 | - | how long it took

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from analysis.checks.machine import Result
+    from cli.config import Settings
 
 _FAILED, _NONE = 2, 1
 _SSH_SLACK_S = 60.0
-_MARKS = {"passed": "passed", "failed": "FAILED", "cut off": "CUT OFF", "missing": "missing"}
+_MARKS = {"passed": "passed", "failed": "FAILED", "error": "ERROR", "cut off": "CUT OFF", "missing": "missing"}
 
 
 def check(
@@ -42,47 +43,60 @@ def check(
     """Check machines actively: GPU diagnostics, matrix products, all-reduce, RDMA; each with a time limit.
 
     Other machines are reached by ssh and need peerwatch; several are also checked in pairs. Exit code 0: what could be
-    checked passed; 2: a check failed or was cut off; 1: nothing could be checked.
+    checked passed; 2: a check failed, ended in an error or was cut off; 1: nothing could be checked.
     """
-    from analysis.checks.machine import batches, run_pairs, trains
+    from analysis.checks.machine import run_pairs
     from analysis.checks.tools import CHECKS
 
     wanted = [CHECKS[name] for name in _known(only, list(CHECKS))]
     place, settings = locate_store(store, config, writing=True)
     if not machine:
         raise ValueError("name the machines to check, such as: peerwatch check m07")
+    goes_to, agent = None if no_store else (place, settings), settings.agent.name
+    machine = [agent if name == "localhost" else name for name in machine]
+    if not force:
+        _refuse_busy(machine, agent, goes_to)
     results: list[Result] = []
-    busy = {}
-    if not no_store:
-        with closing(open_place(place, settings=settings)) as source:
-            busy = {name: trains(source, name, time.time_ns()) for name in machine}
     for name in machine:
-        if not force and (reason := _refusal(name, settings.agent.name, busy.get(name, False))):
-            raise StoreError(f"{name} {reason}; wait for the end of its job, or use --force")
-        found = _local(name, wanted, limit) if name in _own(settings.agent.name) else _remote(name, only, limit, force)
-        results += _said(found, json)
+        found = _local(name, wanted, limit) if name in _own(agent) else _remote(name, only, limit, force)
+        results += _published(found, json, goes_to)
     if len(machine) > 1 and not only:
-        results += _said(run_pairs(machine), json)
-    if not no_store:
-        with closing(open_place(place, settings=settings)) as source:
-            source.write(batches(results, time.time_ns()))
+        results += _published(run_pairs(machine), json, goes_to)
     if json:
         say_json([one.as_json() for one in results])
     outcomes = {one.outcome for one in results}
-    if outcomes & {"failed", "cut off"}:
+    if outcomes & {"failed", "error", "cut off"}:
         raise typer.Exit(_FAILED)
     if "passed" not in outcomes:
         raise typer.Exit(_NONE)
 
 
-def _said(found: Iterable[Result], json: bool) -> list[Result]:
-    """The results, each printed as it comes."""
+def _refuse_busy(names: list[str], agent: str, goes_to: tuple[str, Settings] | None) -> None:
+    """Raise StoreError for the first machine that trains, before anything is run."""
+    from analysis.checks.machine import trains
+
+    busy = dict.fromkeys(names, False)
+    if goes_to:
+        with closing(open_place(goes_to[0], settings=goes_to[1])) as source:
+            busy = {name: trains(source, name, time.time_ns()) for name in names}
+    for name in names:
+        if reason := _refusal(name, agent, busy[name]):
+            raise StoreError(f"{name} {reason}; wait for the end of its job, or use --force")
+
+
+def _published(found: Iterable[Result], json: bool, goes_to: tuple[str, Settings] | None) -> list[Result]:
+    """The results, each printed as it comes, then written to the store."""
+    from analysis.checks.machine import batches
+
     results = []
     for one in found:
         results.append(one)
         if not json:
             where = f"{one.device} " if one.device else ""
             say(f"{one.machine} {one.check:5} {_MARKS[one.outcome]:8}{where}{one.message}")
+    if goes_to:
+        with closing(open_place(goes_to[0], settings=goes_to[1])) as source:
+            source.write(batches(results, time.time_ns()))
     return results
 
 

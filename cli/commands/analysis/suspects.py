@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from store.zoom_requests import ZoomRequest
 
 app = typer.Typer(help="Name suspects by their stacks, plan their tests, size the spares.", no_args_is_help=True)
 _HOUR_NS = 3600 * SECOND
-_ORDER_S, _PATIENCE_S = 58.0, 90.0
+_ORDER_S, _PATIENCE_S = 75.0, 95.0
 _HERTZ = 0.1
 _SHOWN = 12
 _RANGE = re.compile(r"(.*)\[(\d+)-(\d+)\](.*)", re.DOTALL)
@@ -47,7 +47,7 @@ def stacks(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Name the machines that share a parallel group with the ranks whose stacks differ from all others."""
+    """Name the machines that share a parallel group with the ranks with stacks unlike all others."""
     from detector.explain.rank_snapshot import RankSnapshot
     from detector.explain.stack_rounds import suspects
     from detector.timeseries.rows import rows_of
@@ -107,38 +107,41 @@ def plan(
     names = [name for word in machine for name in _expanded(word)]
     found, times = plan_replay(len(names), pipeline), repeats(reproduces)
     failed = _numbers(horizontal), _numbers(vertical)
-    evict = [names[at] for at in found.suspects(*failed)] if all(failed) else []
-    phase = "" if all(failed) else "vertical" if failed[0] else "horizontal"
+    phase = "done" if all(failed) else "vertical" if failed[0] else "horizontal"
     member = found.vertical() if phase == "vertical" else found.horizontal()
-    groups = [[names[at] for at in (member == group).nonzero()[0]] for group in range(found.groups)] if phase else []
-    cost = 2 * times * minutes / 60 * len(names) * gpus
-    expected = {faulty: found.expected_suspects(faulty) for faulty in (1, 2)}
+    groups = [[names[at] for at in (member == group).nonzero()[0]] for group in range(found.groups)]
+    result = {
+        "phase": phase,
+        "groups": [] if phase == "done" else groups,
+        "group_size": found.size,
+        "replays_a_phase": times,
+        "evict": [names[at] for at in found.suspects(*failed)] if phase == "done" else [],
+        "expected_evicted_for_one_fault": found.expected_suspects(1),
+        "expected_evicted_for_two_faults": found.expected_suspects(2),
+        "gpu_hours": 2 * times * minutes / 60 * len(names) * gpus,
+    }
     if json:
-        say_json(
-            {
-                "phase": phase or "done",
-                "groups": groups,
-                "group_size": found.size,
-                "replays_a_phase": times,
-                "evict": evict,
-                "expected_evicted_for_one_fault": expected[1],
-                "expected_evicted_for_two_faults": expected[2],
-                "gpu_hours": cost,
-            }
-        )
-        return
-    say(
-        f"{len(names)} machines, {found.groups} groups of {found.size} in each of two phases, {times} replay"
-        f"{'s' * (times != 1)} of {minutes:g} min each: {cost:,.0f} GPU-hours"
-    )
-    say(f"machines to evict: {expected[1]:.1f} with one fault, {expected[2]:.1f} with two (mean)")
-    for at, group in enumerate(groups):
-        say(f"{phase} group {at}: {' '.join(group)}")
-    if phase:
-        other = "" if phase == "horizontal" else f" --horizontal {horizontal}"
-        say(f"test these at the same time, then: peerwatch suspects plan …{other} --{phase} FAILED")
+        say_json(result)
     else:
-        say(f"evict: {' '.join(evict) or 'none: no machine is in a failing group of both phases; replay once more'}")
+        _say_plan(result, len(names), minutes, horizontal)
+
+
+def _say_plan(result: dict[str, Any], machines: int, minutes: float, horizontal: str) -> None:
+    phase, times, size = result["phase"], result["replays_a_phase"], result["group_size"]
+    say(
+        f"{machines} machines, {machines // size} groups of {size} in each of two phases, "
+        f"{times} replay{'s' * (times != 1)} of {minutes:g} min each: {result['gpu_hours']:,.0f} GPU-hours"
+    )
+    one, two = result["expected_evicted_for_one_fault"], result["expected_evicted_for_two_faults"]
+    say(f"machines to evict: {one:.1f} with one fault, {two:.1f} with two (mean)")
+    for at, group in enumerate(result["groups"]):
+        say(f"{phase} group {at}: {' '.join(group)}")
+    if phase == "done":
+        none = "none: no machine is in a failing group of both phases; replay once more"
+        say(f"evict: {' '.join(result['evict']) or none}")
+    else:
+        before = "" if phase == "horizontal" else f" --horizontal {horizontal}"
+        say(f"test these at the same time, then: peerwatch suspects plan …{before} --{phase} FAILED")
 
 
 @app.command()

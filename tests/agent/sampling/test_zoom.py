@@ -103,6 +103,15 @@ def test_rounds_of_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not idle._child.under_way
 
 
+def test_an_order_for_stacks_lasts_longer() -> None:
+    """Five rounds take longer than a zoom may, and are bounded all the same."""
+    config, now = AgentConfig(), 2 * APART_NS
+    for seconds, obeyed in ((75, True), (95, False)):
+        one = order(now, source="stacks", hertz=0.1, until=now + seconds * SECOND)
+        assert (refusal(one, config, now) == "") == obeyed
+    assert "not more than 60 are given" in refusal(order(now, until=now + 75 * SECOND), config, now)
+
+
 @dataclass
 class Given:
     """Orders as they are put in, each given once; or a store that fails."""

@@ -95,31 +95,37 @@ def test_what_passes_has_its_figure(place: Path, tools: Any) -> None:
     tools("ib_write_bw", IB)
     env = tools("all_reduce_perf", NCCL)
     words = ("--only", "dcgm", "--only", "nccl", "--only", "ib")
-    done = run("check", HOST, *words, "--json", "--store", place, **env)
+    done = run("check", "localhost", *words, "--json", "--store", place, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     told = {one["check"]: one for one in json.loads(done.stdout)}
+    assert {one["machine"] for one in told.values()} == {HOST}
     assert {name: one["outcome"] for name, one in told.items()} == dict.fromkeys(("dcgm", "nccl", "ib"), "passed")
     assert (told["nccl"]["value"], told["nccl"]["measure"]) == (361.25, "GB/s")
     assert (told["ib"]["value"], told["ib"]["measure"]) == (391.07, "Gbit/s")
     assert {row["check"]: row["value"] for row in rows(place, "check")}["ib"] == 391.07
-    assert "event" not in {row.get("table") for row in rows(place, "event")}
     assert rows(place, "event") == []
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "said", "events"),
     [
-        ("# Out of bounds values : 4 FAILED\n# Avg bus bandwidth : 300\n", 0, "4 wrong values"),
-        ("x\nTest NCCL failure common.cu:958 'unhandled system error'\n", 3, "exit code 3: Test NCCL failure"),
-        ("", 0, "no output"),
+        ("# Out of bounds values : 4 FAILED\n# Avg bus bandwidth : 300\n", 0, "FAILED  4 wrong values", 1),
+        (
+            "x\nTest NCCL failure common.cu:958 'unhandled system error'\n",
+            3,
+            "ERROR   exit code 3: Test NCCL failure",
+            0,
+        ),
+        ("", 0, "no output", 0),
     ],
 )
-def test_wrong_values_and_errors_fail(place: Path, tools: Any, text: str, code: int, said: str) -> None:
-    """An all-reduce with wrong values, one that ends in an error, and one without a result fail."""
+def test_wrong_values_and_errors(place: Path, tools: Any, text: str, code: int, said: str, events: int) -> None:
+    """Wrong values are evidence against the machine; a tool without a result is no pass, and no evidence."""
     env = tools("all_reduce_perf", text, code)
     done = run("check", HOST, "--only", "nccl", "--store", place, **env)
     assert done.returncode == 2
     assert said in done.stdout
+    assert len(rows(place, "event")) == events
 
 
 def test_a_tool_that_hangs_is_cut_off(place: Path, tools: Any) -> None:
@@ -163,7 +169,7 @@ def test_a_machine_that_does_not_answer(place: Path, tools: Any) -> None:
 
 
 def test_pairs_name_the_machine_that_both_pairs_share(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a ring of four the machine with two slow pairs fails, its neighbours pass."""
+    """In a ring of four the machine with two slow pairs fails, its neighbours pass; without any result none does."""
     from analysis.checks.machine import run_pairs
 
     tools("all_gather_perf", NCCL)
@@ -177,3 +183,5 @@ def test_pairs_name_the_machine_that_both_pairs_share(tools: Any, monkeypatch: p
         "m4": "passed",
     }
     assert found["m2"].value == 40.5
+    monkeypatch.setenv("PATH", tools("mpirun", "ssh: no route to host\n", 255)["PATH"])
+    assert {one.outcome for one in run_pairs(["m1", "m2", "m3"])} == {"error"}

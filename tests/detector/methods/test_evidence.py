@@ -128,6 +128,7 @@ def test_what_lasts_stands_and_what_passes_is_forgotten(memory: Any, fleet: Make
     """A hardware Xid stands until somebody mends it; a process that was killed is forgotten after ten minutes."""
     host = fleet(steps=720)
     assert levels(memory, host=host, event=events((20.5, "m3", "xid:79", "crit"))) == ["crit"]
+    assert levels(memory, host=host, event=events((20.5, "m3", "check:dcgm", "crit"))) == ["crit"]
     assert levels(memory, host=host, event=events((20.5, "m3", "oom_kill", "crit"))) == ["crit", "ok"]
 
 
