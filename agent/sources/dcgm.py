@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from agent.context import Context, SourceUnavailableError
-from agent.dcgm.dmon import Dmon, find_program
+from agent.nvml.dcgm.dmon import Dmon, find_program
 from store.schema.sample import Sample
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent.context import Context
-from agent.jobs.cgroup import parse_cgroup
-from agent.jobs.job import VARIABLES, job_of, user_name
-from agent.jobs.kubelet import Kubelet
 from agent.probes.training_processes import TrainingProcess, TrainingProcesses
+from agent.process.jobs.cgroup import parse_cgroup
+from agent.process.jobs.job import VARIABLES, job_of, user_name
+from agent.process.jobs.kubelet import Kubelet
 from agent.process.procfs import Process, Processes
 from agent.system.on_change import OnChange
 from store.schema.sample import Sample, Value

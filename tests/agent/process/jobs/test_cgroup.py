@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.jobs.cgroup import Placement, parse_cgroup
+from agent.process.jobs.cgroup import Placement, parse_cgroup
 
 POD, ID = "5f1d3c7a-0b2e-4a91-9c55-d3e8a17b6f02", "4e" * 32
 SLICE = POD.replace("-", "_")

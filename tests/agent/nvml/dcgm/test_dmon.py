@@ -13,7 +13,7 @@ import pytest
 
 from agent.config import AgentConfig
 from agent.context import Context, SourceUnavailableError
-from agent.dcgm.dmon import FIELDS, Dmon, find_program, parse_line
+from agent.nvml.dcgm.dmon import FIELDS, Dmon, find_program, parse_line
 from agent.sampling import loop
 from agent.sampling.reader import Reader, Worker
 from agent.sources.dcgm import Dcgm, open_source

@@ -1,6 +1,6 @@
 """Executes a program of the distribution without any of our rights, and lets it end with the agent.
 
-python -I -m agent.dcgm.launch PROGRAM ARGUMENTS
+python -I -m agent.nvml.dcgm.launch PROGRAM ARGUMENTS
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from agent.jobs.cgroup import Placement
-from agent.jobs.kubelet import Kubelet
+from agent.process.jobs.cgroup import Placement
+from agent.process.jobs.kubelet import Kubelet
 
 VARIABLES = frozenset(
     (

@@ -86,7 +86,7 @@ class Dmon:
         self._retry_at, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, RETRY_S[1])
         self._text, self._newest = b"", {}
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "agent.dcgm.launch", *self._command],
+            [sys.executable, "-I", "-m", "agent.nvml.dcgm.launch", *self._command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

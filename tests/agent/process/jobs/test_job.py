@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs.cgroup import Placement
-from agent.jobs.job import MOST, clean, job_of, user_name
-from agent.jobs.kubelet import LABELS, Kubelet, parse_labels
+from agent.process.jobs.cgroup import Placement
+from agent.process.jobs.job import MOST, clean, job_of, user_name
+from agent.process.jobs.kubelet import LABELS, Kubelet, parse_labels
 
 POD, ID = "7c9be21f-63d4-4f0a-8e17-2b5a90cc41d8", "a7" * 32
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "pretrain", "SLURM_JOB_USER": "anna", "SLURM_STEP_ID": "3"}
