@@ -27,14 +27,20 @@ def assembled(columns: dict[str, Floats], kind: Ints, kinds: tuple[str, ...], no
     dp_rank, rank = _ranks(columns, whole["dp_rank"], stage, notes)
     replica = _replicas(dp_rank, stage, rank)
     worker = replica * len(stages) + stage
-    chunk = np.maximum(whole["mc"], 0)
-    global_chunk = np.where((whole["gmc"] >= 0) & ("gmc" in columns), whole["gmc"], stage + chunk * len(stages))
+    chunk = _codes(np.maximum(whole["mc"], 0))
+    chunks = (int(chunk.max()) + 1) * len(stages)
+    named = (whole["gmc"] >= 0) & (whole["gmc"] < chunks) & ("gmc" in columns)
+    global_chunk = np.where(named, whole["gmc"], stage + chunk * len(stages))
     start = columns["start_ts"] - _least(columns["start_ts"], step)[step]
     order = np.lexsort((kind, whole["seq_id"], start, worker, step))
     order = order[_is_first(order, (step, worker, kind, start, columns["duration"], whole["seq_id"]), notes)]
     placed: dict[str, Any] = {"step": step, "worker": worker, "replica": replica, "dp_rank": dp_rank, "stage": stage}
     placed |= {"rank": rank, "kind": kind, "start": start, "duration": columns["duration"]}
-    placed |= {"chunk": chunk, "global_chunk": global_chunk, "micro_batch": whole["mb_id"]}
+    placed |= {
+        "chunk": chunk,
+        "global_chunk": global_chunk,
+        "micro_batch": np.where(whole["mb_id"] < 0, -1, _codes(whole["mb_id"])),
+    }
     placed = {name: column[order] for name, column in placed.items()}
     if "mb_id" not in columns:
         placed["micro_batch"] = positions(joined(*(placed[name] for name in ("step", "worker", "kind", "chunk"))))

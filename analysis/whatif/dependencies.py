@@ -120,7 +120,10 @@ def collective_groups(found: Operations) -> Ints:
     """[operation]: a number that the members of a collective share; operations of no collective have their own."""
     group = np.arange(len(found))
     # Ranks that share data rank and stage are lanes; a collective joins the data ranks of one lane.
-    lane = found.replica - _first_replica(found)[found.dp_rank - int(found.dp_rank.min(initial=0))]
+    _, data = np.unique(found.dp_rank, return_inverse=True)
+    first = np.full(len(found), len(found), np.int64)
+    np.minimum.at(first, data, found.replica)
+    lane = found.replica - first[data]
     keys = {
         DATA_PARALLEL: joined(found.kind, found.step, found.stage, lane, found.order),
         (EMBEDDING,): joined(found.step, found.replica, found.order),
@@ -136,11 +139,3 @@ def join(group: Ints, chosen: Bools, key: Ints) -> None:
     places = np.flatnonzero(chosen)
     _, first, back = np.unique(key[places], return_index=True, return_inverse=True)
     group[places] = places[first][back.reshape(-1)]
-
-
-def _first_replica(found: Operations) -> Ints:
-    """[data rank, from the least]: the first of its replicas."""
-    least = int(found.dp_rank.min(initial=0))
-    first = np.full(int(found.dp_rank.max(initial=0)) - least + 1, len(found), np.int64)
-    np.minimum.at(first, found.dp_rank - least, found.replica)
-    return first

@@ -90,6 +90,18 @@ def test_odd_rows_are_left_out_and_counted(job: Job, tmp_path: Path) -> None:
     ]
 
 
+def test_numbers_may_be_any(job: Job, tmp_path: Path) -> None:
+    """Large and negative numbers of ranks, steps and micro-batches only tell them apart."""
+    whole = measured(job.write(tmp_path / "whole.parquet"))
+    for row in job.rows:
+        row["dp_rank"], row["step"] = 10**14 * row["dp_rank"] - 7, -(10**9) * row["step"]
+        row["rank"], row["mb_id"] = row["rank"] * 10**12, row["mb_id"] * 10**13
+    found = measured(job.write(tmp_path / "odd.parquet"))
+    assert found.slowdown == pytest.approx(whole.slowdown)
+    assert list(found.by_dp_rank) == [-7, 10**14 - 7]
+    assert found.by_stage == pytest.approx(whole.by_stage)
+
+
 def test_clocks_since_1970_are_read(job: Job, tmp_path: Path) -> None:
     """Steps at different Unix times count from their own first operation."""
     whole = measured(job.write(tmp_path / "whole.parquet"))
