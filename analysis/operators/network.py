@@ -63,7 +63,9 @@ def network(
         crossing = measured & _spanning(log, level.parts)
         pairs = np.unique(np.stack([level.of[log.rank], log.cell])[:, crossing[log.cell]], axis=1)
         device, cell = pairs[:, pairs[0] >= 0]
-        all_of, guilty_of = (np.bincount(device[which], minlength=len(level.names)) for which in (cell >= 0, guilty[cell]))
+        all_of, guilty_of = (
+            np.bincount(device[which], minlength=len(level.names)) for which in (cell >= 0, guilty[cell])
+        )
         likelihood = DECAY**level.height * guilty_of**2 / np.maximum(all_of, 1) / guilty.sum()
         for at in np.argsort(-likelihood, kind="stable")[:most].tolist():
             if guilty_of[at]:
