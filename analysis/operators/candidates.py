@@ -120,10 +120,12 @@ def _slow(
     mostly = loss.slow.sum(1) >= loss.late.sum(1)
     wrong = [one.iteration for one, is_slow in zip(judged, mostly, strict=True) if is_slow or not mostly.any()]
     calm = ~irregular(log.iteration_seconds)
-    slow, times = float(loss.slow.sum()) / total, int((loss.slow > 0).any(1).sum())
-    for device in network(table, log, wrong, calm, loss.slow.sum(0), topology, TOP):
+    lost, times = loss.slow.sum(0), int((loss.slow > 0).any(1).sum())
+    devices = network(table, log, wrong, calm, lost, topology, TOP)
+    for device in devices:
+        share = float(lost[device.cells].sum()) / total * device.likelihood / devices[0].likelihood
         evidence = _evidence(table, log, loss, device.cells, times)
-        yield Candidate(device.kind, device.name, device.machine, slow * device.likelihood, *evidence)
+        yield Candidate(device.kind, device.name, device.machine, share, *evidence)
 
 
 def _evidence(table: Operations, log: Log, loss: _Loss, cells: Ints, times: int) -> tuple[float, int, tuple[str, ...]]:

@@ -39,8 +39,6 @@ class Log:
     paired: Bools
     """[column]: whether it goes from rank to rank."""
     iteration_seconds: Floats
-    first: int
-    """Number of the first iteration."""
 
 
 def lined_up(table: Operations) -> Log | None:
@@ -53,7 +51,7 @@ def lined_up(table: Operations) -> Log | None:
     if len(seconds) < LEAST:
         return None
     rows = inside[(iteration[inside] >= first) & (iteration[inside] < first + len(seconds))]
-    return _columns(table, rows, iteration[rows] - first, slot[rows], seconds, first)
+    return _columns(table, rows, iteration[rows] - first, slot[rows], seconds)
 
 
 def _numbered(table: Operations) -> tuple[Ints, Ints]:
@@ -186,7 +184,7 @@ def _is_cut(iteration: Ints, last: int) -> int:
     return int(counts[last] < np.median(counts[counts > 0]))
 
 
-def _columns(table: Operations, rows: Ints, iteration: Ints, slot: Ints, seconds: Floats, first: int) -> Log:
+def _columns(table: Operations, rows: Ints, iteration: Ints, slot: Ints, seconds: Floats) -> Log:
     series = _series(table)
     cell = np.unique(np.stack([series[rows], slot]), axis=1, return_inverse=True)[1].reshape(-1)
     keys = np.stack([table.rank[rows], cell])
@@ -209,7 +207,6 @@ def _columns(table: Operations, rows: Ints, iteration: Ints, slot: Ints, seconds
         np.nan_to_num(table.bytes[some]),
         table.peer[some] != UNKNOWN,
         seconds,
-        first,
     )
 
 

@@ -18,7 +18,7 @@ from detector.stats.grouped import mean_of
 
 MOST_ITERATIONS = 8
 """Irregular iterations that are judged, the longest."""
-_NOISE = 4.0  # times the distance of the usual iteration from the shortest: less may be noise
+_NOISE = 2.5  # times the distance of the usual iteration from the shortest: less may be noise
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ def _finish(trace: Trace, gathered: _Gathering) -> None:
     where = np.cumsum(columns["communication"]).astype(np.int64) - 1
     trace.communication = [gathered.communication[at] for at in where[order][trace.is_communication]]
     steps = np.array(gathered.steps, float).reshape(-1, 3)
+    steps = steps[np.isfinite(steps).all(1) & (steps[:, 2] > 0)]
     steps = steps[np.unique(steps[:, 0], return_index=True)[1]]
     trace.steps = steps[np.argsort(steps[:, 1])]
     trace.stalls = {name: np.array(rows, float).reshape(-1, 2) for name, rows in gathered.stalls.items()}

@@ -137,7 +137,7 @@ class Evil:
     """Runs a program when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return eval, ("open('/tmp/pw-evil', 'w')",)
+        return eval, ("open('/tmp/unpickled-by-a-test', 'w')",)
 
 
 HOSTILE = {
@@ -166,7 +166,7 @@ def test_what_is_no_log_is_one_line(name: str, tmp_path: Path) -> None:
         read_logs([place])
     assert str(place) in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert not Path("/tmp/pw-evil").exists()
+    assert not Path("/tmp/unpickled-by-a-test").exists()
 
 
 def test_a_value_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How well and how fast devices are found in logs of operators, and what the progress of many GPUs costs."""
+"""What the progress of many GPUs costs."""
 
 from __future__ import annotations
 
@@ -7,49 +7,13 @@ import time
 import numpy as np
 import pytest
 
-from cli.commands.evaluation.train import log_of
-from detector.attribution.features import IRREGULAR_RATIO
-from detector.attribution.forest import load
-from detector.attribution.operator_log import analyse
 from detector.config import Config
 from detector.methods.progress.method import Progress
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
-from emulator.simulation.operator_log import operators_log
 from store.schema.time import SECOND
 
 pytestmark = pytest.mark.bench
-
-SHAPES = {512: (4, 2, 2, 4, 2, 4), 2048: (4, 2, 4, 4, 2, 8), 8192: (8, 2, 4, 8, 2, 8)}
-LOGS = {512: 100, 2048: 60, 8192: 40}
-SEED, ITERATIONS = 40_000, 24
-
-
-@pytest.mark.parametrize("ranks", SHAPES)
-def test_holmes_locates_in_six_dimensions(ranks: int) -> None:
-    """At 8,192 ranks the culprit is among the two named in at least 97 % of irregular logs, in at most 3 s each."""
-    chance, forest = np.random.default_rng(ranks), load()
-    first, named, seconds, seed = [], [], [], SEED
-    while len(named) < LOGS[ranks]:
-        seed += 1
-        drift = float(chance.choice([1.0, 1.0, 1.3]))
-        told = operators_log(SHAPES[ranks], ITERATIONS, seed, ("gpu", "nic")[seed % 2], chance.uniform(1.1, 1.5), drift)
-        if told.longer < IRREGULAR_RATIO:  # below, irregular and regular iterations cannot be told apart
-            continue
-        begin = time.process_time()
-        found = analyse(log_of(told), forest)
-        seconds.append(time.process_time() - begin)
-        first.append(bool(found) and found[0].rank == told.culprit)
-        named.append(told.culprit in {suspect.rank for suspect in found})
-        print(f"\r{ranks} ranks: {sum(named)} of {len(named)}", end="", flush=True)
-    print(
-        f"\r{ranks} ranks, {len(named)} irregular logs of {ITERATIONS} iterations ({seed - SEED} made): "
-        f"{np.mean(named):.1%} among two, {np.mean(first):.1%} first; "
-        f"{np.median(seconds):.2f} s of CPU a log, at most {max(seconds):.2f} s"
-    )
-    assert np.mean(named) >= 0.97
-    assert np.median(seconds) <= 3.0
-
 
 MACHINES, GPUS, START = 12_500, 8, 1_700_000_000 * SECOND
 
