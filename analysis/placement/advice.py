@@ -18,7 +18,7 @@ import numpy as np
 from analysis.placement.communicators import Communicator
 from analysis.placement.packing import packed, relabelled
 from analysis.placement.program import Problem, cost, solve
-from analysis.placement.topology import Topology
+from analysis.topology.places import Topology
 from detector.stats.arrays import Ints
 from detector.topology.parallelism import PIPELINE
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scipy.stats import hypergeom
 
-from analysis.placement.topology import Topology
+from analysis.topology.places import Topology
 
 CHANCE = 0.05
 """Above this probability, over all switches of a level together, it counts as chance."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.placement.communicators import Communicator
-from analysis.placement.topology import Topology
+from analysis.topology.places import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,17 +29,17 @@ def operators(
     ],
     topology: Annotated[
         Path | None,
-        typer.Option(help="Switches above each machine, as in SLURM's topology.conf: makes them candidates."),
+        typer.Option(help="Leaf and pod of each machine (docs/analysis/placement.md): makes switches candidates."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Find the device that makes iterations irregular, from how long each rank was in each operation (seconds)."""
     from analysis.operators.analysis import analyse
-    from analysis.operators.topology import read_topology
+    from analysis.topology.files import read_topology
     from cli.views.operators import as_json, show
     from detector.attribution.forest import load
 
-    above = read_topology(topology) if topology else None
+    above = read_topology([topology]).above() if topology else None
     read = _read(logs)
     for file in read.files:
         if file.get("cut_off"):

@@ -18,7 +18,7 @@ from store.schema.contract import StoreError
 if TYPE_CHECKING:
     from analysis.placement.advice import Advice
     from analysis.placement.communicators import Communicator
-    from analysis.placement.topology import Topology
+    from analysis.topology.places import Topology
 
 
 def placement(
@@ -45,7 +45,7 @@ def placement(
     """Show the spread of communicators over leaves, pods and rails, what it costs, and a better placement."""
     from analysis.placement.shared_switch import shared_switches
     from analysis.placement.spread import spread_of
-    from analysis.placement.topology_files import read_topology
+    from analysis.topology.files import read_topology
     from cli.queries.placement import read_communicators, read_faulty
     from cli.views.placement_screen import Report, as_json, show
 

@@ -10,7 +10,6 @@ import pytest
 from analysis.operators.analysis import Analysis, analyse
 from analysis.operators.candidates import rank_candidates
 from analysis.operators.judging import irregular, judge
-from analysis.operators.topology import TopologyError, read_topology
 from analysis.traces.reading import read_logs
 from detector.attribution.forest import load
 from emulator.simulation.operator_log import operators_log
@@ -74,25 +73,3 @@ def test_regular_iterations_name_no_device() -> None:
     even = np.random.default_rng(3).normal(0.5, 0.01, 40)
     assert not irregular(even).any()
     assert irregular(np.append(even, 0.61)).nonzero()[0].tolist() == [40]
-
-
-def test_slurm_topology_is_read(tmp_path: Path) -> None:
-    """Ranges with leading zeros, lists and switches above switches are followed from each machine upwards."""
-    place = tmp_path / "topology.conf"
-    place.write_text(
-        "# two leaves\nSwitchName=s1 Nodes=m[08-10],head\nSwitchName=s2 Nodes=n7\nSwitchName=top Switches=s[1-2]\n"
-    )
-    above = read_topology(place)
-    assert above["m09"] == above["head"] == ("s1", "top")
-    assert (above["n7"], len(above)) == (("s2", "top"), 5)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "SwitchName=s1", "Nodes=a", "SwitchName=s Nodes=m[1-x]", "SwitchName=s Nodes=m[1-9999999]"]
-)
-def test_a_wrong_topology_is_one_line(tmp_path: Path, text: str) -> None:
-    """A file that names no machine, or a range that is none or too long, is refused with its line."""
-    place = tmp_path / "topology.conf"
-    place.write_text(text)
-    with pytest.raises(TopologyError, match=r"topology\.conf"):
-        read_topology(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.placement.communicators import Communicator
-from analysis.placement.topology import Link, Topology, topology_of
+from analysis.topology.places import Link, Topology, topology_of
 
 UNKNOWN = float("nan")
 

@@ -9,7 +9,7 @@ import pytest
 from analysis.placement.advice import Advice, advise
 from analysis.placement.communicators import Communicator
 from analysis.placement.spread import spread_of
-from analysis.placement.topology import Topology
+from analysis.topology.places import Topology
 from tests.analysis.placement.networks import grid, group, network, shuffled
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.placement.shared_switch import shared_switches
-from analysis.placement.topology import Link, topology_of
+from analysis.topology.places import Link, topology_of
 from tests.analysis.placement.networks import network
 
 ALL = [f"m{at:03d}" for at in range(64)]

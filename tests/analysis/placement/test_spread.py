@@ -10,7 +10,7 @@ import pytest
 
 from analysis.placement.communicators import COLUMNS, find_communicators
 from analysis.placement.spread import by_kind, spread_of
-from analysis.placement.topology import Link, topology_of
+from analysis.topology.places import Link, topology_of
 from detector.timeseries.rows import rows_of
 from store.open import open_store
 from store.schema.sample import Batch, Sample

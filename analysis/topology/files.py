@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.placement import lldp_file, nvidia_smi_file, plain_file, slurm_file
-from analysis.placement.topology import Link, Topology, topology_of
+from analysis.topology import lldp_file, nvidia_smi_file, plain_file, slurm_file
+from analysis.topology.places import Link, Topology, topology_of
 
 _LARGEST = 64 << 20
 

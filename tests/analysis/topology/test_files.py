@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from analysis.placement.hostlist import expanded
-from analysis.placement.topology import Link, topology_of
-from analysis.placement.topology_files import read_topology
+from analysis.topology.files import read_topology
+from analysis.topology.hostlist import expanded
+from analysis.topology.places import Link, topology_of
 
 TOML = """
 [[leaf]]
@@ -147,3 +147,11 @@ def test_a_leaf_is_in_one_pod() -> None:
     """Two files that put a leaf into different pods contradict each other."""
     with pytest.raises(ValueError, match="leaf l1 is in pod p1 and in pod p2"):
         topology_of([Link("m1", "l1", "p1"), Link("m2", "l1", "p2")])
+
+
+def test_switches_above_a_machine_are_leaf_and_pod(tmp_path: Path) -> None:
+    """From each machine upwards, the nearest switch first; none above a leaf that is in no pod."""
+    place = tmp_path / "topology.conf"
+    place.write_text("SwitchName=s1 Nodes=m[08-10]\nSwitchName=s2 Nodes=n7\nSwitchName=top Switches=s1\n")
+    above = read_topology([place]).above()
+    assert (above["m09"], above["n7"], len(above)) == (("s1", "top"), ("s2",), 4)

@@ -42,6 +42,10 @@ class Topology:
         found = self.places.get(machine)
         return found if found is not None else self.places.get(machine.split(".")[0])
 
+    def above(self) -> dict[str, tuple[str, ...]]:
+        """Machine -> leaf and, where it is known, pod: the switches above it, the nearest first."""
+        return {machine: (place.leaf, *filter(None, [place.pod])) for machine, place in self.places.items()}
+
     def rail(self, machine: str, gpu: str) -> str:
         """The rail of a GPU: that of its nearest adapter, else by its number; empty where no rails are known."""
         place = self.place(machine)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.placement.topology import Link
+from analysis.topology.places import Link
 
 
 def is_lldp(text: str) -> bool:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from analysis.placement.hostlist import expanded
-from analysis.placement.topology import Link
+from analysis.topology.hostlist import expanded
+from analysis.topology.places import Link
 
 _PAIR = re.compile(r"(\w+)=(\S+)")
 

@@ -13,8 +13,8 @@ import io
 
 import msgspec
 
-from analysis.placement.hostlist import expanded
-from analysis.placement.topology import Link
+from analysis.topology.hostlist import expanded
+from analysis.topology.places import Link
 
 
 class _Leaf(msgspec.Struct, forbid_unknown_fields=True):
