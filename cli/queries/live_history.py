@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.queries.fleet_status import READINGS
+from cli.queries.fleet_status import LOOK_NS, READINGS, last_seen
 from detector.timeseries.rows import Rows, rows_of
 from store.schema.time import SECOND
 
@@ -50,6 +50,7 @@ class LiveHistory:
     def read(self, store: Store, now: int, lock: AbstractContextManager[object] = nullcontext()) -> None:  # noqa: B008
         """Read what came until `now` (Unix ns), and change what is shown while holding the lock. Raises StoreError."""
         until = now - LAG_NS
+        silent = {} if self.until else last_seen(store, now, LOOK_NS)
         after = max(self.until, until - SECONDS * SECOND)
         chunks = []
         for table, columns in _TABLES.items():
@@ -58,6 +59,9 @@ class LiveHistory:
         said = store.read("verdict", self.until and after, now).to_pylist()
         with lock:
             self._advance(after, until)
+            for machine, time in silent.items():  # those that have stopped before this began are shown too
+                place = self._places([(machine,)])
+                self.seen[place] = time
             for row in said:
                 self.verdicts[row["task"], row["machine"]] = row
             for rows in chunks:

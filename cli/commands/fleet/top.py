@@ -68,8 +68,8 @@ class Feeder:
                             self.history.read(store, time.time_ns(), self.lock)
                             self.message = ""
                         wait = max(EVERY_S, REST * (time.monotonic() - begun))
-            except StoreError as error:
-                self.message = str(error)
+            except Exception as error:  # without this thread the screen would stand still and say nothing
+                self.message = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
             wait = max(EVERY_S, REST * (time.monotonic() - begun))
 
 
