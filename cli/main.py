@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from cli.commands.data import copy, export, import_dataset, replay, simulate
-from cli.commands.evaluation import calibrate, evaluate, train
+from cli.commands.evaluation import calibrate, evaluate, train, train_minder
 from cli.commands.fleet import doctor, report, show, status, tasks
 from cli.commands.operator import alerts, configuration, orders
 from cli.commands.service import agent, demo, detector, up, writer
@@ -97,6 +97,7 @@ app.command()(simulate.simulate)
 app.command()(evaluate.evaluate)
 app.command()(calibrate.calibrate)
 app.command("import")(import_dataset.dataset)
+app.command("train-minder")(train_minder.train_minder)
 app.command("train-operator-model")(train.train_operator_model)
 app.command("train", hidden=True, deprecated=True)(train.train)
 app.command()(export.export)
