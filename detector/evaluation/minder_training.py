@@ -27,8 +27,11 @@ from store.recording import Recording
 MOST = 7
 """Metrics in a model, as many as the paper uses."""
 _PER_RECORDING, _IN_ALL = 4000, 12_000  # healthy windows to learn from
-_DEPTH, _LEAF = 6, 20
+_DEPTH = 6
+_LEAF, _LEAF_SHARE = 20, 0.05
+"""A leaf has at least so many windows, and this share of all: a tree must not learn single recordings by heart."""
 DENOISERS = ("perceptron", "components")
+PRIORITIES = ("tree", "paper")
 CANDIDATES = (
     *PRIORITY,
     *("rdma.ecn_marked_packets_total", "rdma.cnp_sent_total", "rdma.transmit_bytes_total"),
@@ -55,15 +58,19 @@ class Learned:
 def train(
     recordings: Sequence[Path],
     denoiser: str = "perceptron",
+    priority: str = "tree",
     seed: int = 0,
     done: Callable[[int], object] = lambda count: None,
 ) -> MinderModel:
     """A model from recordings; those with labels.json also say what is faulty. Raises ModelError and StoreError.
 
-    `done` is called with the number of recordings read so far.
+    `priority` is `tree`, or `paper` for the paper's metrics in its order. `done` is called with the
+    number of recordings read so far.
     """
     if denoiser not in DENOISERS:
         raise ModelError(f"no denoiser is called {denoiser}; there are {', '.join(DENOISERS)}")
+    if priority not in PRIORITIES:
+        raise ModelError(f"no priority is called {priority}; there are {', '.join(PRIORITIES)}")
     chance, found = np.random.default_rng(seed), []
     for count, folder in enumerate(recordings, 1):
         found += _learn(folder, chance)
@@ -72,7 +79,7 @@ def train(
     candidates = tuple(key for key in CANDIDATES if key in known) or tuple(sorted(known))
     if not candidates:
         raise ModelError("these recordings have no task of four machines that is healthy for a while: nothing to learn")
-    order, why = _order(found, candidates)
+    order, why = _order(found, candidates) if priority == "tree" else (candidates, "the paper's")
     chosen = order[:MOST]
     windows = np.concatenate([_aligned(one, chosen) for one in found], axis=1)
     windows = windows[:, chance.permutation(windows.shape[1])[:_IN_ALL]]
@@ -150,7 +157,8 @@ def _order(found: Sequence[Learned], candidates: tuple[str, ...]) -> tuple[tuple
             one.highest[:, one.metrics.index(key)] if key in one.metrics else np.zeros(len(one.faulty)) for one in found
         ]
         highest[:, at] = np.concatenate(column)
-    tree = DecisionTreeClassifier(max_depth=_DEPTH, min_samples_leaf=_LEAF, class_weight="balanced", random_state=0)
+    leaf = max(_LEAF, round(_LEAF_SHARE * len(faulty)))
+    tree = DecisionTreeClassifier(max_depth=_DEPTH, min_samples_leaf=leaf, class_weight="balanced", random_state=0)
     tree.fit(highest, faulty)
     depth = _first_depths(tree.tree_.feature, tree.tree_.children_left, tree.tree_.children_right, len(candidates))
     weight = tree.feature_importances_

@@ -13,6 +13,7 @@ from detector.config import Config
 from detector.engine.pipeline import METHODS, Detector, Method, State, judge, walk
 from detector.evaluation.labels import Labels, read_labels
 from detector.evaluation.outcome import Counting, Outcome, assess
+from detector.methods.baselines.distribution import Distribution
 from detector.methods.baselines.mahalanobis import Mahalanobis
 from detector.methods.baselines.minder import VARIANTS, Minder
 from detector.methods.baselines.minder_model import MinderModel
@@ -25,7 +26,7 @@ from store.schema.contract import ReadableStore
 
 OURS = "peerwatch"
 BASELINES = ("minder", "median", "mahalanobis")
-NAMES = (OURS, *VARIANTS, "median", "mahalanobis")
+NAMES = (OURS, *VARIANTS, "median", "mahalanobis", "distribution")
 """All that can be compared: ours, Minder with its ablations, and the other baselines."""
 
 
@@ -39,6 +40,8 @@ def methods_of(name: str, model: MinderModel | None = None) -> tuple[Callable[[C
         return (Median,)
     if name == "mahalanobis":
         return (Mahalanobis,)
+    if name == "distribution":
+        return (Distribution,)
     raise ValueError(f"no method is called {name}; there are {', '.join(NAMES)}")
 
 

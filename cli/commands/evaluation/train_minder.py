@@ -19,6 +19,9 @@ def train_minder(
     denoiser: Annotated[
         str, typer.Option(help="perceptron: an autoencoder for each metric; components: a linear one.")
     ] = "perceptron",
+    priority: Annotated[
+        str, typer.Option(help="Order of metrics: tree (learned from labelled windows) or paper (the published one).")
+    ] = "tree",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers; equal seeds give equal models.")] = 0,
 ) -> None:
     """Fit the model of the baseline minder: nets on healthy windows, the order of metrics on labelled ones."""
@@ -30,7 +33,7 @@ def train_minder(
         from detector.evaluation.minder_training import train
 
         with progress("training", (0, len(found))) as tell:
-            model = train(found, denoiser, seed, tell)
+            model = train(found, denoiser, priority, seed, tell)
     except ModuleNotFoundError as error:
         raise ValueError(f"training needs scikit-learn (make setup): {error}") from None
     model.save(output)

@@ -82,10 +82,12 @@ def test_a_set_of_recordings(tmp_path: Path) -> None:
     double = next(plan for _, plan in plans if len(plan.kinds()) == 2)
     labels, _ = pieces(double)
     assert len({fault["machine"] for fault in labels["faults"]}) == 2
-    done = run("simulate", tmp_path / "s", "--many", "1", "--seed", "7")
+    done = run("simulate", tmp_path / "s", "--many", "1", "--seed", "7", "--disturbances", "some")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "s").iterdir()
-    kinds = [fault["kind"] for fault in json.loads((folder / "labels.json").read_text())["faults"]]
+    labels = json.loads((folder / "labels.json").read_text())
+    assert len(labels["disturbances"]) > 0
+    kinds = [fault["kind"] for fault in labels["faults"]]
     assert folder.name == f"000-{'+'.join(kinds)}"
 
 
