@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from detector.evaluation.outcome import Outcome
 
 METHODS = (
-    "peerwatch, minder, median, mahalanobis; minder's ablations: minder-raw, minder-concatenated, minder-integrated, "
-    "minder-manhattan, minder-chebyshev, minder-no-continuity"
+    "peerwatch, minder, median, mahalanobis, distribution; minder's ablations: minder-raw, minder-concatenated, "
+    "minder-integrated, minder-manhattan, minder-chebyshev, minder-no-continuity"
 )
 
 
