@@ -136,15 +136,16 @@ def _found(fault: Fault, raised: Sequence[Verdict], grace: int) -> Found:
 
 
 def _opened(judged: Iterable[Verdict], least: str) -> Iterator[Verdict]:
-    """Verdicts that begin something: a note where nothing is open, or an alarm where none is."""
+    """Verdicts that begin something: a note where nothing is open, or an alarm where no alarm is."""
     open_: set[tuple[str, str]] = set()
     for v in judged:
-        key = v.task, v.machine
+        key, is_note = (v.task, v.machine), v.level == "note"
         if v.level == "ok":
             open_.discard(key)
-        elif key not in open_ and (v.level == "note") == (least == "note"):
+        elif key not in open_ and not (is_note and least == "warn"):
             open_.add(key)
-            yield v
+            if is_note == (least == "note"):
+                yield v
 
 
 def _alarms(faults: Sequence[Fault], judged: Iterable[Verdict], grace: int) -> Iterator[Alarm]:

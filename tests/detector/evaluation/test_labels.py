@@ -74,6 +74,7 @@ def test_a_group_is_one_fault_or_each_machine_is() -> None:
 def test_notes_are_counted_once_and_are_no_alarms() -> None:
     """A note that is repeated until it ends is one; a note that becomes an alarm is both."""
     levels: list[tuple[int, Level]] = [(100, "note"), (110, "note"), (170, "ok"), (210, "note"), (230, "warn")]
+    levels += [(240, "note"), (250, "ok")]
     outcome = assess("r", "m", LABELS, [said(at, "m1", level) for at, level in levels], SPAN)
     assert (outcome.notes, len(outcome.alarms), outcome.judged_hours) == (2, 1, 8.0)
 

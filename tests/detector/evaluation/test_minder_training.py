@@ -29,7 +29,7 @@ def recording(folder: Path, machines: int, minutes: float, fault: str, seed: int
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], MinderModel]:
     """Two recordings, one with a fault, and their model."""
     folder = tmp_path_factory.mktemp("trained")
-    found = [recording(folder / kind, 5, 16, kind, seed) for kind, seed in (("none", 3), ("power_cap", 5))]
+    found = [recording(folder / kind, 5, 27, kind, seed) for kind, seed in (("none", 3), ("power_cap", 5))]
     return found, train(found, seed=7)
 
 
