@@ -26,7 +26,12 @@ from store.schema.contract import ReadableStore
 
 OURS = "peerwatch"
 BASELINES = ("minder", "median", "mahalanobis")
-NAMES = (OURS, *VARIANTS, "median", "mahalanobis", "distribution")
+_OTHERS: Mapping[str, Callable[[Config], Method]] = {
+    "median": Median,
+    "mahalanobis": Mahalanobis,
+    "distribution": Distribution,
+}
+NAMES = (OURS, *VARIANTS, *_OTHERS)
 """All that can be compared: ours, Minder with its ablations, and the other baselines."""
 
 
@@ -36,12 +41,8 @@ def methods_of(name: str, model: MinderModel | None = None) -> tuple[Callable[[C
         return METHODS
     if name in VARIANTS:
         return (lambda config: Minder(config, VARIANTS[name], model),)
-    if name == "median":
-        return (Median,)
-    if name == "mahalanobis":
-        return (Mahalanobis,)
-    if name == "distribution":
-        return (Distribution,)
+    if name in _OTHERS:
+        return (_OTHERS[name],)
     raise ValueError(f"no method is called {name}; there are {', '.join(NAMES)}")
 
 

@@ -64,7 +64,8 @@ def _incast(s: Scene) -> None:
 
 def _absorbed_flap(s: Scene) -> None:
     s.be("rdma.link_up", 0.0)
-    s.add("rdma.link_downed_total", 0.5, 0.5)
+    once = 1 / (int(s.on.sum()) * s.fleet.step_s)
+    s.add("rdma.link_downed_total", once, once)
     s.fleet.drags.append((s.on, 1.5))
 
 

@@ -86,6 +86,13 @@ def test_labels_list_what_is_harmless_and_faults_stay_the_same() -> None:
     assert not np.array_equal(bare["gpu"]["temperature_celsius"], some["gpu"]["temperature_celsius"])
 
 
+def test_an_absorbed_flap_is_counted_once() -> None:
+    """Whatever the step, the counter of falls grows by one for each flap: two would be a fault."""
+    fleet, labels = one_fleet(("absorbed_flap",), 5)
+    falls = sum(bend.by * bend.place.on.sum() * fleet.step_s for bend in fleet.bends["rdma.link_downed_total"])
+    assert falls == pytest.approx(len(labels))
+
+
 def test_a_sensor_that_sticks_repeats_its_last_value() -> None:
     """While it sticks, the reading of that device does not move; its neighbours' do."""
     out = np.random.default_rng(7).normal(300, 9, (30, 3, 2))
