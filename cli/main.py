@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from cli.commands.analysis import behaviour, check, history, jobs, operators, placement, profile, stragglers, suspects
 from cli.commands.data import copy, export, import_dataset, replay, simulate
-from cli.commands.evaluation import calibrate, evaluate, train
+from cli.commands.evaluation import calibrate, evaluate, train, train_minder
 from cli.commands.fleet import doctor, report, show, status, tasks, top
 from cli.commands.operator import alerts, configuration, orders
 from cli.commands.service import agent, demo, detector, up, writer
@@ -109,6 +109,7 @@ app.command()(simulate.simulate)
 app.command()(evaluate.evaluate)
 app.command()(calibrate.calibrate)
 app.command("import")(import_dataset.dataset)
+app.command("train-minder")(train_minder.train_minder)
 app.command("train-operator-model")(train.train_operator_model)
 app.command("train", hidden=True, deprecated=True)(train.train)
 app.command()(history.history)

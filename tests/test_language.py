@@ -17,7 +17,6 @@ NOT_DONE = (
     "detector/engine/",
     "detector/evaluation/",
     "detector/harm/",
-    "detector/methods/baselines/",
     "detector/methods/evidence/",
     "detector/methods/peers/",
     "tests/cli/",

@@ -1,18 +1,13 @@
-"""Labels of a recording, and what a method's verdicts are worth against them."""
+"""Labels of a recording: what is known to be wrong in it, and when."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from detector.model.verdict import RANK, Verdict
-from store.schema.time import SECOND
-
-GRACE_S = 60.0
-"""A verdict that comes so soon after a fault's end still counts for it."""
 _LARGEST = 10**6
 
 
@@ -29,6 +24,14 @@ class Fault:
     kind: str
     start: int
     end: int
+    group: str = ""
+    """What its machines share, such as `rack:3` or `switch:rail2`; empty for a fault of one machine."""
+    others: tuple[tuple[str, str | None], ...] = ()
+    """Further machines and their devices that are part of the same incident: naming any of them is right."""
+
+    def devices(self) -> dict[str, str | None]:
+        """By machine that is right to name, the device."""
+        return {self.machine: self.device, **dict(self.others)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,48 +42,9 @@ class Labels:
     faults: tuple[Fault, ...]
     unjudged: tuple[tuple[int, int], ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A fault, and the first verdict that counts for it."""
-
-    fault: Fault
-    delay_s: float | None
-    """From its onset; None where it was missed."""
-    device: str | None
-    metric: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """A verdict that counts for no fault; `during` names the kind of a fault elsewhere that it came in, if any."""
-
-    time: int
-    machine: str
-    device: str | None
-    kind: str
-    metric: str
-    message: str
-    during: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one method did with one recording."""
-
-    recording: str
-    method: str
-    machines: int
-    healthy_hours: float
-    """Machine-hours in which nothing was wrong anywhere."""
-    found: tuple[Found, ...]
-    alarms: tuple[Alarm, ...]
-    first_right: bool | None
-    """Whether the first verdict said while a fault was there named its machine; None where none was said."""
-    step_ms: float = 0.0
-    """CPU time a step, the mean."""
-    state_bytes: int = 0
-    """What the method remembers at the end, pickled."""
+    def together(self) -> Labels:
+        """The same with one fault for a group: labels of one `group`, kind and start."""
+        return replace(self, faults=tuple(_together(self.faults)))
 
 
 def read_labels(folder: Path) -> Labels:
@@ -101,72 +65,20 @@ def read_labels(folder: Path) -> Labels:
 
 
 def _fault(entry: Mapping[str, Any]) -> Fault:
-    device = entry.get("device")
-    start, end = int(entry["start"]), int(entry["end"])
+    device, start, end = entry.get("device"), int(entry["start"]), int(entry["end"])
     if end < start:
         raise ValueError(f"a fault ends at {end}, before it starts")
-    return Fault(str(entry["machine"]), None if device is None else str(device), str(entry["kind"]), start, end)
+    named = None if device is None else str(device)
+    return Fault(str(entry["machine"]), named, str(entry["kind"]), start, end, str(entry.get("group") or ""))
 
 
-def assess(
-    name: str, method: str, labels: Labels, verdicts: Iterable[Verdict], span: tuple[int, int], grace_s: float = GRACE_S
-) -> Outcome:
-    """Hold a method's verdicts against the labels; `span` is the recording's first and last time (Unix ns).
-
-    A verdict counts for a fault when it names the machine and comes from the fault's start until `grace_s` after its
-    end. What counts for none is a false alarm, once until the machine is cleared.
-    """
-    grace = int(grace_s * SECOND)
-    judged = [v for v in verdicts if not any(start <= v.time <= end + grace for start, end in labels.unjudged)]
-    raised = [v for v in judged if RANK[v.level] > RANK["note"]]
-    found = tuple(_found(fault, raised, grace) for fault in labels.faults)
-    first: dict[tuple[int, int], Verdict] = {}
-    for v in raised:
-        for fault in labels.faults:
-            if _is_within(v.time, fault, grace):
-                first.setdefault((fault.start, fault.end), v)
-    right = [any(_counts(v, fault, grace) for fault in labels.faults) for v in first.values()]
-    away = [(f.start, f.end + grace) for f in labels.faults] + [(a, b + grace) for a, b in labels.unjudged]
-    hours = labels.machines * (span[1] - span[0] - _covered(away, span)) / SECOND / 3600
-    alarms = tuple(_alarms(labels.faults, judged, grace))
-    return Outcome(name, method, labels.machines, hours, found, alarms, all(right) if right else None)
-
-
-def _is_within(time: int, fault: Fault, grace: int) -> bool:
-    return fault.start <= time <= fault.end + grace
-
-
-def _counts(verdict: Verdict, fault: Fault, grace: int) -> bool:
-    return verdict.machine == fault.machine and _is_within(verdict.time, fault, grace)
-
-
-def _found(fault: Fault, raised: list[Verdict], grace: int) -> Found:
-    hit = next((v for v in raised if _counts(v, fault, grace)), None)
-    if hit is None:
-        return Found(fault, None, None, "")
-    return Found(fault, (hit.time - fault.start) / SECOND, hit.device, hit.metric)
-
-
-def _alarms(faults: tuple[Fault, ...], judged: list[Verdict], grace: int) -> Iterable[Alarm]:
-    """False alarms, each once until its machine is cleared."""
-    open_: set[tuple[str, str]] = set()
-    for v in judged:
-        key = v.task, v.machine
-        if v.level == "ok":
-            open_.discard(key)
-        elif v.level != "note" and key not in open_:
-            open_.add(key)
-            if not any(_counts(v, fault, grace) for fault in faults):
-                during = next((fault.kind for fault in faults if _is_within(v.time, fault, grace)), "")
-                yield Alarm(v.time, v.machine, v.device, v.kind, v.metric, v.message, during)
-
-
-def _covered(spans: list[tuple[int, int]], within: tuple[int, int]) -> int:
-    """Length of the union of some spans, as far as it lies within another."""
-    total, reached = 0, within[0]
-    for start, end in sorted(spans):
-        start, end = max(start, reached), min(end, within[1])
-        if end > start:
-            total += end - start
-            reached = end
-    return total
+def _together(faults: Iterable[Fault]) -> list[Fault]:
+    found: dict[tuple[str, str, int] | int, Fault] = {}
+    for number, fault in enumerate(faults):
+        key = (fault.group, fault.kind, fault.start) if fault.group else number
+        if key in found:
+            first = found[key]
+            others = (*first.others, (fault.machine, fault.device))
+            fault = replace(first, end=max(first.end, fault.end), others=others)
+        found[key] = fault
+    return list(found.values())

@@ -4,38 +4,46 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as with_
 from pathlib import Path
 
 from detector.config import Config
 from detector.engine.pipeline import METHODS, Detector, Method, State, judge, walk
-from detector.evaluation.labels import GRACE_S, Labels, Outcome, assess
+from detector.evaluation.labels import Labels, read_labels
+from detector.evaluation.outcome import Counting, Outcome, assess
+from detector.methods.baselines.distribution import Distribution
+from detector.methods.baselines.mahalanobis import Mahalanobis
+from detector.methods.baselines.minder import VARIANTS, Minder
+from detector.methods.baselines.minder_model import MinderModel
+from detector.methods.baselines.robust_z import Median
 from detector.model.verdict import Verdict
+from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
+from store.recording import Recording
 from store.schema.contract import ReadableStore
 
 OURS = "peerwatch"
 BASELINES = ("minder", "median", "mahalanobis")
+_OTHERS: Mapping[str, Callable[[Config], Method]] = {
+    "median": Median,
+    "mahalanobis": Mahalanobis,
+    "distribution": Distribution,
+}
+NAMES = (OURS, *VARIANTS, *_OTHERS)
+"""All that can be compared: ours, Minder with its ablations, and the other baselines."""
 
 
-def methods_of(name: str) -> tuple[Callable[[Config], Method], ...]:
+def methods_of(name: str, model: MinderModel | None = None) -> tuple[Callable[[Config], Method], ...]:
     """What a name stands for: `peerwatch` is all that is ours, a baseline stands alone. Raises ValueError."""
     if name == OURS:
         return METHODS
-    if name == "minder":
-        from detector.methods.baselines.minder import Minder
-
-        return (Minder,)
-    if name == "median":
-        from detector.methods.baselines.robust_z import Median
-
-        return (Median,)
-    if name == "mahalanobis":
-        from detector.methods.baselines.mahalanobis import Mahalanobis
-
-        return (Mahalanobis,)
-    raise ValueError(f"no method is called {name}; there are {', '.join((OURS, *BASELINES))}")
+    if name in VARIANTS:
+        return (lambda config: Minder(config, VARIANTS[name], model),)
+    if name in _OTHERS:
+        return (_OTHERS[name],)
+    raise ValueError(f"no method is called {name}; there are {', '.join(NAMES)}")
 
 
 def detector_of(name: str, config: Config, task: str | None = None, machines: Iterable[str] | None = None) -> Detector:
@@ -50,43 +58,75 @@ def replay(store: ReadableStore, name: str, config: Config) -> Iterator[Verdict]
     yield from judge(store, detector_of(name, config))
 
 
-def measure(
-    store: ReadableStore, labels: Labels, names: Sequence[str], recording: str, grace_s: float = GRACE_S
-) -> list[Outcome]:
-    """One outcome a method; all see the same rows, each in a detector of its own that never looks ahead."""
-    span = store.span(0) or (0, 0)
-    running = {name: _Running(name) for name in names}
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one method said about a recording, and what that took."""
+
+    method: str
+    verdicts: tuple[Verdict, ...]
+    step_ms: float
+    """CPU time a step, the mean."""
+    state_bytes: int
+    """What the method remembers at the end, pickled."""
+
+
+def runs(store: ReadableStore, names: Sequence[str], model: MinderModel | None = None) -> list[Run]:
+    """One run a method; all see the same rows, each in a detector of its own that never looks ahead.
+
+    Raises ValueError (names) and ModelError (a model of other metrics).
+    """
+    running = {name: _Running(name, model) for name in names}
     for until, rows in walk(store):
         for one in running.values():
-            before = time.process_time_ns()
-            one.said += one.detector.step(until, rows)
-            one.detector.tell_apart(store, until)
-            one.spent_ns += time.process_time_ns() - before
-            one.steps += 1
-    return [one.outcome(recording, labels, span, grace_s) for one in running.values()]
+            one.step(store, until, rows)
+    return [one.run() for one in running.values()]
 
 
 class _Running:
     """A method at work, its verdicts so far and what they cost."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, model: MinderModel | None) -> None:
         config = Config()
         self.name = name
-        self.detector = Detector(config, State(methods=[method(config) for method in methods_of(name)]))
+        self.detector = Detector(config, State(methods=[method(config) for method in methods_of(name, model)]))
         self.said: list[Verdict] = []
         self.spent_ns = 0
         self.steps = 0
 
-    def outcome(self, recording: str, labels: Labels, span: tuple[int, int], grace_s: float) -> Outcome:
-        """What it is worth."""
-        assessed = assess(recording, self.name, labels, self.said, span, grace_s)
+    def step(self, store: ReadableStore, until: int, rows: Mapping[str, Rows]) -> None:
+        """Judge once; the clock counts the method and not the reading."""
+        before = time.process_time_ns()
+        self.said += self.detector.step(until, rows)
+        self.detector.tell_apart(store, until)
+        self.spent_ns += time.process_time_ns() - before
+        self.steps += 1
+
+    def run(self) -> Run:
+        """What it said."""
         size = len(pickle.dumps(self.detector.state, pickle.HIGHEST_PROTOCOL))
-        return with_(assessed, step_ms=self.spent_ns / 1e6 / max(self.steps, 1), state_bytes=size)
+        return Run(self.name, tuple(self.said), self.spent_ns / 1e6 / max(self.steps, 1), size)
 
 
-def evaluate(folder: Path, names: Sequence[str], grace_s: float = GRACE_S) -> list[Outcome]:
-    """Measure one labelled recording. Raises ValueError (labels, names) and StoreError (files)."""
-    from detector.evaluation.labels import read_labels
-    from store.recording import Recording
+def measure(
+    store: ReadableStore,
+    labels: Labels,
+    names: Sequence[str],
+    recording: str,
+    how: Counting,
+    model: MinderModel | None = None,
+) -> list[Outcome]:
+    """One outcome a method. Raises ValueError (names) and ModelError."""
+    span = store.span(0) or (0, 0)
+    return [
+        with_(
+            assess(recording, run.method, labels, run.verdicts, span, how),
+            step_ms=run.step_ms,
+            state_bytes=run.state_bytes,
+        )
+        for run in runs(store, names, model)
+    ]
 
-    return measure(Recording(folder), read_labels(folder), names, str(folder), grace_s)
+
+def evaluate(folder: Path, names: Sequence[str], how: Counting, model: MinderModel | None = None) -> list[Outcome]:
+    """Measure one labelled recording. Raises ValueError (labels, names, model) and StoreError (files)."""
+    return measure(Recording(folder), read_labels(folder), names, str(folder), how, model)

@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Bend:
-    """A reading is multiplied (`*`), added to (`+`) or set (`=`)."""
+    """A reading is multiplied (`*`), added to (`+`), set (`=`), or stays as it was at the beginning (`hold`)."""
 
     place: Place
     how: str
@@ -56,7 +56,8 @@ class Bend:
         """Change the readings `out` [step, machine, gpu], the first of which is of step `begin`."""
         cell = self.place.cell(begin, out.shape)
         if cell is not None:
-            out[cell] = {"*": out[cell] * self.by, "+": out[cell] + self.by, "=": self.by}[self.how]
+            was = out[cell]
+            out[cell] = {"*": was * self.by, "+": was + self.by, "=": self.by, "hold": was[:1]}[self.how]
 
 
 @dataclass(frozen=True, slots=True)

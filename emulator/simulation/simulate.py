@@ -1,7 +1,7 @@
 """Recordings of pretend fleets: one synchronous training task of any size, with known faults or none.
 
-Readings follow from the model (simulated.py) with what devices have of their own and noise (readings.py), a task's own
-phases and harmless disturbances (phases.py). Nothing here knows how faults are found.
+Readings follow from the model (fleet_model.py) with what devices have of their own and noise (metric_generator.py), a
+task's own phases (task_phases.py) and harmless things (disturbances.py). Nothing here knows how faults are found.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.simulation.disturbances import AMOUNTS, disturb
 from emulator.simulation.faults import FAIL_SLOW, FAULTS, WEAK
 from emulator.simulation.fleet_model import START, TABLES, Columns, Culprit, Fleet, name_of
 from emulator.simulation.metric_generator import Meter, events_of, tasks_of
@@ -38,6 +39,8 @@ class Plan:
     """Stages of the pipeline; 0 draws."""
     shifts: bool = False
     """Whether single stages have less to do for minutes at a time."""
+    disturbances: str = "none"
+    """How much of what is harmless goes on beside short jumps and gaps: one of AMOUNTS."""
 
     def check(self) -> None:
         """Raises ValueError, in one line, where this cannot be simulated."""
@@ -45,6 +48,8 @@ class Plan:
             if kind not in FAULTS | WEAK and self.fault not in ("random", "none"):
                 known = ", ".join(FAULTS | WEAK)
                 raise ValueError(f"no fault is called {kind}; there are {known}, random and none")
+        if self.disturbances not in AMOUNTS:
+            raise ValueError(f"disturbances are {self.disturbances}: they must be {', '.join(AMOUNTS)}")
         if self.machines < 1 or self.gpus < 1 or not 1e9 > self.minutes * 60 >= 10 * self.step_s > 0:
             raise ValueError("a fleet needs at least one machine with one GPU, and ten steps of time")
         if self.machines > MOST_MACHINES or len(self.kinds()) > self.machines:
@@ -63,9 +68,11 @@ def simulate(
     seed: int = 0,
     gpus: int = 8,
     tables: Collection[str] = TABLES,
+    disturbances: str = "none",
 ) -> tuple[dict[str, Columns], dict[str, Any]]:
     """Tables (name -> column -> array) and labels of one recording, all in memory. Raises ValueError."""
-    labels, found = pieces(Plan(machines, gpus, minutes, step_seconds, fault, seed), tables)
+    plan = Plan(machines, gpus, minutes, step_seconds, fault, seed, disturbances=disturbances)
+    labels, found = pieces(plan, tables)
     parts = list(found)
     names = [name for name in TABLES if any(name in part for part in parts)]
     whole: dict[str, Columns] = {}
@@ -82,7 +89,9 @@ def pieces(plan: Plan, tables: Collection[str] = TABLES) -> tuple[dict[str, Any]
     return labels, _read(fleet, tables)
 
 
-def many(count: int, seed: int = 0, minutes: tuple[float, float] = (10.0, 20.0)) -> list[tuple[str, Plan]]:
+def many(
+    count: int, seed: int = 0, minutes: tuple[float, float] = (10.0, 20.0), disturbances: str = "none"
+) -> list[tuple[str, Plan]]:
     """Names and plans of a set to evaluate with: sizes, lengths and steps drawn, every kind of fault in turn.
 
     About one recording in seven is healthy, one in ten has two faults at once.
@@ -96,7 +105,7 @@ def many(count: int, seed: int = 0, minutes: tuple[float, float] = (10.0, 20.0))
             fault = ",".join(str(kind) for kind in rng.choice(FAIL_SLOW, 2, replace=False))
         step = float(rng.choice([1.0, 1.0, 1.0, 2.0, 5.0]))
         drawn = int(rng.choice(_SIZES)), int(rng.choice([2, 4, 8])), round(float(rng.uniform(*minutes)), 1)
-        plan = Plan(*drawn, step, fault, int(rng.integers(2**31)))
+        plan = Plan(*drawn, step, fault, int(rng.integers(2**31)), disturbances=disturbances)
         plans.append((f"{number:03d}-{fault.replace(',', '+')}", plan))
     return plans
 
@@ -132,14 +141,16 @@ def _fleet(plan: Plan) -> tuple[Fleet, dict[str, Any]]:
     disturbances(fleet)
     if plan.shifts:
         shifts(fleet)
+    harmless = disturb(fleet, plan.disturbances)
     kinds = [str(rng.choice(sorted(FAULTS)))] if plan.fault == "random" else plan.kinds()
     labels = {"task": "pretrain", "machines": plan.machines, "step_seconds": plan.step_s}
-    return fleet, labels | {"faults": _strike(fleet, kinds)}
+    labels["faults"] = _strike(fleet, kinds)
+    return fleet, labels | ({"disturbances": harmless} if plan.disturbances != "none" else {})
 
 
 def _stages(machines: int, rng: np.random.Generator) -> int:
     """Stages of at least four machines, or one."""
-    return int(rng.choice([n for n in (1, 2, 4, 8) if machines >= 4 * n]))
+    return int(rng.choice([n for n in (1, 2, 4, 8) if n == 1 or machines >= 4 * n]))
 
 
 def _strike(f: Fleet, kinds: list[str]) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def replay(
     machines: Annotated[str | None, typer.Option(help="Judge these machines as one task: A,B,…")] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file; only the table detector is used.")] = None,
     method: Annotated[
-        str, typer.Option(help="Use a baseline method instead: minder, median, mahalanobis.")
+        str, typer.Option(help="Use a baseline method instead: minder, median, mahalanobis, distribution.")
     ] = "peerwatch",
 ) -> None:
     """Run the detector over a recording in time order; no step uses later readings."""

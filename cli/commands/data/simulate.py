@@ -35,6 +35,13 @@ def simulate(
         bool, typer.Option("--stage-shifts/--no-stage-shifts", help="Give single stages less load for minutes.")
     ] = False,
     shifts: Annotated[bool, typer.Option("--shifts", hidden=True, help="Old name of --stage-shifts.")] = False,
+    disturbances: Annotated[
+        str,
+        typer.Option(
+            help="Harmless things (cron, backups, agent restarts, corrected errors ...): none, some or many.",
+            autocompletion=lambda: ["none", "some", "many"],
+        ),
+    ] = "none",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the random numbers; equal seeds give equal recordings.")
     ] = 0,
@@ -47,12 +54,12 @@ def simulate(
     from emulator.simulation import simulate as simulator
 
     if many:
-        for name, drawn in simulator.many(many, seed):
+        for name, drawn in simulator.many(many, seed, disturbances=disturbances):
             _write(folder / name, drawn, overwrite)
         say(f"{many} recordings in {folder}; try: peerwatch evaluate {folder}")
         return
     shifts = stage_shifts or renamed(shifts, "--shifts", "--stage-shifts")
-    plan = simulator.Plan(machines, gpus, minutes, step, fault, seed, stages, shifts)
+    plan = simulator.Plan(machines, gpus, minutes, step, fault, seed, stages, shifts, disturbances)
     labels = _write(folder, plan, overwrite)
     faults = ", ".join(f"{one['kind']} on {one['machine']}" for one in labels["faults"]) or "none"
     say(f"{folder}: faults: {faults}; try: peerwatch replay {folder}")

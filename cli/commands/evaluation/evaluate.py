@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,59 +12,95 @@ import typer
 from cli.terminal import console, progress, say, say_json
 
 if TYPE_CHECKING:
-    from detector.evaluation.labels import Outcome
+    from detector.evaluation.outcome import Outcome
 
-_ROWS = (
-    ("recordings", ("recordings",)),
-    ("precision, by recording", ("precision",)),
-    ("recall", ("recall",)),
-    ("F1", ("f1",)),
-    ("precision, by fault", ("by_fault", "precision")),
-    ("recall", ("by_fault", "recall")),
-    ("F1", ("by_fault", "f1")),
-    ("right machine first", ("right_machine",)),
-    ("right device", ("right_device",)),
-    ("delay, median (s)", ("delay_median_s",)),
-    ("delay, P90 (s)", ("delay_p90_s",)),
-    ("false alarms per 1,000 healthy machine-hours", ("false_per_1000h",)),
-    ("healthy machine-hours", ("machine_hours",)),
-    ("false alarms on other machines during a fault", ("blamed",)),
-    ("CPU time a step (ms)", ("step_ms",)),
-    ("memory of the method (MB)", ("state_mb",)),
+METHODS = (
+    "peerwatch, minder, median, mahalanobis, distribution; minder's ablations: minder-raw, minder-concatenated, "
+    "minder-integrated, minder-manhattan, minder-chebyshev, minder-no-continuity"
 )
 
 
 def evaluate(
-    folders: Annotated[list[Path], typer.Argument(help="Labelled recordings, or folders of such.")],
+    folders: Annotated[list[Path], typer.Argument(help="Labelled recordings, or folders of such, of any generator.")],
     methods: Annotated[
-        str, typer.Option(help="Methods to compare: peerwatch, minder, median, mahalanobis.")
+        str, typer.Option(help=f"Methods to compare: {METHODS}.")
     ] = "peerwatch,minder,median,mahalanobis",
+    minder_model: Annotated[
+        Path | None, typer.Option(help="Model of minder (train-minder); without one it learns from what it has seen.")
+    ] = None,
+    groups: Annotated[
+        str, typer.Option(help="Faulty machines of one rack or switch: one (a fault together) or each (one a machine).")
+    ] = "one",
+    window: Annotated[
+        float, typer.Option(min=0, help="Also count windows of this many minutes, machine by machine; 0: none.")
+    ] = 0,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds after the end of a fault in which a verdict still counts.")
     ] = 60,
     jobs: Annotated[int, typer.Option(min=0, help="Recordings in parallel; 0: one per core.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print all figures and failures as one JSON object.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with tables and charts.")] = None,
     failures: Annotated[bool, typer.Option(help="Also list missed faults and false alarms.")] = False,
 ) -> None:
     """Replay labelled recordings through several methods: precision, recall, delay and cost of each."""
     from detector.evaluation.metrics import figures
-    from detector.evaluation.run import methods_of
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    for name in names:
-        methods_of(name)  # refuse a wrong name before the work
-    outcomes = _outcomes(_recordings(folders), names, grace, jobs or os.cpu_count() or 1)
-    by_method = {name: [one for one in outcomes if one.method == name] for name in names}
-    found = {name: figures(mine) for name, mine in by_method.items()}
+    measure = _measure(names, (grace, groups, 60 * window), minder_model)
+    if html and (html.is_dir() or not os.access(html.absolute().parent, os.W_OK)):
+        raise ValueError(f"{html} cannot be written: use a file in a writable folder")
+    outcomes = _outcomes(_recordings(folders), measure, jobs or os.cpu_count() or 1)
+    found = {name: figures([one for one in outcomes if one.method == name]) for name in names}
+    counted = _counted(groups, grace, outcomes)
+    if html:
+        from cli.views.evaluation.page import page
+
+        html.write_text(page(found, counted), encoding="utf-8")
     if json:
-        say_json({"methods": found, "failures": [line for one in outcomes for line in _failures(one)]})
+        listed = [line for one in outcomes for line in _failures(one)]
+        say_json({"counted": counted, "methods": found, "failures": listed})
         return
-    console().print(_table(found))
-    for table in (_parts("kind of fault", "by_kind", found), _parts("machines", "by_machines", found)):
-        console().print("\n", table)
-    if failures:
-        for line in (line for one in outcomes for line in _failures(one)):
-            say(" ".join(f"{key}={value}" for key, value in line.items() if value not in (None, "")))
+    _show(found, counted)
+    for line in (line for one in outcomes * failures for line in _failures(one)):
+        say(" ".join(f"{key}={value}" for key, value in line.items() if value not in (None, "")))
+
+
+def _show(found: dict[str, dict[str, Any]], counted: str) -> None:
+    from cli.views.evaluation.tables import parts, summary
+
+    console().print(summary(found))
+    for title, key in (("kind of fault", "by_kind"), ("machines", "by_machines")):
+        console().print("\n", parts(title, key, found))
+    say(f"\n{counted}")
+
+
+def _measure(
+    names: Sequence[str], counting: tuple[float, str, float], model: Path | None
+) -> Callable[[Path], list[Outcome]]:
+    """What is done with a recording, with wrong names and files refused before the work. Raises ValueError."""
+    from functools import partial
+
+    from detector.evaluation.outcome import Counting
+    from detector.evaluation.run import evaluate as measure
+    from detector.evaluation.run import methods_of
+    from detector.methods.baselines.minder_model import load
+
+    for name in names:
+        methods_of(name)
+    if counting[1] not in ("one", "each"):
+        raise ValueError(f"--groups is {counting[1]}: it must be one or each")
+    return partial(measure, names=names, how=Counting(*counting), model=load(model) if model else None)
+
+
+def _counted(groups: str, grace: float, outcomes: Sequence[Outcome]) -> str:
+    """How it was counted, in a sentence."""
+    together = max((1 + len(one.fault.others) for outcome in outcomes for one in outcome.found), default=1)
+    named = (
+        f"faulty machines of one rack or switch count as one fault (at most {together} here), found where any is named"
+        if groups == "one"
+        else "each faulty machine of a rack or switch counts as one fault"
+    )
+    return f"{named}; a verdict counts until {grace:g} s after a fault's end; ranges are 95 % intervals"
 
 
 def _recordings(folders: Sequence[Path]) -> list[Path]:
@@ -78,16 +114,14 @@ def _recordings(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _outcomes(recordings: Sequence[Path], names: Sequence[str], grace: float, jobs: int) -> list[Outcome]:
+def _outcomes(recordings: Sequence[Path], measure: Callable[[Path], list[Outcome]], jobs: int) -> list[Outcome]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
-
-    from detector.evaluation.run import evaluate as measure
 
     # Spawned: a forked child would share the state of numpy's and Arrow's threads.
     pool = ProcessPoolExecutor(min(jobs, len(recordings)), get_context("spawn"))
     with pool, progress("evaluating", (0, len(recordings))) as tell:
-        work = [pool.submit(measure, folder, names, grace) for folder in recordings]
+        work = [pool.submit(measure, folder) for folder in recordings]
         try:
             for done, _ in enumerate(as_completed(work), 1):
                 tell(done)
@@ -110,46 +144,3 @@ def _failures(outcome: Outcome) -> list[dict[str, Any]]:
         for alarm in outcome.alarms
     ]
     return missed + vain
-
-
-def _table(found: dict[str, dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    table = Table("", *found, box=None, pad_edge=False)
-    for label, path in _ROWS:
-        table.add_row(label, *(_shown(_at(figures, path)) for figures in found.values()))
-    return table
-
-
-def _parts(title: str, key: str, found: dict[str, dict[str, Any]]) -> Any:
-    """Number of faults found and the median delay, for each kind of fault or fleet size."""
-    from rich.table import Table
-
-    table = Table(title, *found, box=None, pad_edge=False)
-    for part in sorted({part for figures in found.values() for part in figures[key]}, key=_in_order):
-        table.add_row(part, *(_part(figures[key].get(part)) for figures in found.values()))
-    return table
-
-
-def _part(part: dict[str, Any] | None) -> str:
-    if part is None:
-        return "–"
-    right, there = part.get("found", part.get("right")), part.get("faults", part.get("of"))
-    delay = "" if part["delay_median_s"] is None else f" in {part['delay_median_s']:g} s"
-    wrong = f", {part['wrong']} wrong" if part.get("wrong") else ""
-    return f"{right} of {there}{delay}{wrong}"
-
-
-def _in_order(part: str) -> tuple[int, str]:
-    return (int(part.split()[1]) + part.startswith("over"), "") if part.split()[-1].isdigit() else (0, part)
-
-
-def _at(figures: dict[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = figures
-    for key in path:
-        value = value[key]
-    return value
-
-
-def _shown(value: Any) -> str:
-    return "–" if value is None else f"{value:,g}" if isinstance(value, int | float) else str(value)

@@ -1,4 +1,4 @@
-"""Plain continuity, as Minder has it: the same candidate for most of so many steps."""
+"""Plain continuity, as Minder has it: the same candidate in most of so many steps."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
-class Streak:
-    """The candidates of the last steps of one metric, [step]; -1 where nobody was."""
+class Candidates:
+    """The candidates of the last steps of one metric, [step]; -1 where no machine was one."""
 
     ring: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     place: int = 0
 
     def note(self, candidate: int, steps: int) -> None:
-        """Remember one step's candidate, over the last `steps`; the newest are kept when that number changes."""
+        """Remember one step's candidate, over the last `steps`; the newest stay when that number changes."""
         if len(self.ring) != steps:
             self._resize(steps)
         self.ring[self.place % steps] = candidate
         self.place += 1
 
     def _resize(self, steps: int) -> None:
-        """Keep the newest candidates, oldest first: the estimated step jitters, and the past is no other for that."""
+        """The newest candidates, oldest first: the estimated step jitters, and the past is no other for that."""
         held = min(self.place, len(self.ring), steps)
         oldest_first = np.roll(self.ring, -(self.place % max(len(self.ring), 1)))
         self.ring, self.place = np.full(steps, -1, np.int64), held
         self.ring[:held] = oldest_first[len(oldest_first) - held :]
 
     def lasting(self, share: float) -> int:
-        """Who was the candidate in at least this share of the steps; -1 where nobody."""
+        """The candidate of at least this share of the steps; -1 where there is none."""
         known = self.ring[self.ring >= 0]
         if len(known) < share * len(self.ring) or not len(known):
             return -1

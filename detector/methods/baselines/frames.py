@@ -1,4 +1,4 @@
-"""Frames: every table's readings at one step, by task, for methods that compare whole machines and keep little else."""
+"""Frames: every table's readings at one step, by task, for methods that compare whole machines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Frames:
         return min(steps) / SECOND if steps else 0.0
 
     def due(self, now: int, tasks: Tasks) -> Iterator[Frame]:
-        """The frames at `now` (Unix ns), one a task; none between two steps or where nobody has three peers."""
+        """The frames at `now` (Unix ns), one a task; none between two steps or where no machine has three peers."""
         step = self.step_s()
         if not step or now - self.judged_at < 0.95 * step * SECOND:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Streak
+from detector.methods.baselines.continuity import Candidates
 from detector.methods.baselines.frames import Frame, Frames
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Floats
@@ -23,7 +23,7 @@ class Parameters:
 
     memory_s: float = 300.0
     warm_s: float = 120.0
-    """Nobody is judged before the covariance has seen this much."""
+    """No machine is judged before the covariance has seen this much."""
     fewest: int = 60
     """With coarse steps the two are at least so many of them."""
     ridge: float = 1e-3
@@ -45,7 +45,7 @@ class Memory:
     metrics: tuple[str, ...]
     covariance: Floats
     steps: int = 0
-    streak: Streak = field(default_factory=Streak)
+    candidates: Candidates = field(default_factory=Candidates)
 
 
 @dataclass(slots=True)
@@ -84,8 +84,8 @@ class Mahalanobis:
         score = (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
         worst = int(score.argmax())
         limit = min(p.threshold, p.reach * (len(far) - 1) ** 0.5)
-        memory.streak.note(worst if score[worst] > limit else -1, max(3, round(p.continuity_s / step_s)))
-        who = memory.streak.lasting(p.share)
+        memory.candidates.note(worst if score[worst] > limit else -1, max(3, round(p.continuity_s / step_s)))
+        who = memory.candidates.lasting(p.share)
         if who < 0:
             return []
         machine, key = frame.machines[who], frame.metrics[int(part[:, who].argmax())]

@@ -1,20 +1,24 @@
 """Minder as published (NSDI'25, arXiv 2411.01791), for comparison: denoised windows, pairwise distances, continuity.
 
-The paper denoises by one variational autoencoder a metric, trained beforehand; here scikit-learn's principal components
-or its perceptron learn from what the method has seen so far. What the paper does not say is a parameter.
+The paper denoises by one LSTM variational autoencoder a metric, trained beforehand on healthy data: here by the nets
+of a file that `peerwatch train-minder` writes, or, without a file, by principal components of what the method has
+seen so far. What the paper does not say is a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Streak
+from detector.methods.baselines.autoencoder import Autoencoder, components
+from detector.methods.baselines.continuity import Candidates
+from detector.methods.baselines.distances import scores
 from detector.methods.baselines.frames import Frame, Frames
+from detector.methods.baselines.minder_model import HIDDEN, WINDOW, MinderModel, ModelError
+from detector.methods.baselines.samples import Samples, empty
 from detector.model.text import comparison
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Floats
@@ -32,52 +36,56 @@ PRIORITY = (
     "gpu.nvlink_transmit_bytes_total",
 )
 """The paper's metrics in the paper's order; where a recording has none of them, all of its own in theirs."""
-_BLOCK = 1 << 22  # pairs of machines that are looked at at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Numbers of the paper where it has them."""
+    """Numbers of the paper where it has them; the last four are its ablations."""
 
-    window: int = 8
-    """Samples in a window; the stride is 1."""
-    continuity_s: float = 240.0
     share: float = 0.9
-    """Of the windows within that time that must have the same candidate."""
+    """Of the windows within the time of continuity that must have the same candidate."""
     threshold: float = 3.0
     """Standard deviations over machines; the paper's value is not known."""
     reach: float = 0.9
     """Among n machines the threshold is at most this share of the highest score there can be, the root of n - 1."""
-    denoiser: str = "components"
-    """`components` (linear) or `perceptron` (an autoencoder)."""
-    latent: int = 4
-    """The paper's hidden size."""
     train_s: float = 120.0
-    """Seen before the denoiser is trained, and again after each ..."""
+    """Without a model: seen before the nets are fitted, and again after each ..."""
     retrain_s: float = 600.0
     """... so long."""
     fewest: int = 60
     """With coarse steps each of the two is at least so many of them."""
     training_windows: int = 4000
+    continuity_s: float = 240.0
+    """0: one window is enough."""
+    raw: bool = False
+    """Windows as they are read, without a net."""
+    layout: str = "apart"
+    """`apart`: one metric after the other; `concatenated`: all windows side by side; `integrated`: one net for all."""
+    distance: str = "euclidean"
+
+
+VARIANTS: Mapping[str, Parameters] = {
+    "minder": Parameters(),
+    "minder-raw": Parameters(raw=True),
+    "minder-concatenated": Parameters(layout="concatenated"),
+    "minder-integrated": Parameters(layout="integrated"),
+    "minder-manhattan": Parameters(distance="manhattan"),
+    "minder-chebyshev": Parameters(distance="chebyshev"),
+    "minder-no-continuity": Parameters(continuity_s=0.0),
+}
+"""The method and the ablations of its paper, by the names that `peerwatch evaluate --methods` knows."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is remembered of one task: the last windows, samples to train on, denoisers and candidates."""
+    """What is remembered of one task: the last samples, windows to learn from, nets and candidates."""
 
-    machines: tuple[str, ...]
-    metrics: tuple[str, ...]
-    ring: Floats
-    """[sample, metric, machine], oldest first."""
-    least: Floats
-    most: Floats
-    """[metric, 1]: bounds seen so far, for Min-Max normalisation."""
+    samples: Samples
     seen: list[Floats] = field(default_factory=list)
-    """Windows [metric, machine, sample] to train on."""
-    denoisers: dict[int, Any] = field(default_factory=dict)
-    streaks: dict[int, Streak] = field(default_factory=dict)
-    steps: int = 0
-    trained: int = 0
+    """Windows [metric, machine, sample] to learn from."""
+    nets: Autoencoder | None = None
+    candidates: dict[int, Candidates] = field(default_factory=dict)
+    learned: int = 0
 
 
 @dataclass(slots=True)
@@ -86,132 +94,111 @@ class Minder:
 
     config: Config
     parameters: Parameters = field(default_factory=Parameters)
+    model: MinderModel | None = None
     frames: Frames = field(default_factory=Frames)
     memory: dict[str, Memory] = field(default_factory=dict)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in what is new and say whom the first metric that has a lasting candidate convicts."""
+        """Take in what is new and name the lasting candidate of the first metric that has one."""
         return self.frames.judge(now, rows, tasks, self._judge)
 
     def _judge(self, frame: Frame, now: int) -> list[Finding]:
-        chosen = [frame.metrics.index(key) for key in PRIORITY if key in frame.metrics] or range(len(frame.metrics))
-        metrics, values = tuple(frame.metrics[at] for at in chosen), frame.values[list(chosen)]
-        memory = self._remember(frame, metrics, values)
-        p, step_s = self.parameters, self.frames.step_s()
-        if memory.steps < p.window:
+        p, memory = self.parameters, self._remember(frame)
+        if memory.samples.steps < WINDOW or not memory.samples.metrics:
             return []
-        scale = np.where(memory.most > memory.least, memory.most - memory.least, 1.0)
-        windows = ((memory.ring - memory.least) / scale).transpose(1, 2, 0)
-        self._train(memory, windows, step_s)
-        if not memory.denoisers:
-            return []
-        steps = max(3, round(p.continuity_s / step_s))
+        step_s, windows = self.frames.step_s(), memory.samples.windows()
+        views = self._views(memory, windows, step_s)
+        steps = max(3, round(p.continuity_s / step_s)) if p.continuity_s else 1
         found: list[Finding] = []
-        for metric, denoiser in memory.denoisers.items():
-            score = scores(_latent(denoiser, windows[metric]))
+        for number, points in enumerate(views):
+            score = scores(points, p.distance)
             worst = int(score.argmax())
             limit = min(p.threshold, p.reach * (len(score) - 1) ** 0.5)
-            streak = memory.streaks.setdefault(metric, Streak())
-            streak.note(worst if score[worst] > limit else -1, steps)
-            who = streak.lasting(p.share)
+            candidates = memory.candidates.setdefault(number, Candidates())
+            candidates.note(worst if score[worst] > limit else -1, steps)
+            who = candidates.lasting(p.share)
             if who >= 0 and not found:
-                found = [self._finding(memory, (metric, who, float(score[who])), now, frame.task)]
+                metric = number if p.layout == "apart" else _most_telling(windows, who)
+                found = [self._finding(memory.samples, (metric, who, float(score[who])), now, frame.task)]
         return found
 
-    def _remember(self, frame: Frame, metrics: tuple[str, ...], values: Floats) -> Memory:
-        """Add a sample; what is missing is the nearest before it, or what the others have."""
+    def _remember(self, frame: Frame) -> Memory:
+        """Add the frame's sample of the metrics that count; another fleet or other metrics begin again."""
+        order = self.model.metrics if self.model else PRIORITY
+        metrics = tuple(key for key in order if key in frame.metrics)
+        if self.model and not _tables(order) & _tables(frame.metrics):
+            raise ModelError(
+                f"the model knows none of the tables {', '.join(sorted(_tables(frame.metrics)))}: it is of "
+                f"{', '.join(order)}; train one on recordings like these (peerwatch train-minder)"
+            )
+        if not metrics and not self.model:
+            metrics = frame.metrics
         memory = self.memory.get(frame.task)
-        if memory is None or (memory.machines, memory.metrics) != (frame.machines, metrics):
-            ends = np.full((len(metrics), 1), np.inf)
-            ring = np.zeros((self.parameters.window, *values.shape))
-            memory = self.memory[frame.task] = Memory(frame.machines, metrics, ring, ends, -ends)
-        if memory.steps:
-            values = np.where(np.isnan(values), memory.ring[-1], values)
-        known = ~np.isnan(values).all(1)
-        fill = np.zeros(len(values))
-        fill[known] = np.nanmedian(values[known], axis=1)
-        values = np.where(np.isnan(values), fill[:, None], values)
-        memory.ring = np.concatenate([memory.ring[1:], values[None]])
-        memory.least = np.minimum(memory.least, values.min(1, keepdims=True))
-        memory.most = np.maximum(memory.most, values.max(1, keepdims=True))
-        memory.steps += 1
+        if memory is None or (memory.samples.machines, memory.samples.metrics) != (frame.machines, metrics):
+            memory = self.memory[frame.task] = Memory(empty(frame.machines, metrics, WINDOW))
+        memory.samples.add(frame.values[[frame.metrics.index(key) for key in metrics]])
         return memory
 
-    def _train(self, memory: Memory, windows: Floats, step_s: float) -> None:
+    def _views(self, memory: Memory, windows: Floats, step_s: float) -> list[Floats]:
+        """Points [machine, coordinate], each to be compared by itself; none before anything is learned."""
         p = self.parameters
-        machines = windows.shape[1]
-        keep = max(2, p.training_windows // machines)
-        if memory.steps % p.window == 0:
-            memory.seen = [*memory.seen[-keep:], windows]
-        wait = p.retrain_s if memory.denoisers else p.train_s
-        if memory.steps - memory.trained < max(wait / step_s, p.fewest) or len(memory.seen) < 2:
-            return
-        memory.trained = memory.steps
-        for metric in range(len(memory.metrics)):
-            samples = np.concatenate([seen[metric] for seen in memory.seen])[-p.training_windows :]
-            memory.denoisers[metric] = _fitted(samples, p)
+        if p.layout == "integrated" and not p.raw:
+            nets, given = self._joint(memory, windows, step_s), _beside(self._padded(memory, windows))[None]
+            return [nets.denoised(given)[0]] if nets else []
+        if not p.raw:
+            each = self._each(memory, windows, step_s)
+            if each is None:
+                return []
+            windows = each.denoised(windows)
+        return list(windows) if p.layout == "apart" else [_beside(windows)]
 
-    def _finding(self, memory: Memory, cell: tuple[int, int, float], now: int, task: str) -> Finding:
+    def _each(self, memory: Memory, windows: Floats, step_s: float) -> Autoencoder | None:
+        if self.model:
+            return self.model.each.of([self.model.metrics.index(key) for key in memory.samples.metrics])
+        return self._learned(memory, windows, step_s)
+
+    def _joint(self, memory: Memory, windows: Floats, step_s: float) -> Autoencoder | None:
+        return self.model.joint if self.model else self._learned(memory, _beside(windows)[None], step_s)
+
+    def _padded(self, memory: Memory, windows: Floats) -> Floats:
+        """Windows of all metrics that the joint net knows; those that are not read here are the same for all."""
+        if not self.model:
+            return windows
+        out = np.zeros((len(self.model.metrics), *windows.shape[1:]))
+        out[[self.model.metrics.index(key) for key in memory.samples.metrics]] = windows
+        return out
+
+    def _learned(self, memory: Memory, windows: Floats, step_s: float) -> Autoencoder | None:
+        """Nets of what this task has shown so far, fitted again from time to time; windows [net, machine, input]."""
+        p, steps = self.parameters, memory.samples.steps
+        most = max(2, p.training_windows // windows.shape[1])
+        if steps % WINDOW == 0:
+            memory.seen = [*memory.seen[-most:], windows]
+        wait = p.retrain_s if memory.nets else p.train_s
+        if steps - memory.learned >= max(wait / step_s, p.fewest) and len(memory.seen) >= 2:
+            memory.learned = steps
+            memory.nets = components(np.concatenate(memory.seen, axis=1)[:, -p.training_windows :], HIDDEN)
+        return memory.nets
+
+    def _finding(self, samples: Samples, cell: tuple[int, int, float], now: int, task: str) -> Finding:
         metric, who, score = cell
-        machine, key = memory.machines[who], memory.metrics[metric]
-        now_are = memory.ring[-1, metric]
+        machine, key = samples.machines[who], samples.metrics[metric]
+        now_are = samples.ring[-1, metric]
         theirs = float(np.median(np.delete(now_are, who)))
         message = comparison(machine, key, float(now_are[who]), theirs, len(now_are) - 1)
         since = now - int(self.parameters.continuity_s * SECOND)
         return Finding(Verdict(now, task, machine, None, "minder", key, score, since, "crit", message), False, 1.0)
 
 
-def _fitted(samples: Floats, p: Parameters) -> Any:
-    """A denoiser that has learned from windows [sample of training, sample of window]; None where nothing moves."""
-    if not samples.std() > 0:
-        return None
-    if p.denoiser == "components":
-        from sklearn.decomposition import PCA
-
-        return PCA(min(p.latent, *samples.shape), svd_solver="full").fit(samples)
-    import warnings
-
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.neural_network import MLPRegressor
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # stopping early is part of the denoising
-        model = MLPRegressor(hidden_layer_sizes=(p.latent,), activation="tanh", max_iter=60, random_state=0)
-        return model.fit(samples, samples)
+def _beside(windows: Floats) -> Floats:
+    """[machine, input]: windows [metric, machine, sample] of all metrics side by side."""
+    return windows.transpose(1, 0, 2).reshape(windows.shape[1], -1)
 
 
-def _latent(denoiser: Any, windows: Floats) -> Floats:
-    """Denoised windows, [machine, coordinate]; components keep distances, so their coordinates will do."""
-    if denoiser is None:
-        return np.zeros((len(windows), 1))
-    done: Floats = denoiser.transform(windows) if hasattr(denoiser, "transform") else denoiser.predict(windows)
-    return done
+def _most_telling(windows: Floats, who: int) -> int:
+    """The metric in which this machine stands out most; windows are [metric, machine, sample]."""
+    return int(np.argmax([scores(points)[who] for points in windows]))
 
 
-def scores(points: Floats) -> Floats:
-    """[machine]: each one's sum of distances to all others, in standard deviations over machines."""
-    total = distance_sums(points)
-    spread = total.std()
-    zero: Floats = np.zeros(len(total))
-    return (total - total.mean()) / spread if spread > 1e-9 * max(1.0, float(total.mean())) else zero
-
-
-def distance_sums(points: Floats) -> Floats:
-    """Sum of Euclidean distances from each point [machine, coordinate] to all others; in one dimension by a sort."""
-    count = len(points)
-    if points.shape[1] == 1:
-        order = np.argsort(points[:, 0])
-        line = points[order, 0]
-        before = np.concatenate([[0.0], np.cumsum(line)[:-1]])
-        rank = np.arange(count)
-        sums = np.empty(count)
-        sums[order] = line * rank - before + (line.sum() - before - line) - line * (count - 1 - rank)
-        return sums
-    square = (points**2).sum(1)
-    sums = np.empty(count)
-    rows = max(1, _BLOCK // count)
-    for at in range(0, count, rows):
-        part = slice(at, at + rows)
-        far = square[part, None] + square[None] - 2 * points[part] @ points.T
-        sums[part] = np.sqrt(np.maximum(far, 0.0)).sum(1)
-    return sums
+def _tables(metrics: Iterable[str]) -> set[str]:
+    return {key.split(".")[0] for key in metrics}

@@ -21,7 +21,7 @@ _LEAST = 0.01  # of the peers' value: below it the spread of what never moves is
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """As one would choose them who reads of the method for the first time."""
+    """As somebody chooses them on first reading of the method."""
 
     threshold: float = 6.0
     """Robust standard deviations."""

@@ -35,6 +35,34 @@ def test_methods_side_by_side(tmp_path: Path) -> None:
     assert all(word in shown for word in ("median", "F1", "slow_gpu", "to 8")), shown
 
 
+def test_a_page_with_charts(tmp_path: Path) -> None:
+    """`--html` writes one page without script or network: bars, curves, kinds and the table, for each method."""
+    labelled(tmp_path / "set" / "a", "m5")
+    page = tmp_path / "page.html"
+    done = run("evaluate", tmp_path / "set", "--methods", "peerwatch,median", "--window", "2", "--html", page)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "precision, by window" in done.stdout
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert all(word in text for word in ("peerwatch", "median", "slow_gpu", "1/1", "healthy machine-hours"))
+    assert "<script" not in text
+    assert "http" not in text.split("</head>")[1]
+    assert "cannot be written" in one_line(run("evaluate", tmp_path / "set", "--html", tmp_path), 1)
+
+
+def test_groups_count_as_one_or_each(tmp_path: Path) -> None:
+    """Two machines of one rack are one fault unless asked otherwise, and the output says which."""
+    fleet(tmp_path / "r", "m5")
+    fault = {"device": None, "kind": "rack_power", "group": "rack:4", "start": 300 * 10**9, "end": 600 * 10**9}
+    faults = [{"machine": "m5", **fault}, {"machine": "m6", **fault}]
+    (tmp_path / "r" / "labels.json").write_text(json.dumps({"machines": 8, "faults": faults}))
+    for groups, of, words in (("one", 1, "count as one fault (at most 2 here)"), ("each", 2, "counts as one fault")):
+        done = run("evaluate", tmp_path / "r", "--methods", "peerwatch", "--groups", groups, "--json")
+        found = json.loads(done.stdout)
+        assert (found["methods"]["peerwatch"]["by_fault"]["of"], words in found["counted"]) == (of, True)
+    assert "must be one or each" in one_line(run("evaluate", tmp_path / "r", "--groups", "some"), 1)
+
+
 def test_refusals(tmp_path: Path) -> None:
     """A folder without labels, and a method that is none, are said before the work begins."""
     fleet(tmp_path / "r", None)
@@ -54,10 +82,12 @@ def test_a_set_of_recordings(tmp_path: Path) -> None:
     double = next(plan for _, plan in plans if len(plan.kinds()) == 2)
     labels, _ = pieces(double)
     assert len({fault["machine"] for fault in labels["faults"]}) == 2
-    done = run("simulate", tmp_path / "s", "--many", "1", "--seed", "7")
+    done = run("simulate", tmp_path / "s", "--many", "1", "--seed", "7", "--disturbances", "some")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "s").iterdir()
-    kinds = [fault["kind"] for fault in json.loads((folder / "labels.json").read_text())["faults"]]
+    labels = json.loads((folder / "labels.json").read_text())
+    assert len(labels["disturbances"]) > 0
+    kinds = [fault["kind"] for fault in labels["faults"]]
     assert folder.name == f"000-{'+'.join(kinds)}"
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from detector.engine.pipeline import Detector, judge
-from detector.evaluation.labels import Labels, assess
+from detector.evaluation.labels import Labels
+from detector.evaluation.outcome import assess
 from emulator.simulation.simulate import Plan, pieces
 
 pytestmark = pytest.mark.bench

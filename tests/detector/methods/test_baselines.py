@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.config import Config
-from detector.engine.pipeline import Detector, State, walk
 from detector.evaluation.labels import Fault, Labels
+from detector.evaluation.outcome import Counting
 from detector.evaluation.run import BASELINES, OURS, measure, methods_of, replay
-from detector.methods.baselines.continuity import Streak
-from detector.methods.baselines.minder import Minder, Parameters, distance_sums, scores
+from detector.methods.baselines.continuity import Candidates
+from detector.methods.baselines.distances import DISTANCES, scores
+from detector.methods.baselines.minder import VARIANTS
 
 START = 1_700_000_000 * 10**9
 SECOND = 10**9
@@ -35,7 +36,7 @@ def test_a_plain_fault_is_found_and_health_is_not(name: str, memory: Any, fleet:
         table = fleet("power_watts", machines=9, steps=520, bend=fault, seed=13)
         faults = (Fault("m4", None, "wander", START + 200 * SECOND, START + 520 * SECOND),) if fault else ()
         store = memory({"meter": table})
-        (outcome,) = measure(store, Labels(9, faults), [name], "r")
+        (outcome,) = measure(store, Labels(9, faults), [name], "r", Counting())
         assert outcome.alarms == ()
         assert [100 < (one.delay_s or 0) < 300 for one in outcome.found] == [True] * len(faults)
         assert outcome.state_bytes > 1000
@@ -57,7 +58,7 @@ def test_an_easy_fault_is_found_by_every_method_although_the_step_jitters(name: 
     """All GPUs of one of 16 machines at 70 % of their power for ten minutes: nobody misses that."""
     table = jittered(fleet("power_watts", machines=16, steps=790, bend=capped, seed=17, noise=1.3), 37)
     faults = (Fault("m11", None, "power_cap", START + 190 * SECOND, START + 790 * SECOND),)
-    (outcome,) = measure(memory({"meter": table}), Labels(16, faults), [name], "r")
+    (outcome,) = measure(memory({"meter": table}), Labels(16, faults), [name], "r", Counting())
     assert [one.delay_s is not None for one in outcome.found] == [True]
     assert outcome.alarms == ()
 
@@ -65,21 +66,26 @@ def test_an_easy_fault_is_found_by_every_method_although_the_step_jitters(name: 
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(3, 9)), min_size=1, max_size=40))
 def test_continuity_keeps_the_newest_candidates_whatever_their_number(notes: list[tuple[int, int]]) -> None:
     """When the length of the memory changes, the newest candidates that fit into both lengths are still there."""
-    streak, model = Streak(), []
+    candidates, model = Candidates(), []
     for candidate, steps in notes:
-        streak.note(candidate, steps)
+        candidates.note(candidate, steps)
         model = [*model, candidate][-steps:]
-        kept = streak.ring[streak.ring >= 0].tolist()
-        assert sorted(kept) == sorted(one for one in model if one >= 0)
+        held = candidates.ring[candidates.ring >= 0].tolist()
+        assert sorted(held) == sorted(one for one in model if one >= 0)
 
 
-def test_the_perceptron_denoises_too(memory: Any, fleet: Make) -> None:
-    """Minder's other denoiser names the same machine."""
-    store = memory({"meter": fleet("power_watts", machines=6, steps=480, bend=bent, seed=29)})
-    config = Config()
-    detector = Detector(config, State(methods=[Minder(config, Parameters(denoiser="perceptron"))]))
-    said = [verdict for until, rows in walk(store) for verdict in detector.step(until, rows)]
-    assert {verdict.machine for verdict in said} == {"m4"}
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_ablation_of_minder_finds_an_easy_fault(name: str, memory: Any, fleet: Make) -> None:
+    """Whatever is left out of it, a machine far from its peers for ten minutes is named; by continuity no other is."""
+    store = memory({"meter": fleet("power_watts", machines=12, steps=800, bend=capped_third, seed=41)})
+    said = list(replay(store, name, Config()))
+    assert ("m3", "minder") in {(v.machine, v.kind) for v in said}
+    assert name == "minder-no-continuity" or {v.machine for v in said} == {"m3"}
+
+
+def capped_third(values: np.ndarray) -> None:
+    """Machine 3 has 70 % of the power of the others from the third minute on."""
+    values[210:, 3] *= 0.7
 
 
 def test_ours_is_what_replay_says(memory: Any, fleet: Make) -> None:
@@ -99,14 +105,15 @@ def test_a_sort_gives_the_same_sums_as_all_pairs(values: list[float]) -> None:
     """In one dimension no pair has to be looked at."""
     points = np.array(values)
     expected = np.abs(points[:, None] - points).sum(1)
-    assert distance_sums(points[:, None]) == pytest.approx(expected, rel=1e-9, abs=1e-3)
+    assert DISTANCES["euclidean"](points[:, None]) == pytest.approx(expected, rel=1e-9, abs=1e-3)
 
 
-def test_sums_of_distances_of_all_pairs() -> None:
-    """In more dimensions they are those of Euclid."""
+@pytest.mark.parametrize(("distance", "order"), [("euclidean", 2), ("manhattan", 1), ("chebyshev", np.inf)])
+def test_sums_of_distances_of_all_pairs(distance: str, order: float) -> None:
+    """In more dimensions they are those of Euclid, Manhattan and Chebyshev."""
     points = np.random.default_rng(5).normal(0, 3, (17, 4))
-    expected = np.linalg.norm(points[:, None] - points[None], axis=2).sum(1)
-    assert distance_sums(points) == pytest.approx(expected)
+    expected = np.linalg.norm(points[:, None] - points[None], ord=order, axis=2).sum(1)
+    assert DISTANCES[distance](points) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("count", [4, 10, 26])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from emulator.simulation.disturbances import HARMLESS, disturb
+from emulator.simulation.fleet_model import START, Bend, Fleet, Place
 from emulator.simulation.simulate import FAULTS, WEAK, simulate
 from store.schema.catalogue import METRICS, TABLES
 
@@ -41,7 +45,70 @@ def test_tables_keep_to_the_catalogue(fault: str) -> None:
         assert labelled["kind"] == fault
 
 
-@pytest.mark.parametrize("wrong", [{"fault": "gremlin"}, {"machines": 0}, {"step_seconds": -1.0}, {"minutes": 0.01}])
+def one_fleet(kinds: tuple[str, ...], seed: int) -> tuple[Fleet, list[dict[str, Any]]]:
+    """A fleet of 19 machines in which things of these kinds go on, and their labels."""
+    seconds = np.arange(0, 3000, 2.0)
+    load, flat = np.ones((len(seconds), 1)), np.ones(len(seconds))
+    rng = np.random.default_rng(seed)
+    zeros = np.zeros(len(seconds), bool)
+    fleet = Fleet(19, 4, 2.0, seed, rng, seconds, np.zeros(19, np.int64), load, flat, zeros)
+    return fleet, disturb(fleet, "many", kinds)
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_every_harmless_thing_changes_the_fleet_and_stands_in_the_labels(kind: str) -> None:
+    """Each row of the table leaves its mark, lies within the recording, and is listed with machine and time."""
+    bare, _ = one_fleet((), 3)
+    marked = []
+    for seed in range(3, 40):
+        fleet, labels = one_fleet((kind,), seed)
+        marked += labels
+        if labels:
+            parts = ("bends", "slows", "gone", "events", "drags")
+            changed = any(getattr(fleet, part) for part in parts) or not np.array_equal(fleet.load, bare.load)
+            assert changed
+    assert marked
+    assert {label["kind"] for label in marked} == {kind}
+    last = START + 3000 * 10**9
+    assert all(START <= label["start"] < label["end"] <= last for label in marked)
+    whole = HARMLESS[kind].scope in ("task", "rail")
+    assert all((label["machine"] is None) == whole for label in marked)
+
+
+def test_labels_list_what_is_harmless_and_faults_stay_the_same() -> None:
+    """With disturbances a recording has the same faults as without, and labels.json names what else went on."""
+    bare, without = simulate(16, 8, 2.0, "slow_host", 23, 2)
+    some, with_some = simulate(16, 8, 2.0, "slow_host", 23, 2, disturbances="some")
+    _, with_many = simulate(16, 8, 2.0, "slow_host", 23, 2, disturbances="many")
+    assert "disturbances" not in without
+    assert without["faults"] == with_some["faults"] == with_many["faults"]
+    assert 0 < len(with_some["disturbances"]) < len(with_many["disturbances"])
+    assert not np.array_equal(bare["gpu"]["temperature_celsius"], some["gpu"]["temperature_celsius"])
+
+
+def test_an_absorbed_flap_is_counted_once() -> None:
+    """Whatever the step, the counter of falls grows by one for each flap: two would be a fault."""
+    fleet, labels = one_fleet(("absorbed_flap",), 5)
+    falls = sum(bend.by * bend.place.on.sum() * fleet.step_s for bend in fleet.bends["rdma.link_downed_total"])
+    assert falls == pytest.approx(len(labels))
+
+
+def test_a_sensor_that_sticks_repeats_its_last_value() -> None:
+    """While it sticks, the reading of that device does not move; its neighbours' do."""
+    out = np.random.default_rng(7).normal(300, 9, (30, 3, 2))
+    on = np.zeros(30, bool)
+    on[11:19] = True
+    before = out.copy()
+    Bend(Place(on, 1, 0), "hold", 0.0).apply(out, 0)
+    assert (out[11:19, 1, 0] == before[11, 1, 0]).all()
+    assert np.array_equal(out[~on], before[~on])
+    assert np.array_equal(out[:, [0, 2]], before[:, [0, 2]])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"fault": "gremlin"}, {"machines": 0}, {"step_seconds": -1.0}, {"minutes": 0.01}, {"disturbances": "lots"}],
+)
 def test_wrong_arguments_are_named(wrong: dict[str, object]) -> None:
     """What cannot be simulated is said in one line."""
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
