@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from store.tokens import token_of
+from store.transport.tokens import token_of
 
 TOKEN_VARIABLE = "PEERWATCH_OTLP_TOKEN"  # noqa: S105 - a name, no secret
 CREDENTIAL = "otlp-token"

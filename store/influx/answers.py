@@ -12,7 +12,7 @@ from typing import Any
 import urllib3
 
 from store.influx.config import Address
-from store.transport import NO_ANSWER, Answer
+from store.transport.answers import NO_ANSWER, Answer
 
 
 def explain(address: Address, answer: Answer) -> str:

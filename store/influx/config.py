@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from store.schema.contract import StoreError
-from store.tokens import token_of
+from store.transport.tokens import token_of
 
 DIALECTS = ("auto", "v1", "v2")
 READINGS = ("auto", "influxql", "flux")

@@ -18,7 +18,7 @@ from store.influx.answers import client_answer, explain, one_line, retry_after, 
 from store.influx.config import Address, InfluxConfig
 from store.influx.server_start import ServerStart
 from store.schema.contract import StoreError
-from store.transport import NO_ANSWER, Answer
+from store.transport.answers import NO_ANSWER, Answer
 
 log = logging.getLogger(__name__)
 

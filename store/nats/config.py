@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from store.schema.contract import StoreError
-from store.tokens import token_of
+from store.transport.tokens import token_of
 
 TOKEN_VARIABLE = "PEERWATCH_NATS_TOKEN"  # noqa: S105 - a name, no secret
 CREDENTIAL = "nats-token"

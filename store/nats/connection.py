@@ -20,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, DiscardPolicy,
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from store.nats.config import NatsConfig, StreamAddress
-from store.transport import NO_ANSWER, Answer
+from store.transport.answers import NO_ANSWER, Answer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

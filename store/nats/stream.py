@@ -15,7 +15,7 @@ from store.line_protocol.parse import members
 from store.nats.config import NatsConfig, StreamAddress
 from store.nats.connection import FAILURES, Connection, TooLargeError
 from store.schema.contract import StoreError
-from store.transport import NO_ANSWER, Answer
+from store.transport.answers import NO_ANSWER, Answer
 
 T = TypeVar("T")
 

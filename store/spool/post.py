@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from store.line_protocol.write import pack
-from store.transport import Answer
+from store.transport.answers import Answer
 
 Refused = list[tuple[bytes, str]]
 """Lines that a server refused, each with the reason."""

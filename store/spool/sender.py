@@ -13,7 +13,7 @@ from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
 from store.spool.post import Refused, Server, UnsentError, post
 from store.spool.queue import Post, Spool
-from store.transport import NO_ANSWER
+from store.transport.answers import NO_ANSWER
 
 log = logging.getLogger(__name__)
 

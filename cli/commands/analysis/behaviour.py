@@ -40,7 +40,7 @@ def behaviour(
     """Show distributions of throughput, compute, bandwidth, issue latency, voids and stalls of each rank."""
     from analysis.behaviour.baseline import load, save
     from analysis.behaviour.comparison import against_history, against_peers
-    from cli.views.behaviour import as_json, show
+    from cli.views.analysis.behaviour import as_json, show
 
     found = _read(what or [], store, config, last, at)
     history = load(baseline, found) if baseline else None

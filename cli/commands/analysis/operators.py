@@ -36,7 +36,7 @@ def operators(
     """Find the device that makes iterations irregular, from how long each rank was in each operation (seconds)."""
     from analysis.operators.analysis import analyse
     from analysis.topology.files import read_topology
-    from cli.views.operators import as_json, show
+    from cli.views.analysis.operators import as_json, show
     from detector.attribution.forest import load
 
     above = read_topology([topology]).above() if topology else None

@@ -47,7 +47,7 @@ def placement(
     from analysis.placement.spread import spread_of
     from analysis.topology.files import read_topology
     from cli.queries.placement import read_communicators, read_faulty
-    from cli.views.placement_screen import Report, as_json, show
+    from cli.views.analysis.placement import Report, as_json, show
 
     now = time_format.point(at, time.time_ns())
     place, settings = locate_store(store, config)

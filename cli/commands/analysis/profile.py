@@ -40,7 +40,7 @@ def profile(
     """Sample the functions of all ranks here in one window, and name functions that differ between ranks."""
     from analysis.profile.patterns import abnormal
     from analysis.profile.samples import read_samples
-    from cli.views.profile import as_json, show
+    from cli.views.analysis.profile import as_json, show
 
     if what and Path(what[0]).exists():
         samples, taken = read_samples({Path(name).stem: Path(name) for name in what}, seconds), None

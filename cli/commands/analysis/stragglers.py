@@ -27,7 +27,8 @@ def stragglers(
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page to this file as well.")] = None,
 ) -> None:
     """Replay training jobs without their stragglers: slowdown, GPU-hours lost, and to what."""
-    from cli.views import stragglers_html, stragglers_screen
+    from cli.views.analysis import stragglers as stragglers_screen
+    from cli.views.analysis import stragglers_html
 
     found = [(_name(trace), _analysed(trace, meta)) for trace in traces]
     if html is not None:

@@ -77,9 +77,9 @@ def _run(opened: Callable[[], Store]) -> None:
     from rich.live import Live
 
     from cli.queries.live_history import LiveHistory  # loads numpy, which the agent's process must not
-    from cli.views.keyboard import keyboard
-    from cli.views.top_screen import draw
-    from cli.views.top_state import TopState
+    from cli.views.top.keyboard import keyboard
+    from cli.views.top.screen import draw
+    from cli.views.top.state import TopState
 
     state, screen = TopState(), console()
     with (

@@ -25,9 +25,9 @@ from rich.console import Console
 
 from cli.queries.fleet_status import READINGS
 from cli.queries.live_history import LAG_NS, NAMES, LiveHistory
-from cli.views.keyboard import keys_of
-from cli.views.top_screen import draw
-from cli.views.top_state import SORTS, TopState
+from cli.views.top.keyboard import keys_of
+from cli.views.top.screen import draw
+from cli.views.top.state import SORTS, TopState
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
 from tests.cli.conftest import ROOT, SECOND, one_line, run, verdict

@@ -23,7 +23,7 @@ from store.schema.sample import Batch, Sample
 from store.spool.post import UnsentError, post
 from store.spool.queue import Spool
 from store.spool.sender import BACK_OFF_S, Sender, Spooled
-from store.transport import Answer
+from store.transport.answers import Answer
 from tests import servers
 from tests.servers import ServerProcess
 from tests.store.conftest import influx
@@ -392,7 +392,7 @@ import sys
 from store.influx.config import InfluxConfig, address_of
 from store.spool.sender import Spooled
 from store.influx.server import Server
-from store.transport import Answer
+from store.transport.answers import Answer
 from store.line_protocol.write import lines_of
 from store.schema.sample import Batch, Sample
 from store.spool.queue import Spool

@@ -14,7 +14,7 @@ from rich.text import Text
 from cli import time_format
 from cli.queries.live_history import NAMES, LiveHistory
 from cli.views.fleet_table import FIRST, HEADS, STYLE
-from cli.views.top_state import HELP, LEVELS, TopState
+from cli.views.top.state import HELP, LEVELS, TopState
 from cli.views.zoom import block, scale_of
 from store.schema.time import SECOND
 

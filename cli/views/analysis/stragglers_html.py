@@ -9,8 +9,8 @@ import numpy as np
 
 from analysis.whatif.causes import causes, headline
 from analysis.whatif.slowdown import Slowdown
+from cli.views.analysis.stragglers import Jobs, measures, parts, total, warnings
 from cli.views.html_document import document
-from cli.views.stragglers_screen import Jobs, measures, parts, total, warnings
 
 _WIDTH, _LEFT, _ROW = 760, 190, 22
 _HEAT_LEFT, _HEAT_FULL = 60, 1.5
