@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import time_format
-from cli.config import locate_store, open_place
+from cli.config import locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption, renamed
 from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet_status
 from cli.queries.notes import recent_notes
@@ -46,7 +46,7 @@ def status(
 ) -> None:
     """Show the machines and their open verdicts. Exit code: 0 ok, 1 warn, 2 crit, 3 unknown (no fresh reading)."""
     place, settings = locate_store(store, config)
-    with closing(open_place(place, settings=settings)) as source:
+    with closing(open_marked(place, settings)) as source:
         stale_ns = time_format.duration(renamed(silent, "--silent", "--stale-after") or stale_after)
         found = read_fleet_status(source, time_format.point(at, time.time_ns()), stale_ns)
         noted = recent_notes(source, found.time) if notes else []
