@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from agent.process.procfs import Process, Processes
+from agent.process.procfs import Processes
 from agent.stacks.kernel_threads import read_thread
 
 A_MINUTE, PROCESSES = 10_000, 600
