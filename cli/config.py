@@ -16,7 +16,7 @@ from store.influx.config import InfluxConfig, is_address
 from store.nats.config import NatsConfig, WriterConfig
 from store.open import open_store
 from store.schema.contract import Store, StoreError
-from store.signed import Signed, key_of
+from store.signed import Marked, Signed, key_of
 
 PLACE = Path("/etc/peerwatch/peerwatch.toml")
 STORE = "/var/lib/peerwatch/peerwatch.db"
@@ -110,6 +110,15 @@ def open_place(place: str, create: bool = False, settings: Settings | None = Non
     if place in (STORE, user_store()):
         _prepare(Path(place), create)
     return open_store(place, create, settings.influxdb if settings else None)
+
+
+def open_marked(place: str, settings: Settings) -> Store:
+    """Open the store to show it: rows that lack the signature say so, where this user may read the key."""
+    opened = open_place(place, settings=settings)
+    try:
+        return Marked(opened, signing_key(place, settings, False))
+    except StoreError:  # there is none, or it is the detector's alone
+        return opened
 
 
 def open_signed(place: str, create: bool, settings: Settings) -> Signed:

@@ -140,7 +140,7 @@ def _explained(file: Path) -> Iterator[None]:
         raise
     except StoreError as error:
         raise RecordingError(f"{file}: {error}") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise RecordingError(f"{file} cannot be read as Parquet: {_first_line(error)}") from error
 
 

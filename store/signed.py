@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 SIGNATURE = "signature"
 SOURCES = frozenset({"operator", "detector"})
 """Sources of the events that are signed."""
+UNSIGNED = "(unsigned) "
+"""Before the message of a row that has not the signature of this fleet's detector, where people look at it."""
 _LEAST = 32
 _NOT_STORED = (None, "", float("inf"), float("-inf"))
 _SIGNED = {
@@ -87,8 +89,6 @@ class Signed:
         return replace(sample, values={**sample.values, SIGNATURE: signature})
 
     def _trusted(self, table: str, found: pa.Table) -> pa.Table:
-        import pyarrow as pa
-
         suspects = self._suspects(table, found)
         if not suspects:
             return found
@@ -96,6 +96,12 @@ class Signed:
         bad = {at for at, row in zip(suspects, rows, strict=True) if not self._is_right(table, row)}
         if not bad:
             return found
+        return self._without(table, found, bad)
+
+    def _without(self, table: str, found: pa.Table, bad: Collection[int]) -> pa.Table:
+        """The rows without the bad ones, by their places."""
+        import pyarrow as pa
+
         if not self.refused:
             log.warning(
                 "%d rows of table %s are ignored, as later ones will be: they lack this detector's signature",
@@ -130,6 +136,21 @@ class Signed:
             if value not in _NOT_STORED:
                 said[name] = value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
         return hmac.new(self._key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
+
+
+class Marked(Signed):
+    """A store for people to look at: messages of verdicts and orders without the right signature say so."""
+
+    def _without(self, table: str, found: pa.Table, bad: Collection[int]) -> pa.Table:
+        """The rows, the bad ones marked; of tables that are no messages to people, without them."""
+        import pyarrow as pa
+
+        if "message" not in found.column_names or table not in ("verdict", "event"):
+            return super()._without(table, found, bad)
+        texts = found.column("message").to_pylist()
+        marked = [f"{UNSIGNED}{text or ''}" if at in bad else text for at, text in enumerate(texts)]
+        at = found.column_names.index("message")
+        return found.set_column(at, "message", pa.array(marked, pa.string()))
 
 
 def _needs(table: str, values: Mapping[str, Value]) -> bool:

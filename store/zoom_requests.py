@@ -133,7 +133,7 @@ def zoom_requests_in(body: bytes) -> list[ZoomRequest]:
         answers = [json.loads(line) for line in body.splitlines() if line.strip()]
         series = [one for answer in answers for result in answer["results"] for one in result.get("series", ())]
         return _zoom_requests(row for one in series for row in one["values"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"InfluxDB's answer holds no readable zoom requests: {error}") from error
 
 

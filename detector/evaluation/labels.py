@@ -57,7 +57,7 @@ def read_labels(folder: Path) -> Labels:
         machines = int(found["machines"])
     except FileNotFoundError:
         raise LabelError(f"{file} is missing: a recording without labels cannot be evaluated") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise LabelError(f"{file} is not as labels must be: {type(error).__name__} {error}".splitlines()[0]) from error
     if not 0 < machines <= _LARGEST:
         raise LabelError(f"{file} speaks of {machines} machines")

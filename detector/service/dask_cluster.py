@@ -23,6 +23,7 @@ from detector.model.verdict_rows import batch_of, verdict_of
 from detector.service.lease import LeaseUnconfirmedError
 from detector.service.runner import Runner
 from detector.timeseries.rows import rows_of
+from detector.topology.maintenance import OperatorState
 from detector.topology.tasks import Tasks
 from store.influx.config import InfluxConfig
 from store.machine_filter import MachineFilter
@@ -37,6 +38,7 @@ WAIT_S = 1.0
 CONNECT_S = 10.0
 _ASSIGNMENT_TABLES = {"task": None, "job": None, "nccl": ("comm",), "host": ()}
 """The tables, and of them the columns, by which it is known who works for what."""
+_ORDER_COLUMNS = ("device", "message", "begin", "until", "every", "times")
 _runners: dict[tuple[str, str], Runner] = {}
 """In a worker: the parts that it judges, by store and task."""
 
@@ -108,11 +110,14 @@ class Coordinator:
         self.reports: dict[str, JudgeResult] = {}
         """By task, the last report."""
         self.unwritten: list[Verdict] = []
+        self.orders = OperatorState()
+        self._ordered = 0
         self._asked = order.now - round(order.config.history_s * SECOND)
 
     def step(self, now: int) -> list[Verdict]:
         """Judge as far as `now` (Unix ns) and keep the new verdicts; a part that fails is judged at the next step."""
         parts = self._parts(now)
+        self._read_orders(now)
         over = {task: frozenset[str]() for task in self.reports if task not in parts}  # what is open there is cleared
         futures = {task: self._submit(task, machines, now) for task, machines in (parts | over).items()}
         for task, future in futures.items():
@@ -133,6 +138,10 @@ class Coordinator:
         """All machines that are judged."""
         return frozenset().union(*(report.machines for report in self.reports.values()))
 
+    def acknowledged(self, verdict: Verdict) -> bool:
+        """Whether the operator has acknowledged it."""
+        return self.orders.acknowledged(verdict.machine, verdict.device, verdict.time) is not None
+
     @property
     def silent(self) -> dict[str, int]:
         """Machines that are not read, and when each was last."""
@@ -145,6 +154,14 @@ class Coordinator:
         order = replace(self.order, task=task, machines=machines, now=now, named=named, at=at)
         home = {"workers": [last.worker], "allow_other_workers": True} if last else {}
         return self.client.submit(judge, order, key=f"{task}-{now}", pure=False, **home)
+
+    def _read_orders(self, now: int) -> None:
+        """Take in what the operator has ordered; rows come late, so the last seconds are read again."""
+        found = self.store.read("event", self._ordered, now, _ORDER_COLUMNS)
+        if found.num_rows:
+            self.orders.feed(rows_of("event", found))
+        self.orders.turn(now)
+        self._ordered = max(self._ordered, now - round(self.order.config.overlap_s * SECOND))
 
     def _parts(self, now: int) -> dict[str, frozenset[str]]:
         """Machines by task, after all that the store tells by now."""
@@ -177,6 +194,7 @@ def run(
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         dispatcher.begin(history)
         coordinator = Coordinator(client, store, replace(order, blind_s=dispatcher.blind_s))
+        dispatcher.acknowledged = coordinator.acknowledged
         while not stop.is_set():
             now = time.time_ns() - lag
             try:

@@ -66,11 +66,11 @@ def run(
     due, watch = runner.at + KEEP_NS, StepWatch()
     while not stop.is_set():
         try:
-            if step := watch.step():
+            if watch.step():
                 dispatcher.clock_was_set()
-                if step < 0:  # else nothing would be judged until the clock has come as far again
-                    runner = runner.begun_again(time.time_ns() - lag)
-                    dispatcher.acknowledged, due = runner.acknowledged, runner.at + KEEP_NS
+            if runner.at > time.time_ns():  # set back: else nothing would be judged until it has come as far again
+                runner = runner.begun_again(time.time_ns() - lag)
+                dispatcher.acknowledged, due = runner.acknowledged, runner.at + KEEP_NS
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.request_zoom(time.time_ns(), verdicts)
             now = time.time_ns()

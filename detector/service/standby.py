@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
-from detector.service.lease import BEAT_S, Lease, LeaseLostError
-from store.schema.contract import StoreError
+from detector.service.lease import BEAT_S, Lease, LeaseLostError, current
+from store.schema.contract import Store, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -40,3 +41,12 @@ def take_turns(
             log.info("standing by: %s speaks (term %d)", watched, lease.other.term)
         alive(f"standing by: {lease.other.holder} speaks" if lease.other else "standing by")
         stop.wait(_LOOK_S)
+
+
+def refuse_others(store: Store, place: str) -> None:
+    """Raise StoreError where detectors with standby share this store: beside them one without would speak too."""
+    found = current(store)
+    if found is not None and found.until > time.time_ns():
+        raise StoreError(
+            f"{found.machine} runs a detector with standby on {place}; start this one with --standby, or stop that one"
+        )

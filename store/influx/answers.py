@@ -46,7 +46,7 @@ def client_answer(error: Any) -> Answer:
 def server_message(body: bytes) -> str:
     """The message in the body of an answer, in one line."""
     text = body.decode(errors="replace").strip()
-    with suppress(ValueError, AttributeError):  # not every server or proxy answers in JSON
+    with suppress(ValueError, AttributeError, RecursionError):  # not every server or proxy answers in JSON
         found = json.loads(text)
         text = str(found.get("error") or found.get("message") or text)
     return one_line(text)

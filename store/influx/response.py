@@ -35,7 +35,7 @@ def understood(address: object) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise StoreError(f"{address} gave an answer that is not InfluxDB's ({words}); is the address right?") from error
 

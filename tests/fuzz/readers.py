@@ -40,8 +40,10 @@ from detector.calibration import CalibrationError
 from detector.calibration import load as load_calibration
 from detector.config import Config
 from detector.engine.pipeline import Detector
+from detector.evaluation.labels import LabelError, read_labels
 from detector.service.snapshot import SnapshotError, dump, load
 from emulator.libraries.build import build
+from store.influx.answers import server_message
 from store.influx.influxql import Influx
 from store.line_protocol.parse import batches_of, members
 from store.line_protocol.write import unpack
@@ -274,6 +276,11 @@ def _calibration(data: bytes, folder: Path, _: Random) -> None:
     load_calibration(folder / "c.json")
 
 
+def _labels(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "labels.json").write_bytes(data)
+    read_labels(folder)
+
+
 def _lines(data: bytes, *_: object) -> None:
     batches_of(data.splitlines(), lambda error: None)
 
@@ -367,6 +374,9 @@ _LOG = (
 _TOML = 'store = "/x.db"\n[agent]\nsources = ["host"]\n[detector]\nsigmas = 5.0\n[alerts]\nsinks = ["log"]\n'
 _LP = 'gpu,machine=a\\ b,gpu=0 _row=1i,x=1.5,t="a\\"b,c" 12345\nevent,machine=m _row=1i,message="x y" 1'
 
+_FAULT = {"machine": "m03", "device": "gpu:1", "kind": "slow_gpu", "start": 10**18, "end": 10**18 + 9}
+_LABELS = {"machines": 9, "faults": [_FAULT], "unjudged": [{"start": 1, "end": 5}]}
+
 READERS: tuple[Reader, ...] = (
     Reader("maps", here("/proc/self/maps"), lambda data, *_: parse_maps(Process(1, 1), data)),
     Reader("stat", here("/proc/self/stat"), lambda data, *_: parse_stat(data), (ValueError,)),
@@ -402,6 +412,12 @@ READERS: tuple[Reader, ...] = (
         "influx json", _answer_seeds(lambda value: packed(value).encode()), _answer("application/json"), (StoreError,)
     ),
     Reader("influx msgpack", _answer_seeds(_msgpack), _answer("application/x-msgpack"), (StoreError,)),
+    Reader(
+        "influx error",
+        text('{"error":"database not found"}', '{"code":"x","message":"y"}'),
+        lambda data, *_: server_message(data),
+    ),
+    Reader("labels", text(packed(_LABELS)), _labels, (LabelError,)),
     Reader("embedded store", _store_seeds, _store, (StoreError,)),
     Reader("spool", _spool_seeds, _spool, (StoreError,)),
     Reader("recording", _recording_seeds, _recording, (StoreError,)),

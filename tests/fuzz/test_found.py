@@ -13,6 +13,7 @@ from detector.alerts.sinks.command import Command, CommandConfig
 from tests.fuzz.readers import READERS
 
 FOUND = {
+    "brackets without end in an answer with zoom requests": ("zoom requests", b"[" * 100_000),
     "no UTF-8 in a delivery log": ("delivery log", b'{"error":"\xe1("}'),
     "an answer without a column of times": (
         "influx json",

@@ -9,7 +9,7 @@ import pytest
 
 from store.schema.contract import Store, StoreError
 from store.schema.sample import Batch, Sample
-from store.signed import SIGNATURE, Signed, key_of
+from store.signed import SIGNATURE, UNSIGNED, Marked, Signed, key_of
 from store.sqlite.embedded import Embedded
 from store.transfer.copy import copy
 from tests.servers import ServerProcess
@@ -137,3 +137,14 @@ def test_the_key(tmp_path: Path) -> None:
     file.write_bytes(b"short\n")
     with pytest.raises(StoreError, match="no signing key"):
         key_of(file)
+
+
+def test_people_see_what_is_not_signed(unsigned: Store) -> None:
+    """Where rows are shown a forged one is there and says so, a signed one is as it was."""
+    Signed(unsigned, KEY).write(written())
+    unsigned.write([Batch("m9", TIME + 7, (Sample("verdict", {**VERDICT, "message": "forged"}),))])
+    shown = Marked(unsigned, KEY)
+    assert [row["message"] for row in rows(shown, "verdict")] == [VERDICT["message"], f"{UNSIGNED}forged"]
+    assert [row["machine"] for row in rows(Signed(unsigned, KEY), "verdict")] == ["m 1"]
+    assert len(rows(shown, "event")) == 1
+    unsigned.close()

@@ -28,6 +28,7 @@ def history(
 ) -> None:
     """Show what happened to machines and cards over weeks, and which have incidents more often than by chance."""
     from analysis.history.machine_history import read_history
+    from cli.views.analysis import history as history_view
 
     place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from cli import time_format
-from cli.config import locate_store, open_place
+from cli.config import locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import verdict_numbers
 from cli.queries.startup_phases import BEFORE, OWN, PHASES, Starts, read_starts
@@ -65,7 +65,7 @@ def verdict(
     from detector.explain.explanation import explain
 
     place, settings = locate_store(store, config)
-    with closing(open_place(place, settings=settings)) as source:
+    with closing(open_marked(place, settings)) as source:
         one = with_operator_actions(source, pick(read_verdicts(source, place), verdict, place))
         explained = explain(source, one.verdict, one.closed)
         hardware = identity(source, one.verdict.machine, one.verdict.device, one.verdict.since)
@@ -87,7 +87,7 @@ def startup(
 ) -> None:
     """Show the start-up phases of the latest run: by machine, the slowest first, against median and last week."""
     place, settings = locate_store(store, config)
-    with closing(open_place(place, settings=settings)) as source:
+    with closing(open_marked(place, settings)) as source:
         ends = source.span()
         if ends is None:
             raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")

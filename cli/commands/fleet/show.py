@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import time_format
-from cli.config import locate_store, open_place
+from cli.config import locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import verdict_numbers
 from cli.queries.iteration_time import pace_json, pace_of
@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Explain a verdict: likely cause, changed readings against the peers' band, timeline, next candidates."""
     place, settings = locate_store(store, config)
-    with closing(open_place(place, settings=settings)) as source:
+    with closing(open_marked(place, settings)) as source:
         records = read_verdicts(source, place)
         if verdict is None:
             _list(records, place, json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import time_format
-from cli.config import locate_store, open_place
+from cli.config import locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption, renamed
 from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet_status
 from cli.queries.notes import recent_notes
@@ -53,7 +53,7 @@ def status(
     place, settings = locate_store(store, config)
     stale_ns = time_format.duration(renamed(silent, "--silent", "--stale-after") or stale_after)
     while True:
-        with closing(open_place(place, settings=settings)) as source:
+        with closing(open_marked(place, settings)) as source:
             found = read_fleet_status(source, time_format.point(at, time.time_ns()), stale_ns)
             noted = recent_notes(source, found.time) if notes else []
         if json:

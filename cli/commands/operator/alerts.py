@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, open_place, read_settings
+from cli.queries.completion import sink_names
 from cli.terminal import say, say_json
 from detector.alerts.alert import sample
 from store.schema.contract import StoreError
@@ -33,7 +34,8 @@ def options() -> None:
 @app.command("test")
 def try_out(
     sink: Annotated[
-        str | None, typer.Argument(help="One sink, configured or not; default: all configured sinks.")
+        str | None,
+        typer.Argument(help="One sink, configured or not; default: all configured sinks.", autocompletion=sink_names),
     ] = None,
     config: Annotated[Path | None, _CONFIG] = None,
     store: Annotated[str | None, _STORE] = None,

@@ -46,6 +46,7 @@ def detector(
 ) -> None:
     """Compare the machines, write verdicts to the store and send alerts, until SIGTERM or Ctrl-C."""
     from detector.service.single_instance import alone
+    from detector.service.standby import refuse_others
 
     settings = read_settings(config)
     judged = detector_config(settings)
@@ -64,7 +65,7 @@ def detector(
         if shares:
             service.stand_by(opened)
         else:
-            _refuse_others(opened, place)
+            refuse_others(opened, place)
             log.info("judging what comes into %s", place)
             service.speak(opened)
 
@@ -121,17 +122,6 @@ class _Service:
             dask = _cluster()
             order = dask.JudgeTask(self.place, influxdb, self.judged, "", frozenset(), time.time_ns(), key=key)
             dask.run(self.cluster, source, order, dispatcher, self.stop, self.alive)
-
-
-def _refuse_others(store: Store, place: str) -> None:
-    """Raise StoreError where detectors with standby share this store: beside them this one would speak too."""
-    from detector.service.lease import current
-
-    found = current(store)
-    if found is not None and found.until > time.time_ns():
-        raise StoreError(
-            f"{found.machine} runs a detector with standby on {place}; start this one with --standby, or stop that one"
-        )
 
 
 def _cluster() -> ModuleType:

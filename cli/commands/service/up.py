@@ -30,6 +30,7 @@ def up(
     from detector.alerts.open import open_dispatcher
     from detector.service.runner import Runner
     from detector.service.single_instance import alone
+    from detector.service.standby import refuse_others
     from store.schema.time import SECOND
 
     for number in (signal.SIGTERM, signal.SIGHUP):  # closing the terminal stops the agent too
@@ -46,6 +47,7 @@ def up(
         live_display() as screen,
         _agent(agent_command(place, config), log) as agent,
     ):
+        refuse_others(readings, place)
         runner = Runner(readings, judged, time.time_ns() - late_ns)
         dispatcher.begin(runner.history)
         dispatcher.acknowledged = runner.acknowledged

@@ -119,6 +119,20 @@ def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogC
         assert {one.machine for one in coordinator.step(START + 355 * SECOND)} == set(SLOW)
 
 
+def test_an_acknowledgement_is_known(store: Embedded, cluster: Any) -> None:
+    """What the operator has acknowledged is not repeated by a detector that is spread over a cluster; all else is."""
+    order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
+    with distributed.Client(cluster, set_as_default=False) as client:
+        coordinator = Coordinator(client, store, order)
+        first, *others = coordinator.step(START + 355 * SECOND)
+        assert not coordinator.acknowledged(first)
+        ack: dict[str, str | int | float | None] = {"source": "operator", "code": "ack", "severity": "info"}
+        store.write([Batch(first.machine, START + 356 * SECOND, (Sample("event", {**ack, "message": "seen"}),))])
+        coordinator.step(START + 358 * SECOND)
+        assert coordinator.acknowledged(first)
+        assert [coordinator.acknowledged(other) for other in others] == [False] * len(others)
+
+
 def test_nobody_schedules(store: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no scheduler is, an error that the command says in one line names the address."""
     monkeypatch.setattr(cluster_module, "CONNECT_S", 0.3)

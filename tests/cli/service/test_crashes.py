@@ -120,7 +120,7 @@ def test_a_kill_at_each_stage_loses_and_doubles_nothing(scene: Scene, point: str
     assert sorted(verdicts(scene.place)) == [("m3", "crit"), ("m5", "crit")]
 
 
-@pytest.mark.parametrize("step", [3600, -3600], ids=["forward", "back"])
+@pytest.mark.parametrize("step", [pytest.param(3600, marks=pytest.mark.bench), -3600], ids=["forward", "back"])
 def test_a_clock_that_is_set_by_an_hour(scene: Scene, step: int) -> None:
     """Open incidents go on, nothing is called blind, new faults are found, and the log says what happened."""
     if not shutil.which("gcc"):
