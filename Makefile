@@ -25,6 +25,7 @@ CACHE := /var/cache/peerwatch
 WHEELS := wheels
 # The versions and hashes that `make install` takes where they fit the interpreter; LOCK= takes the newest.
 LOCK := requirements.lock
+FITS := import platform, sys; sys.exit((*sys.version_info[:2], platform.machine()) != (3, 11, "x86_64"))
 OUT := dist
 # The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
 SYSTEM_UNITS := /etc/systemd/system
@@ -133,8 +134,7 @@ install: system ## as root: program, units and configuration (which is kept if i
 	! grep -qsE '^[^#]*"(nats|tls)://' $(CONFIG)/peerwatch.toml || extras+=(nats)
 	! grep -qs -e --cluster $(UNITS)/peerwatch-detector.service.d/*.conf || extras+=(cluster)
 	lock="$(LOCK)"
-	locked='import platform, sys; sys.exit((*sys.version_info[:2], platform.machine()) != (3, 11, "x86_64"))'
-	$(PREFIX)/bin/python -c "$$locked" || lock=""
+	$(PREFIX)/bin/python -c '$(FITS)' || lock=""
 	[ -z "$$lock" ] || $(PREFIX)/bin/python -m pip install --quiet --require-hashes -r "$$lock"
 	rm -rf build
 	$(PREFIX)/bin/python -m pip install --quiet --upgrade $${lock:+--no-build-isolation} ".[$$(IFS=,; echo "$${extras[*]}")]"
@@ -189,7 +189,8 @@ uninstall: ## as root: take all of it away, but the configuration and the readin
 
 # The only step that needs a network; what comes is compared with the hashes of requirements.lock.
 wheels: system ## fetch the Python packages of requirements.lock into WHEELS
-	@room="$$(mktemp -d)"
+	@$(PYTHON) -c '$(FITS)' || { echo "wheels: requirements.lock is for Python 3.11 on x86-64 (Debian 12)" >&2; exit 1; }
+	room="$$(mktemp -d)"
 	trap 'rm -rf "$$room"' EXIT
 	$(PYTHON) -m venv "$$room"
 	"$$room"/bin/python -m pip download --quiet --no-deps --require-hashes --dest $(WHEELS) -r requirements.lock
@@ -197,6 +198,7 @@ wheels: system ## fetch the Python packages of requirements.lock into WHEELS
 
 packages: ## without network: .deb packages from this tree and WHEELS into OUT
 	@command -v dpkg-deb >/dev/null || { echo "packages: there is no dpkg-deb: this needs Debian" >&2; exit 1; }
+	$(PYTHON) -c '$(FITS)' || { echo "packages: needs Python 3.11 on x86-64 (Debian 12)" >&2; exit 1; }
 	$(PYTHON) -c 'import ensurepip' || { echo "packages: needs python3-venv" >&2; exit 1; }
 	$(PYTHON) tools/packages.py $(WHEELS) $(OUT)
 

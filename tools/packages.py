@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +27,23 @@ PREFIX = "usr/lib/peerwatch"
 SITE = f"{PREFIX}/lib/python3.11/site-packages"
 SHARED = "python3 (>= 3.11), python3 (<< 3.12)"
 LAUNCHER = "#!/usr/lib/peerwatch/bin/python -I\nfrom cli.main import main\n\nmain()\n"
-MAINTAINER = "Peerwatch contributors <peerwatch@localhost>"
+MAINTAINER = "Peerwatch contributors <peerwatch@localhost.localdomain>"
+OVERRIDES = """# There is no mailbox.
+bogus-mail-host
+# The Python packages are their authors' wheels, checked by hash and not built again.
+unstripped-binary-or-object
+embedded-library
+library-not-linked-against-libc
+shared-library-lacks-prerequisites
+custom-library-search-path
+package-contains-timestamped-gzip
+# They are byte-compiled here, since the services cannot write beside them.
+package-installs-python-pycache-dir
+# Services are stopped, and those that run started again, as debhelper does it.
+maintainer-script-calls-systemctl
+# The command runs on the interpreter of its own virtual environment.
+unusual-interpreter
+"""
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,11 @@ class Builder:
             self._install(root, str(self.program))
             self._manual(root)
             furnish(root)
-        for needless in [*root.glob(f"{SITE}/*/**/tests"), root / SITE / "pyarrow/include"]:
+        for needless in [
+            *root.glob(f"{SITE}/*/**/tests"),
+            *root.glob(f"{SITE}/*/test"),
+            root / SITE / "pyarrow/include",
+        ]:
             shutil.rmtree(needless, ignore_errors=True)  # 70 MB that nothing imports
         compileall.compile_dir(
             root / PREFIX,
@@ -156,7 +177,7 @@ def furnish(root: Path) -> None:
     """What the common package has beside Python packages: interpreter at its final place, command, configuration."""
     programs = root / PREFIX / "bin"
     programs.mkdir(parents=True, exist_ok=True)
-    (programs / "python").symlink_to("/usr/bin/python3.11")
+    (programs / "python").symlink_to("../../../bin/python3.11")
     home = "home = /usr/bin\ninclude-system-site-packages = true\nversion = 3.11\n"
     (root / PREFIX / "pyvenv.cfg").write_text(home)
     command = root / "usr/bin/peerwatch"
@@ -175,7 +196,7 @@ def finish(root: Path, package: Package, version: str) -> None:
         file = root / "lib/systemd/system" / unit
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text((ROOT / "systemd" / unit).read_text().replace("/opt/peerwatch", f"/{PREFIX}"))
-    _document(root, package)
+    _document(root, package, version)
     files = sorted(file for file in root.rglob("*") if file.is_file() and not file.is_symlink())
     for file in files:
         file.chmod(0o755 if os.access(file, os.X_OK) and file.parent.name == "bin" else 0o644)
@@ -201,14 +222,23 @@ def _fields(package: Package, version: str, size: int) -> str:
     return "\n".join([*fields, f"Description: {package.summary}", f" {package.text}", ""])
 
 
-def _document(root: Path, package: Package) -> None:
+def _document(root: Path, package: Package, version: str) -> None:
     folder = root / "usr/share/doc" / package.name
     folder.mkdir(parents=True)
-    licence = "Peerwatch is licensed under the Apache License 2.0, see /usr/share/common-licenses/Apache-2.0.\n"
+    licence = (
+        "Copyright: the contributors of Peerwatch\nLicense: Apache-2.0, see /usr/share/common-licenses/Apache-2.0\n\n"
+    )
     bundled = f"The Python packages below /{SITE} have their licences in their .dist-info folders.\n"
     (folder / "copyright").write_text(licence + bundled)
-    shutil.copy(ROOT / "CHANGELOG.md", folder / "changelog")
-    _pack(folder / "changelog")
+    date = formatdate((ROOT / "CHANGELOG.md").stat().st_mtime)
+    entry = f"peerwatch ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {date}\n"
+    (folder / "changelog").write_text(entry)
+    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    for name in ("changelog", "CHANGELOG.md"):
+        _pack(folder / name)
+    overrides = root / "usr/share/lintian/overrides" / package.name
+    overrides.parent.mkdir(parents=True)
+    overrides.write_text(OVERRIDES)
 
 
 def _pack(file: Path) -> None:

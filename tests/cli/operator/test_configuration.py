@@ -139,3 +139,18 @@ def test_manual_pages(tmp_path: Path) -> None:
         except FileNotFoundError:
             pytest.skip("groff is not here")
         assert done.stderr == ""
+
+
+def test_the_signing_key_is_the_configured_one_else_the_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named file comes first, then systemd's credential, then the file beside the store, which is made."""
+    store = str(tmp_path / "fleet.db")
+    for name, sign in (("named", "3"), ("signing-key", "7")):
+        (tmp_path / name).write_text(sign * 64)
+    made = config.signing_key(store, config.Settings(), True)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    handed = config.signing_key(store, config.Settings(), True)
+    named = config.signing_key(store, config.Settings(signing_key_file=str(tmp_path / "named")), True)
+    assert (named, handed) == (b"3" * 64, b"7" * 64)
+    assert made == (tmp_path / "fleet.key").read_bytes().strip()
