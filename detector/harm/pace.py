@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Ints, grown
 from store.schema.time import SECOND
 
 Floats = NDArray[np.floating[Any]]
@@ -36,6 +37,10 @@ SPAN_NS = 900 * SECOND
 _OPERATIONS, _POWER = "nccl.operations_total", "gpu.power_watts"
 _PAUSED = -0.7
 """The logarithm of half the usual pace."""
+STANDS = float(np.log(0.3))
+"""Of its usual pace: below that a task stands, and is not just slow."""
+_FADE = 0.5 ** (BLOCK_NS / (1800 * SECOND))
+"""How slowly a task's usual pace is forgotten while it stands."""
 _LEAST = np.log(0.05)
 """Below 5 % of the usual pace a task stands; how far below says nothing more."""
 
@@ -49,6 +54,8 @@ class Pace:
     """[block], Unix ns."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, len(SIGNALS)), np.float32))
     """[block, task, signal], NaN where unknown."""
+    level: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, len(SIGNALS)), np.float32))
+    """[task, signal]: the usual pace, 0 where unknown. It follows the last minutes unless the task stands in most."""
     _logs: dict[str, Floats] = field(default_factory=dict)
     """What was computed since the last block."""
 
@@ -74,6 +81,15 @@ class Pace:
         wide[:, : self.values.shape[1]] = self.values[kept]
         self.times = np.append(self.times[kept], now)
         self.values = np.concatenate([wide, new[None]])
+        self._follow()
+
+    def _follow(self) -> None:
+        """Move the usual pace to the median of what is remembered; down to less than half of it slowly."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of signals that nobody reads
+            recent = np.nan_to_num(np.nanmedian(self.values, axis=0))
+        before = grown(self.level, recent.shape, 0.0)
+        self.level = np.where(recent < before / 2, before * _FADE, recent).astype(np.float32)
 
     def logs(self, task: str) -> Floats:
         """[block, signal]: logarithms of the pace over its median, signals that are known and move only."""
@@ -89,13 +105,16 @@ class Pace:
         others = {name for name, there in zip(SIGNALS, known.tolist(), strict=True) if there} - {metric, _POWER}
         return _OPERATIONS in others or len(others) > 1
 
-    def paused(self, task: str) -> NDArray[np.bool_]:
-        """[block]: whether the task stood, or nearly, by most of its signals; it did not where none is known."""
+    def paused(self, task: str, below: float = _PAUSED) -> NDArray[np.bool_]:
+        """[block]: whether the task stood, or nearly, by most of its signals; it did not where none is known.
+
+        `below` is the logarithm of the share of its usual pace that it had then at most.
+        """
         logs = self.logs(task)
         known = ~np.isnan(logs).all(1)
         out = np.zeros(len(logs), bool)
         if known.any():
-            out[known] = np.nanmedian(logs[known], axis=1) < _PAUSED
+            out[known] = np.nanmedian(logs[known], axis=1) < below
         return out
 
     def longest_pause(self, task: str, before: int) -> int:
@@ -111,6 +130,7 @@ class Pace:
         kept = frozenset(tasks)
         left = [at for at, name in enumerate(self.tasks) if name in kept]
         self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
+        self.level = self.level[left]
         self._logs.clear()
 
     def _logs_of(self, task: str) -> Floats:
@@ -120,7 +140,7 @@ class Pace:
         known = (~np.isnan(values)).mean(0) > 0.5
         values = values[:, known]
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = np.nanmedian(values, axis=0) if values.size else np.zeros(values.shape[1])
+            usual = self.level[self.tasks.index(task), known]
             logs = np.log(np.maximum(values, 0) / usual)
         return np.clip(logs[:, usual > 0], _LEAST, 1.0)
 

@@ -18,9 +18,11 @@ from detector.methods.peers.common_cause import one_or_nobody
 from detector.methods.peers.corroboration import agreed
 from detector.methods.peers.cusum import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.methods.peers.device_attribution import is_whole_machine
+from detector.methods.peers.lasting import ENOUGH
 from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_pace, reason, slows, standing_tasks
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
+from detector.model.kinds import tells_pace
 from detector.model.metrics import Bounds, bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Level, Verdict
@@ -57,6 +59,8 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
+            findings += self._lasting(panel, now)
+            findings += [*self._frozen(panel, now), *self._late(panel, now)]
         for panel, at, weight in agreed(self.panels):
             findings.append(Finding(self._verdict(panel, panel.cells.cell(at), now), False, weight))
         known = {finding.verdict.machine for finding in findings}
@@ -70,6 +74,8 @@ class Peers:
                 count = streaks.evidence.shape[-1]
                 whose = [at for at, who in enumerate(panel.window.entities[:count]) if order.covers(*who)]
                 streaks.forget(np.array(whose, np.int64))
+            named = [at for at, who in enumerate(panel.window.entities) if order.covers(*who)]
+            panel.lasting.forget(np.array(named, np.int64))
 
     def suspicions(self) -> dict[str, float]:
         """By machine, the most that speaks against it, in multiples of what convicts."""
@@ -86,6 +92,7 @@ class Peers:
         if not snapshot.size:
             return
         seat(panel, tasks, self.config)
+        panel.stuck = panel.frozen.mask(snapshot)
         panel.values = panel.embedding.push(snapshot, depth_of(window.step_ns / 1e9, config))
         panel.norm.fit(snapshot.shape)
         panel.streaks.fit(snapshot.shape)
@@ -97,6 +104,8 @@ class Peers:
         if window.table == "nccl":
             self.standing = standing_tasks(panel, distance.center)
         look_at_pace(panel, distance.center, now)
+        rows = [at for at, name in enumerate(window.metrics) if tells_pace(f"{window.table}.{name}")]
+        panel.lag.note(panel.values, distance.center, panel.groups, np.array(rows, np.int64))
         panel.cells = self._suspects(panel, bounds, now)
         enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
         add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
@@ -104,6 +113,7 @@ class Peers:
         turn = max(1, len(panel.embedding.ring) // 2)
         if panel.embedding.place % turn == 0:
             self._fuse(panel, bounds, pace_of(window.table, turn * window.step_ns, streams, config), now)
+            panel.lasting.note(now, distance, panel.norm.offset, panel.groups, np.array(rows, np.int64))
         self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
     def _fuse(self, panel: Panel, bounds: Bounds, pace: Pace, now: int) -> None:
@@ -172,6 +182,53 @@ class Peers:
                 found.append(Finding(verdict, False, float(panel.weight[at])))
         return found
 
+    def _lasting(self, panel: Panel, now: int) -> list[Finding]:
+        """Small differences that last; of more machines than may be faulty at once none is named."""
+        lasting, window = panel.lasting, panel.window
+        if not lasting.found.any():
+            return []
+        bounds = bounds_of(window.table, window.metrics, self.config)
+        cells = [cell for cell in lasting.cells(bounds.high, bounds.low) if panel.group[cell[1]] != NO_TASK]
+        found = []
+        for (metric, group), mine in _by_group(cells, panel).items():
+            machines = {int(panel.machine[entity]) for entity in mine}
+            members = len(np.unique(panel.machine[panel.group == group]))
+            if len(machines) > max(1, int(self.config.spread_share * members)):
+                continue
+            for machine in machines:
+                those = [entity for entity in mine if panel.machine[entity] == machine]
+                found.append(self._lasts(panel, metric, those, now))
+        return found
+
+    def _frozen(self, panel: Panel, now: int) -> list[Finding]:
+        """Notes on readings that repeat themselves while the peers' move."""
+        if not panel.stuck.any():
+            return []
+        row, steps = panel.frozen.liveliest(), panel.frozen.repeats
+        words = "its readings repeat themselves since {} s, those of its peers move"
+        seated = panel.stuck & (panel.group[: len(panel.stuck)] != NO_TASK)
+        return [_shape(panel, row, at, int(steps[at]), words, now) for at in np.flatnonzero(seated).tolist()]
+
+    def _late(self, panel: Panel, now: int) -> list[Finding]:
+        """Notes on readings that follow those of the peers too late, or too early."""
+        lag, words = panel.lag, "its readings are {} s later than those of its peers"
+        late = [at for at in lag.late().tolist() if panel.group[at] != NO_TASK]
+        return [_shape(panel, lag.row, at, int(lag.steps[at]), words, now) for at in late]
+
+    def _lasts(self, panel: Panel, metric: int, those: list[int], now: int) -> Finding:
+        """A finding on one machine, of some of its devices."""
+        entity = max(those, key=lambda one: abs(panel.lasting.of(metric, one)[0]))
+        far, since = panel.lasting.of(metric, entity)
+        machine, device = panel.window.entities[entity]
+        if len(those) > 2 and 2 * len(those) > int((panel.machine == panel.machine[entity]).sum()):
+            device = None
+        key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+        seconds = (now - since) / SECOND
+        message = f"{_said(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
+        task, score = panel.tasks[panel.team[entity]], min(abs(far) / ENOUGH, 99.0)
+        verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
+        return Finding(verdict, False, score)
+
     def _fused(self, panel: Panel, now: int) -> list[Finding]:
         """Who stands convicted by many metrics none of which convicts."""
         fusion, found = panel.fusion, []
@@ -221,6 +278,24 @@ class Peers:
             level,
             message,
         )
+
+
+def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: int) -> Finding:
+    """A note on how a reading goes: `words` say of how many seconds."""
+    machine, device = panel.window.entities[entity]
+    time = steps * panel.window.step_ns
+    message = f"{subject(machine, device)}: {words.format(round(time / SECOND))}"
+    key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.team[entity]]
+    verdict = Verdict(now, task, machine, device, "peer", key, 1.0, now - abs(time), "note", message)
+    return Finding(verdict, False, 0.0)
+
+
+def _by_group(cells: list[tuple[int, int]], panel: Panel) -> dict[tuple[int, int], list[int]]:
+    """Entities by metric and peer group."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for metric, entity in cells:
+        found.setdefault((metric, int(panel.group[entity])), []).append(entity)
+    return found
 
 
 def _said(panel: Panel, metric: int, entity: int, device: str | None) -> str:
