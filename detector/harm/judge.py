@@ -128,26 +128,22 @@ class Harm:
             return self._event(verdict) if verdict.metric.startswith("event.") else NO
         if finding.hard or verdict.kind == "progress" or is_capacity(verdict.metric):
             return YES
+        if finding.small:
+            return self._deviation(verdict, self.pace.times > verdict.since, now, True)
         return self._deviation(verdict, self._when(verdict, panels), now)
 
-    def _deviation(self, verdict: Verdict, on: Bools, now: int) -> str:
-        """Of a reading that deviates from the peers' when `on` [block]; what is small deviates less, all the time."""
+    def _deviation(self, verdict: Verdict, on: Bools, now: int, small: bool = False) -> str:
+        """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time (`small`)."""
         if is_symptom(verdict.metric):
             return NO
-        lasts = self.pace.times > verdict.since
-        small = bool(lasts.any()) and not on[lasts].any()
-        on = lasts if small else on
-        if not on[-_RECENT:].any():
+        if on.any() and not on[-_RECENT:].any():
             return WAIT  # it is over: what the task does since then is no effect of it
         if not is_state(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
             return WAIT
-        answer = (
-            self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
-            if is_host(verdict.metric)
-            else None
-        )
-        if answer is not None:
-            return YES if answer else NO
+        if is_host(verdict.metric):
+            held_up = self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
+            if held_up is not None:
+                return YES if held_up or self.pace.fell_at(verdict.task, verdict.since) else NO
         answer = self._goes_slower(verdict, on) if small else self._harmed(verdict, on)
         told = self.pace.is_told_without(verdict.task, verdict.metric)
         if not told and (is_work(verdict.metric) or not self._is_paced(verdict.task)):

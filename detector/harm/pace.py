@@ -39,6 +39,8 @@ _PAUSED = -0.7
 """The logarithm of half the usual pace."""
 STANDS = float(np.log(0.3))
 """Of its usual pace: below that a task stands, and is not just slow."""
+_SIDE, _NEAR_NS = 12, 15 * SECOND
+_LEAST_FALL, _CLEARLY = 0.03, 1.5
 _FADE = 0.5 ** (BLOCK_NS / (1800 * SECOND))
 """How slowly a task's usual pace is forgotten while it stands."""
 _LEAST = np.log(0.05)
@@ -124,6 +126,26 @@ class Pace:
         runs = edges[1::2] - edges[::2]
         step = int(np.median(np.diff(self.times))) if len(self.times) > 1 else 0
         return int(runs.max(initial=0)) * step
+
+    def fell_at(self, task: str, time: int) -> bool:
+        """Whether the largest fall of the pace that is remembered is at this time (Unix ns), give or take 15 s.
+
+        Over a minute before and after; what a pause takes is left out.
+        """
+        logs, moves = self.logs(task), ~self.paused(task, STANDS)
+        known = moves & ~np.isnan(logs).all(1)
+        if known.sum() < 2 * _SIDE:
+            return False
+        level, times = np.nanmedian(logs[known], axis=1), self.times[known]
+        total = np.append(0.0, level.cumsum())
+        split = np.arange(_SIDE, len(level) - _SIDE // 3 + 1)
+        after = np.minimum(split + _SIDE, len(level))
+        fall = (total[split] - total[split - _SIDE]) / _SIDE - (total[after] - total[split]) / (after - split)
+        apart = np.abs(times[np.minimum(split, len(level) - 1)] - time)
+        here, beside, beyond = apart <= _NEAR_NS, apart > _NEAR_NS, apart > _SIDE * BLOCK_NS
+        most = float(fall[here].max(initial=0.0))
+        others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))
+        return most > max(_LEAST_FALL, *others)
 
     def let_go(self, tasks: Iterable[str]) -> None:
         """Forget all tasks but these."""

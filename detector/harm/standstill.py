@@ -37,7 +37,7 @@ _SPREADS, _SHARE = 6.0, 0.2
 """The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading."""
 _ALONE = 2.0
 """Times as far as the next machine."""
-_WAITS, _CANDIDATES = 0.9, 3
+_WAITS, _NEARLY_ALL, _CANDIDATES = 0.9, 0.9, 3
 _HELD_NS = 30 * SECOND
 
 
@@ -138,7 +138,18 @@ def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
     mine = panel.team[: panel.strength.shape[1]] == panel.tasks.index(task)
     duty = panel.values[panel.window.metrics.index("duty_cycle_ratio"), : len(mine)][mine]
     known = duty[~np.isnan(duty)]
-    return len(known) > 0 and float(np.mean(known > _WAITS)) > 0.9
+    return len(known) > 0 and float(np.mean(known > _WAITS)) > _NEARLY_ALL and _in_flight(task, panels)
+
+
+def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
+    """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
+    panel = panels.get("nccl")
+    if panel is None or task not in panel.tasks or "active_ratio" not in panel.window.metrics[: len(panel.values)]:
+        return True
+    mine = panel.team[: panel.strength.shape[1]] == panel.tasks.index(task)
+    active = panel.values[panel.window.metrics.index("active_ratio"), : len(mine)][mine]
+    known = active[~np.isnan(active)]
+    return not len(known) or bool(np.median(known) > _WAITS)
 
 
 def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:

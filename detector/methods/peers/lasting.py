@@ -141,7 +141,7 @@ class Lasting:
         count = known.shape[1]
         base, known_s = self.base[:, :count], self.known_s[:, :count]
         judged = known_s >= WARM_S
-        best, size = np.zeros(known.shape, np.float32), np.zeros(known.shape, np.float32)
+        best, size, fresh = np.zeros((3, *known.shape), np.float32)
         rate = min(seconds / BASE_S, 1.0)
         for span, mean in enumerate(self.means[:, :, :count]):
             away = np.where(judged, mean - base, np.nan)
@@ -160,8 +160,8 @@ class Lasting:
             power += np.where(judged, learns * (held**2 - power), 0)
             farther = np.abs(far) > np.abs(best)
             best, size = np.where(farther, far, best), np.where(farther, np.nan_to_num(away), size)
-        # Who reads as its peers do is not odd, whatever it read before: it has recovered, or was new.
-        alike = (np.abs(best) > _SUSPECT) & (np.abs(self._aside(groups)) < LEAST) & (np.abs(base) > np.abs(size) / 2)
+            fresh = fresh if span else np.nan_to_num(away)
+        alike = (np.abs(best) > _SUSPECT) & self._comes_back(groups)
         known_s[alike] = 0.0
         best[alike | (np.abs(size) < LEAST)] = 0.0
         self.far[:, :count], self.size[:, :count] = best, size
@@ -171,13 +171,17 @@ class Lasting:
         since[~odd] = 0
         found = self.found[:, :count]
         found &= odd
-        found |= (np.abs(best) >= ENOUGH) & (since > 0) & (now - since >= LASTS_NS)
+        still = (np.abs(fresh) >= LEAST) & (fresh * size > 0)
+        found |= (np.abs(best) >= ENOUGH) & still & (since > 0) & (now - since >= LASTS_NS)
 
-    def _aside(self, groups: Groups) -> Singles:
-        """[row, entity]: how far its shorter mean is from the peers', as a share of what they read."""
-        mean = np.where(self.known_s > 0, self.means[0], np.nan)[:, : len(groups.of)]
-        aside: Singles = np.nan_to_num(mean - groups.each(groups.middle(mean)))
-        return aside
+    def _comes_back(self, groups: Groups) -> NDArray[np.bool_]:
+        """[row, entity]: who was odd among the peers by what is usual for it, and comes nearer to them: it recovers."""
+        known = self.known_s[:, : len(groups.of)] > 0
+        usual, now = (np.where(known, array[:, : len(groups.of)], np.nan) for array in (self.base, self.means[0]))
+        usual, now = (array - groups.each(groups.middle(array)) for array in (usual, now))
+        spread = NORMAL * groups.each(groups.middle(np.abs(usual)))
+        back: NDArray[np.bool_] = (np.abs(usual) > _SUSPECT * spread) & (np.abs(now) < np.abs(usual) - LEAST / 2)
+        return back
 
     def _learn(self, apart: Singles, known: NDArray[np.bool_], seconds: float) -> None:
         count = apart.shape[1]
@@ -190,6 +194,13 @@ class Lasting:
         """Metric and entity of all findings in a direction that is bad; `high`, `low` [metric] say which is."""
         bad = np.where(self.far > 0, high[self.rows, None], low[self.rows, None])
         return [(int(self.rows[row]), int(entity)) for row, entity in np.argwhere(self.found & bad)]
+
+    def others(self, metric: int, entity: int) -> bool:
+        """Whether another reading of an entity is odd, or is not read at all."""
+        row = int(np.searchsorted(self.rows, metric))
+        known = self.known_s[:, entity] >= WARM_S
+        known[row] = False
+        return not known.any() or bool((np.abs(self.far[known, entity]) > _SUSPECT).any())
 
     def of(self, metric: int, entity: int) -> tuple[float, int]:
         """How far an entity is in spreads, and since when (Unix ns)."""

@@ -22,7 +22,7 @@ from detector.methods.peers.lasting import ENOUGH
 from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_pace, reason, slows, standing_tasks
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
-from detector.model.kinds import tells_pace
+from detector.model.kinds import is_known, tells_pace
 from detector.model.metrics import Bounds, bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Level, Verdict
@@ -33,6 +33,8 @@ from detector.topology.maintenance import Acknowledgement
 from detector.topology.tasks import Tasks
 from store.schema.catalogue import LOCAL, TABLES
 from store.schema.time import SECOND
+
+_UNKNOWN_NS = 240 * SECOND
 
 
 @dataclass(slots=True)
@@ -52,21 +54,23 @@ class Peers:
                 self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
         for order in tasks.orders.fresh:
             self._forget(order)
-        findings = []
+        findings: list[Finding] = []
+        small: list[Finding] = []
+        notes: list[Finding] = []
         for panel in self.panels.values():
             # A step is due a little early, so that a step learned a hair too long does not skip every other one.
             if panel.window.step_ns and now - panel.judged_at >= 0.95 * panel.window.step_ns:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
-            findings += self._lasting(panel, now)
-            findings += [*self._frozen(panel, now), *self._late(panel, now)]
+            small += self._lasting(panel, now)
+            notes += [*self._frozen(panel, now), *self._late(panel, now)]
         for panel, at, weight in agreed(self.panels):
             findings.append(Finding(self._verdict(panel, panel.cells.cell(at), now), False, weight))
         known = {finding.verdict.machine for finding in findings}
         for panel in self.panels.values():
             findings += [finding for finding in self._fused(panel, now) if finding.verdict.machine not in known]
-        return _by_machine(findings)
+        return [*_by_machine(findings), *_by_machine(small), *notes]
 
     def _forget(self, order: Acknowledgement) -> None:
         for panel in self.panels.values():
@@ -188,7 +192,11 @@ class Peers:
         if not lasting.found.any():
             return []
         bounds = bounds_of(window.table, window.metrics, self.config)
-        cells = [cell for cell in lasting.cells(bounds.high, bounds.low) if panel.group[cell[1]] != NO_TASK]
+        cells = [
+            cell
+            for cell in lasting.cells(bounds.high & ~is_prompt(panel), bounds.low)
+            if self._counts(panel, cell, now)
+        ]
         found = []
         for (metric, group), mine in _by_group(cells, panel).items():
             machines = {int(panel.machine[entity]) for entity in mine}
@@ -199,6 +207,17 @@ class Peers:
                 those = [entity for entity in mine if panel.machine[entity] == machine]
                 found.append(self._lasts(panel, metric, those, now))
         return found
+
+    def _counts(self, panel: Panel, cell: tuple[int, int], now: int) -> bool:
+        """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
+
+        Of a reading that the catalogue does not know, which nothing else may confirm, it has to last for longer.
+        """
+        metric, entity = cell
+        key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+        if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
+            return False
+        return is_known(key) or now - panel.lasting.of(metric, entity)[1] >= _UNKNOWN_NS
 
     def _frozen(self, panel: Panel, now: int) -> list[Finding]:
         """Notes on readings that repeat themselves while the peers' move."""
@@ -227,7 +246,7 @@ class Peers:
         message = f"{_said(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
         task, score = panel.tasks[panel.team[entity]], min(abs(far) / ENOUGH, 99.0)
         verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
-        return Finding(verdict, False, score)
+        return Finding(verdict, False, score, small=True)
 
     def _fused(self, panel: Panel, now: int) -> list[Finding]:
         """Who stands convicted by many metrics none of which convicts."""
