@@ -54,7 +54,7 @@ class Frozen:
         repeats += still
         repeats[moves] = 0
         self.last[:metrics, :count] = np.where(known, snapshot, before)
-        frozen = repeats >= max(_LEAST, _CHANCE / np.log(self.chance))
+        frozen: Bools = repeats >= max(_LEAST, _CHANCE / np.log(self.chance))
         if tells.any():
             usual = still[~frozen & tells.any(0)]
             self.chance += (float(usual.mean() if len(usual) else 0.0) - self.chance) / max(self.looks, 10.0)

@@ -7,7 +7,7 @@ in the metric's own unit is needed, so a few per cent are found where peers are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,10 @@ ENOUGH = 6.0
 """Spreads that make a finding ..."""
 LASTS_NS = 60 * SECOND
 """... after this long."""
+_LATEST_S = 20.0
+"""Time constant of what an entity reads just now."""
+_LONGEST_STEP_S = 15.0
+"""Readings that are rarer than this are taken as if they came that often, so all takes longer."""
 _SUSPECT = 3.0
 """Spreads from which on what is seen says little of what is usual."""
 _PAUSED = 0.4
@@ -49,6 +53,7 @@ class Lasting:
     """Metrics of the table that are looked at."""
     base: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     means: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
+    latest: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     power: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
     """[span, row, entity]: mean square of the differences so far."""
     known_s: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -65,13 +70,16 @@ class Lasting:
     """[row, group]: what the peers read while they work."""
     usual: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
     """[span, row, group]: the usual spread over the peers."""
+    haste: float = 1.0
+    """Seconds that count of those that pass: fewer where readings are rare."""
     at: int = 0
     """When it was looked at last, Unix ns."""
 
     def note(self, now: int, distance: Distance, offset: Singles, groups: Groups, rows: Ints) -> None:
         """Take in how far all are from their peers at `now` (Unix ns)."""
-        seconds = min((now - self.at) / SECOND, SPANS_S[0] / 2)
-        self.at = now
+        passed = (now - self.at) / SECOND
+        seconds = min(passed, _LONGEST_STEP_S)
+        self.at, self.haste = now, seconds / passed
         self._fit(rows, distance.residual.shape[1], groups.count + 1)
         center = distance.center[rows]
         works = self._works(center, groups, seconds)
@@ -92,17 +100,29 @@ class Lasting:
     def keep(self, left: Ints) -> None:
         """Forget the entities that are not left."""
         some = left[left < self.known_s.shape[1]]
-        for name in ("base", "means", "power", "known_s", "since", "far", "size", "found"):
+        for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "found"):
             setattr(self, name, getattr(self, name)[..., some])
 
     def _fit(self, rows: Ints, entities: int, groups: int) -> None:
         if not np.array_equal(rows, self.rows):
-            fresh = Lasting(rows, at=self.at)
-            for name in ("base", "means", "power", "known_s", "since", "far", "size", "found", "level", "usual"):
+            fresh = Lasting(rows, haste=self.haste, at=self.at)
+            for name in (
+                "base",
+                "latest",
+                "means",
+                "power",
+                "known_s",
+                "since",
+                "far",
+                "size",
+                "found",
+                "level",
+                "usual",
+            ):
                 setattr(self, name, getattr(fresh, name))
             self.rows = rows
         shape = (len(rows), entities)
-        for name in ("base", "known_s", "far", "size", "since", "found"):
+        for name in ("base", "latest", "known_s", "far", "size", "since", "found"):
             setattr(self, name, grown(getattr(self, name), shape, 0))
         for name in ("means", "power"):
             setattr(self, name, grown(getattr(self, name), (len(SPANS_S), *shape), 0))
@@ -130,7 +150,7 @@ class Lasting:
         count = apart.shape[1]
         new = known & (self.known_s[:, :count] <= 0)
         self.base[:, :count][new] = apart[new]
-        for mean, span in zip(self.means[:, :, :count], SPANS_S, strict=True):
+        for mean, span in zip([self.latest[:, :count], *self.means[:, :, :count]], (_LATEST_S, *SPANS_S), strict=True):
             mean[new] = apart[new]
             rate = np.maximum(1 - np.exp(-seconds / span), seconds / np.maximum(self.known_s[:, :count], seconds))
             away = np.clip(apart - mean, -_FARTHEST, _FARTHEST)
@@ -141,7 +161,7 @@ class Lasting:
         count = known.shape[1]
         base, known_s = self.base[:, :count], self.known_s[:, :count]
         judged = known_s >= WARM_S
-        best, size, fresh = np.zeros((3, *known.shape), np.float32)
+        best, size = np.zeros((2, *known.shape), np.float32)
         rate = min(seconds / BASE_S, 1.0)
         for span, mean in enumerate(self.means[:, :, :count]):
             away = np.where(judged, mean - base, np.nan)
@@ -160,7 +180,6 @@ class Lasting:
             power += np.where(judged, learns * (held**2 - power), 0)
             farther = np.abs(far) > np.abs(best)
             best, size = np.where(farther, far, best), np.where(farther, np.nan_to_num(away), size)
-            fresh = fresh if span else np.nan_to_num(away)
         alike = (np.abs(best) > _SUSPECT) & self._comes_back(groups)
         known_s[alike] = 0.0
         best[alike | (np.abs(size) < LEAST)] = 0.0
@@ -169,10 +188,17 @@ class Lasting:
         since = self.since[:, :count]
         since[odd & (since == 0)] = now
         since[~odd] = 0
-        found = self.found[:, :count]
-        found &= odd
-        still = (np.abs(fresh) >= LEAST) & (fresh * size > 0)
-        found |= (np.abs(best) >= ENOUGH) & still & (since > 0) & (now - since >= LASTS_NS)
+        self._decide(best, size, groups, now)
+
+    def _decide(self, far: Singles, size: Singles, groups: Groups, now: int) -> None:
+        """Begin and end findings; what is over by the latest readings is none, whatever the means still are."""
+        count = far.shape[1]
+        found, since = self.found[:, :count], self.since[:, :count]
+        latest = self.latest[:, :count] - self.base[:, :count]
+        latest = (latest - groups.each(groups.middle(latest))) * np.sign(size)
+        found &= (np.abs(far) > _SUSPECT) & (latest > LEAST / 2)
+        lasts = (since > 0) & ((now - since) * self.haste >= LASTS_NS)
+        found |= (np.abs(far) >= ENOUGH) & (latest >= LEAST) & lasts
 
     def _comes_back(self, groups: Groups) -> NDArray[np.bool_]:
         """[row, entity]: who was odd among the peers by what is usual for it, and comes nearer to them: it recovers."""
@@ -201,6 +227,10 @@ class Lasting:
         known = self.known_s[:, entity] >= WARM_S
         known[row] = False
         return not known.any() or bool((np.abs(self.far[known, entity]) > _SUSPECT).any())
+
+    def lasted_s(self, metric: int, entity: int) -> float:
+        """For how long (s) an entity is odd, of the time that counts."""
+        return (self.at - self.of(metric, entity)[1]) * self.haste / SECOND
 
     def of(self, metric: int, entity: int) -> tuple[float, int]:
         """How far an entity is in spreads, and since when (Unix ns)."""

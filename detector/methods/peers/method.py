@@ -34,7 +34,7 @@ from detector.topology.tasks import Tasks
 from store.schema.catalogue import LOCAL, TABLES
 from store.schema.time import SECOND
 
-_UNKNOWN_NS = 240 * SECOND
+_UNKNOWN_S = 240.0
 
 
 @dataclass(slots=True)
@@ -193,9 +193,7 @@ class Peers:
             return []
         bounds = bounds_of(window.table, window.metrics, self.config)
         cells = [
-            cell
-            for cell in lasting.cells(bounds.high & ~is_prompt(panel), bounds.low)
-            if self._counts(panel, cell, now)
+            cell for cell in lasting.cells(bounds.high & ~is_prompt(panel), bounds.low) if self._counts(panel, cell)
         ]
         found = []
         for (metric, group), mine in _by_group(cells, panel).items():
@@ -208,7 +206,7 @@ class Peers:
                 found.append(self._lasts(panel, metric, those, now))
         return found
 
-    def _counts(self, panel: Panel, cell: tuple[int, int], now: int) -> bool:
+    def _counts(self, panel: Panel, cell: tuple[int, int]) -> bool:
         """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
 
         Of a reading that the catalogue does not know, which nothing else may confirm, it has to last for longer.
@@ -217,7 +215,7 @@ class Peers:
         key = f"{panel.window.table}.{panel.window.metrics[metric]}"
         if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
             return False
-        return is_known(key) or now - panel.lasting.of(metric, entity)[1] >= _UNKNOWN_NS
+        return is_known(key) or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
 
     def _frozen(self, panel: Panel, now: int) -> list[Finding]:
         """Notes on readings that repeat themselves while the peers' move."""
