@@ -164,7 +164,8 @@ class Pace:
         with np.errstate(divide="ignore", invalid="ignore"):
             usual = self.level[self.tasks.index(task), known]
             logs = np.log(np.maximum(values, 0) / usual)
-        return np.clip(logs[:, usual > 0], _LEAST, 1.0)
+        moving: Floats = np.clip(logs[:, usual > 0], _LEAST, 1.0)
+        return moving
 
 
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, tasks: list[str]) -> None:

@@ -53,8 +53,6 @@ PACED = frozenset(
         "gpu.tensor_active_ratio",
         "gpu.dram_active_ratio",
         "gpu.power_watts",
-        "nccl.active_ratio",
-        "nccl.host_blocked_seconds_total",
     }
 )
 """Readings of a GPU's own pace, which neither other programs nor other routes of the traffic move."""

@@ -36,8 +36,11 @@ class Frozen:
     """How often nothing changes on an entity."""
     looks: float = 0.0
 
-    def mask(self, snapshot: Singles) -> Bools:
-        """[entity]: which are frozen by the newest values [metric, entity]; these are made unknown in place."""
+    def mask(self, snapshot: Singles, counters: Bools) -> Bools:
+        """[entity]: which are frozen by the newest values [metric, entity]; these are made unknown in place.
+
+        Of `counters` [metric] the values are rates: what grows moves, however steadily.
+        """
         metrics, count = snapshot.shape
         self.last = grown(self.last, (metrics, count), np.nan)
         self.repeats = grown(self.repeats, (count,), 0)
@@ -45,10 +48,10 @@ class Frozen:
         before, repeats = self.last[:metrics, :count], self.repeats[:count]
         known = ~np.isnan(snapshot)
         both = known & ~np.isnan(before)
-        changed = both & (snapshot != before)
+        changed = both & np.where(counters[:, None], snapshot != 0, snapshot != before)
         self._learn(changed.sum(1), both.sum(1))
         # Nothing at all is no reading that repeats itself: a counter at rest stays where it is.
-        tells = (both & (snapshot != 0))[self.changing[:metrics] > _LIVELY]
+        tells = (both & (snapshot != 0) & ~counters[:, None])[self.changing[:metrics] > _LIVELY]
         moves = changed[self.changing[:metrics] > _LIVELY].any(0)
         still = tells.any(0) & ~moves
         repeats += still

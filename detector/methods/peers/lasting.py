@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.methods.peers.baseline import Distance
+from detector.methods.peers.baseline import Distance, Norm
 from detector.stats.arrays import Ints, Singles, grown
 from detector.stats.grouped import Groups
 from detector.stats.robust import NORMAL
@@ -38,9 +38,10 @@ _SUSPECT = 3.0
 """Spreads from which on what is seen says little of what is usual."""
 _PAUSED = 0.4
 """Below this share of the usual level the peers stand still, and relative distances say nothing."""
+_MOST = 0.5
 _FARTHEST = 0.15
 """More than this is no small difference, and counts as this."""
-_NOISIER = 3.0
+_NOISIER = 5.0
 """Times as much as its peers an entity may wander; more is what it did while it started, or is at fault."""
 _TINY = 1e-12
 
@@ -75,8 +76,8 @@ class Lasting:
     at: int = 0
     """When it was looked at last, Unix ns."""
 
-    def note(self, now: int, distance: Distance, offset: Singles, groups: Groups, rows: Ints) -> None:
-        """Take in how far all are from their peers at `now` (Unix ns)."""
+    def note(self, now: int, distance: Distance, norm: Norm, groups: Groups, rows: Ints) -> None:
+        """Take in how far all are from their peers at `now` (Unix ns), where `norm` says that they are peers."""
         passed = (now - self.at) / SECOND
         seconds = min(passed, _LONGEST_STEP_S)
         self.at, self.haste = now, seconds / passed
@@ -84,9 +85,11 @@ class Lasting:
         center = distance.center[rows]
         works = self._works(center, groups, seconds)
         with np.errstate(invalid="ignore", divide="ignore"):
-            apart = (distance.residual[rows] + offset[rows, : distance.residual.shape[1]]) / groups.each(np.abs(center))
-        known = np.isfinite(apart) & groups.each(works[None])
-        apart = np.where(known, np.clip(apart, -0.5, 0.5), 0.0)
+            away: Singles = distance.residual[rows] + norm.offset[rows, : distance.residual.shape[1]]
+            apart = (away / groups.each(np.abs(center))).astype(np.float32)
+        known = np.isfinite(apart) & np.isfinite(norm.bound[rows, : apart.shape[1]]) & groups.each(works[None])
+        apart[~known] = 0.0
+        np.clip(apart, -_MOST, _MOST, out=apart)
         self._follow(apart, known, seconds)
         self._compare(known, groups, seconds, now)
         self._learn(apart, known, seconds)
@@ -106,21 +109,8 @@ class Lasting:
     def _fit(self, rows: Ints, entities: int, groups: int) -> None:
         if not np.array_equal(rows, self.rows):
             fresh = Lasting(rows, haste=self.haste, at=self.at)
-            for name in (
-                "base",
-                "latest",
-                "means",
-                "power",
-                "known_s",
-                "since",
-                "far",
-                "size",
-                "found",
-                "level",
-                "usual",
-            ):
-                setattr(self, name, getattr(fresh, name))
-            self.rows = rows
+            for part in fields(fresh):
+                setattr(self, part.name, getattr(fresh, part.name))
         shape = (len(rows), entities)
         for name in ("base", "latest", "known_s", "far", "size", "since", "found"):
             setattr(self, name, grown(getattr(self, name), shape, 0))
@@ -197,7 +187,8 @@ class Lasting:
         latest = self.latest[:, :count] - self.base[:, :count]
         latest = (latest - groups.each(groups.middle(latest))) * np.sign(size)
         found &= (np.abs(far) > _SUSPECT) & (latest > LEAST / 2)
-        lasts = (since > 0) & ((now - since) * self.haste >= LASTS_NS)
+        alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
+        lasts = alike & (since > 0) & ((now - since) * self.haste >= LASTS_NS)
         found |= (np.abs(far) >= ENOUGH) & (latest >= LEAST) & lasts
 
     def _comes_back(self, groups: Groups) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_p
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_known, tells_pace
-from detector.model.metrics import Bounds, bounds_of
+from detector.model.metrics import Bounds, bounds_of, is_counter
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.grouped import middle
@@ -96,7 +96,8 @@ class Peers:
         if not snapshot.size:
             return
         seat(panel, tasks, self.config)
-        panel.stuck = panel.frozen.mask(snapshot)
+        counters = np.array([is_counter(window.table, metric) for metric in window.metrics], bool)
+        panel.stuck = panel.frozen.mask(snapshot, counters)
         panel.values = panel.embedding.push(snapshot, depth_of(window.step_ns / 1e9, config))
         panel.norm.fit(snapshot.shape)
         panel.streaks.fit(snapshot.shape)
@@ -117,7 +118,7 @@ class Peers:
         turn = max(1, len(panel.embedding.ring) // 2)
         if panel.embedding.place % turn == 0:
             self._fuse(panel, bounds, pace_of(window.table, turn * window.step_ns, streams, config), now)
-            panel.lasting.note(now, distance, panel.norm.offset, panel.groups, np.array(rows, np.int64))
+            panel.lasting.note(now, distance, panel.norm, panel.groups, np.array(rows, np.int64))
         self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
     def _fuse(self, panel: Panel, bounds: Bounds, pace: Pace, now: int) -> None:
@@ -209,13 +210,14 @@ class Peers:
     def _counts(self, panel: Panel, cell: tuple[int, int]) -> bool:
         """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
 
-        Of a reading that the catalogue does not know, which nothing else may confirm, it has to last for longer.
+        A reading that the catalogue does not know, or the only one, has to differ for longer.
         """
         metric, entity = cell
         key = f"{panel.window.table}.{panel.window.metrics[metric]}"
         if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
             return False
-        return is_known(key) or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
+        confirmed = is_known(key) and len(panel.lasting.rows) > 1
+        return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
 
     def _frozen(self, panel: Panel, now: int) -> list[Finding]:
         """Notes on readings that repeat themselves while the peers' move."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.methods.peers.baseline import Distance
+from detector.methods.peers.baseline import Distance, Norm
 from detector.methods.peers.frozen import Frozen
 from detector.methods.peers.lag import Lag
 from detector.methods.peers.lasting import ENOUGH, Lasting
@@ -33,11 +33,13 @@ def everybody() -> Groups:
 def follow(values: np.ndarray) -> tuple[Lasting, list[int]]:
     """What is remembered in the end, and how many cells were found at each look."""
     lasting, groups, found = Lasting(), everybody(), []
-    both = np.ones(2, bool)
+    both, norm = np.ones(2, bool), Norm()
+    norm.fit((2, MACHINES))
+    norm.bound[:] = 1.0
     for at, now in enumerate(values.astype(np.float32)):
         center = groups.middle(now)
         distance = Distance(now * 0, now - groups.each(center), center)
-        lasting.note(START + at * TURN_S * SECOND, distance, np.zeros_like(now), groups, np.arange(2))
+        lasting.note(START + at * TURN_S * SECOND, distance, norm, groups, np.arange(2))
         found.append(len(lasting.cells(both, both)))
     return lasting, found
 
@@ -95,7 +97,7 @@ def test_a_reading_that_repeats_itself_is_unknown_and_one_at_rest_is_not() -> No
         now = rng.normal(410, 9, (2, MACHINES)).astype(np.float32)
         if at >= 60:
             now[:, 7], now[:, 2] = 404.25, 0.0
-        stuck = frozen.mask(now)
+        stuck = frozen.mask(now, np.zeros(2, bool))
         assert np.flatnonzero(stuck).tolist() == ([7] if at >= 68 else [])
         assert np.isnan(now[:, 7]).all() == (at >= 68)
         assert not np.isnan(now[:, 2]).any()
