@@ -88,7 +88,7 @@ class Pace:
     def _follow(self) -> None:
         """Move the usual pace to the median of what is remembered; down to less than half of it slowly."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of signals that nobody reads
+            warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not read
             recent = np.nan_to_num(np.nanmedian(self.values, axis=0))
         before = grown(self.level, recent.shape, 0.0)
         self.level = np.where(recent < before / 2, before * _FADE, recent).astype(np.float32)

@@ -79,9 +79,9 @@ class Share:
         some = [at, *others[:: max(1, len(others) // _PLACEBOS)]]
         values = self.values[counts][:, some][:, :, BUSY]
         known = ~np.isnan(values)
-        told = (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)
-        signals = np.flatnonzero(told[0] & (told[1:].sum(0) >= _FEWEST))
-        there = told[:, signals].all(1)
+        usable = (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)
+        signals = np.flatnonzero(usable[0] & (usable[1:].sum(0) >= _FEWEST))
+        there = usable[:, signals].all(1)
         if not len(signals) or there.sum() <= _FEWEST:
             return None
         return _stands_out(values[:, there][:, :, signals], on)

@@ -153,7 +153,7 @@ def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
 
 
 def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
-    """A verdict on a task of which nobody can be named, with those that read most unlike the others."""
+    """A verdict on a task of which no member can be named, with those that read most unlike the others."""
     panel = panels["gpu"]
     count = panel.strength.shape[1]
     mine = np.flatnonzero(panel.team[:count] == panel.tasks.index(task))
@@ -169,7 +169,7 @@ def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> V
         f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
         f" most unlike the others: {names}"
     )
-    return Verdict(now, task, task, None, "progress", "task.standstill", 10.0, since, "crit", message)
+    return Verdict(now, task, task, None, "progress", "task.stalled", 10.0, since, "crit", message)
 
 
 def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:

@@ -1,4 +1,4 @@
-"""Lag: entities whose reading follows the rhythm of the peers too late, although its mean is theirs.
+"""Lag: entities with a reading that follows the rhythm of the peers too late, although its mean is theirs.
 
 The reading that swings most is correlated with the peers' median of the last minutes, shifted to and fro. A sensor that
 averages or buffers, a clock that is wrong, or a rank out of step has its best correlation at another shift than none.

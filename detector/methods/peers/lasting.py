@@ -95,7 +95,7 @@ class Lasting:
         self._learn(apart, known, seconds)
 
     def forget(self, entities: Ints) -> None:
-        """Begin anew for some entities."""
+        """Forget some entities."""
         some = entities[entities < self.known_s.shape[1]]
         for array in (self.known_s, self.since, self.far, self.size, self.found):
             array[:, some] = 0

@@ -225,8 +225,8 @@ class Peers:
             return []
         row, steps = panel.frozen.liveliest(), panel.frozen.repeats
         words = "its readings repeat themselves since {} s, those of its peers move"
-        seated = panel.stuck & (panel.group[: len(panel.stuck)] != NO_TASK)
-        return [_shape(panel, row, at, int(steps[at]), words, now) for at in np.flatnonzero(seated).tolist()]
+        members = panel.stuck & (panel.group[: len(panel.stuck)] != NO_TASK)
+        return [_shape(panel, row, at, int(steps[at]), words, now) for at in np.flatnonzero(members).tolist()]
 
     def _late(self, panel: Panel, now: int) -> list[Finding]:
         """Notes on readings that follow those of the peers too late, or too early."""

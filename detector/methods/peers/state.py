@@ -37,7 +37,7 @@ class Panel:
     slowing: Slowing = field(default_factory=Slowing)
     frozen: Frozen = field(default_factory=Frozen)
     stuck: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    """[entity]: whose readings repeat themselves."""
+    """[entity]: whether its readings repeat themselves."""
     lag: Lag = field(default_factory=Lag)
     lasting: Lasting = field(default_factory=Lasting)
     tasks: list[str] = field(default_factory=list)

@@ -188,7 +188,7 @@ def test_of_a_task_that_stands_the_one_that_does_not_wait_as_the_others_do_is_na
     assert "stands still since" in first.message
     assert others == []
     (nameless,), _ = watch(memory, tables(training(hangs)))
-    assert (nameless.machine, nameless.metric, nameless.level) == (nameless.task, "task.standstill", "crit")
+    assert (nameless.machine, nameless.metric, nameless.level) == (nameless.task, "task.stalled", "crit")
     assert nameless.time - START <= (ONSET + 20) * SECOND
     assert "no machine can be named; most unlike the others: m" in nameless.message
 
