@@ -18,23 +18,19 @@ from detector.methods.peers.common_cause import one_or_nobody
 from detector.methods.peers.corroboration import agreed
 from detector.methods.peers.cusum import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.methods.peers.device_attribution import is_whole_machine
-from detector.methods.peers.lasting import ENOUGH
 from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_pace, reason, slows, standing_tasks
+from detector.methods.peers.small_findings import lasting_findings, said_of, shape_findings
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
-from detector.model.kinds import is_known, tells_pace
+from detector.model.kinds import tells_pace
 from detector.model.metrics import Bounds, bounds_of, is_counter
-from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Level, Verdict
-from detector.stats.grouped import middle
 from detector.timeseries.live_window import Window
 from detector.timeseries.rows import Rows
 from detector.topology.maintenance import Acknowledgement
 from detector.topology.tasks import Tasks
 from store.schema.catalogue import LOCAL, TABLES
 from store.schema.time import SECOND
-
-_UNKNOWN_S = 240.0
 
 
 @dataclass(slots=True)
@@ -63,8 +59,8 @@ class Peers:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
-            small += self._lasting(panel, now)
-            notes += [*self._frozen(panel, now), *self._late(panel, now)]
+            small += lasting_findings(panel, now, self.config)
+            notes += shape_findings(panel, now)
         for panel, at, weight in agreed(self.panels):
             findings.append(Finding(self._verdict(panel, panel.cells.cell(at), now), False, weight))
         known = {finding.verdict.machine for finding in findings}
@@ -187,67 +183,6 @@ class Peers:
                 found.append(Finding(verdict, False, float(panel.weight[at])))
         return found
 
-    def _lasting(self, panel: Panel, now: int) -> list[Finding]:
-        """Small differences that last; of more machines than may be faulty at once none is named."""
-        lasting, window = panel.lasting, panel.window
-        if not lasting.found.any():
-            return []
-        bounds = bounds_of(window.table, window.metrics, self.config)
-        cells = [
-            cell for cell in lasting.cells(bounds.high & ~is_prompt(panel), bounds.low) if self._counts(panel, cell)
-        ]
-        found = []
-        for (metric, group), mine in _by_group(cells, panel).items():
-            machines = {int(panel.machine[entity]) for entity in mine}
-            members = len(np.unique(panel.machine[panel.group == group]))
-            if len(machines) > max(1, int(self.config.spread_share * members)):
-                continue
-            for machine in machines:
-                those = [entity for entity in mine if panel.machine[entity] == machine]
-                found.append(self._lasts(panel, metric, those, now))
-        return found
-
-    def _counts(self, panel: Panel, cell: tuple[int, int]) -> bool:
-        """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
-
-        A reading that the catalogue does not know, or the only one, has to differ for longer.
-        """
-        metric, entity = cell
-        key = f"{panel.window.table}.{panel.window.metrics[metric]}"
-        if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
-            return False
-        confirmed = is_known(key) and len(panel.lasting.rows) > 1
-        return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
-
-    def _frozen(self, panel: Panel, now: int) -> list[Finding]:
-        """Notes on readings that repeat themselves while the peers' move."""
-        if not panel.stuck.any():
-            return []
-        row, steps = panel.frozen.liveliest(), panel.frozen.repeats
-        words = "its readings repeat themselves since {} s, those of its peers move"
-        members = panel.stuck & (panel.group[: len(panel.stuck)] != NO_TASK)
-        return [_shape(panel, row, at, int(steps[at]), words, now) for at in np.flatnonzero(members).tolist()]
-
-    def _late(self, panel: Panel, now: int) -> list[Finding]:
-        """Notes on readings that follow those of the peers too late, or too early."""
-        lag, words = panel.lag, "its readings are {} s later than those of its peers"
-        late = [at for at in lag.late().tolist() if panel.group[at] != NO_TASK]
-        return [_shape(panel, lag.row, at, int(lag.steps[at]), words, now) for at in late]
-
-    def _lasts(self, panel: Panel, metric: int, those: list[int], now: int) -> Finding:
-        """A finding on one machine, of some of its devices."""
-        entity = max(those, key=lambda one: abs(panel.lasting.of(metric, one)[0]))
-        far, since = panel.lasting.of(metric, entity)
-        machine, device = panel.window.entities[entity]
-        if len(those) > 2 and 2 * len(those) > int((panel.machine == panel.machine[entity]).sum()):
-            device = None
-        key = f"{panel.window.table}.{panel.window.metrics[metric]}"
-        seconds = (now - since) / SECOND
-        message = f"{_said(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
-        task, score = panel.tasks[panel.team[entity]], min(abs(far) / ENOUGH, 99.0)
-        verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
-        return Finding(verdict, False, score, small=True)
-
     def _fused(self, panel: Panel, now: int) -> list[Finding]:
         """Who stands convicted by many metrics none of which convicts."""
         fusion, found = panel.fusion, []
@@ -256,7 +191,7 @@ class Peers:
                 continue
             machine, device = panel.window.entities[entity]
             most = fusion.foremost(entity)
-            first, *others = (_said(panel, metric, entity, device) for metric in most)
+            first, *others = (said_of(panel, metric, entity, device) for metric in most)
             verdict = Verdict(
                 now,
                 panel.tasks[panel.team[entity]],
@@ -280,7 +215,7 @@ class Peers:
         strength = float(np.nan_to_num(abs(panel.strength[metric, entity]), posinf=99.0))
         if is_whole_machine(panel, cell):
             device = None
-        message = _said(panel, metric, entity, device)
+        message = said_of(panel, metric, entity, device)
         if side == LOW and key in COMES_LATE:
             message += reason(panel, cell)
         since = int(panel.streaks.since[cell])
@@ -297,32 +232,6 @@ class Peers:
             level,
             message,
         )
-
-
-def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: int) -> Finding:
-    """A note on how a reading goes: `words` say of how many seconds."""
-    machine, device = panel.window.entities[entity]
-    time = steps * panel.window.step_ns
-    message = f"{subject(machine, device)}: {words.format(round(time / SECOND))}"
-    key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.team[entity]]
-    verdict = Verdict(now, task, machine, device, "peer", key, 1.0, now - abs(time), "note", message)
-    return Finding(verdict, False, 0.0)
-
-
-def _by_group(cells: list[tuple[int, int]], panel: Panel) -> dict[tuple[int, int], list[int]]:
-    """Entities by metric and peer group."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for metric, entity in cells:
-        found.setdefault((metric, int(panel.group[entity])), []).append(entity)
-    return found
-
-
-def _said(panel: Panel, metric: int, entity: int, device: str | None) -> str:
-    """What an entity reads, and its peers."""
-    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
-    theirs, who = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
-    key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(theirs)).sum())
-    return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)
 
 
 def _by_machine(found: list[Finding]) -> list[Finding]:
