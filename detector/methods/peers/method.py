@@ -19,7 +19,7 @@ from detector.methods.peers.corroboration import agreed
 from detector.methods.peers.cusum import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.methods.peers.device_attribution import is_whole_machine
 from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_pace, reason, slows, standing_tasks
-from detector.methods.peers.small_findings import lasting_findings, said_of, shape_findings
+from detector.methods.peers.slow.small_findings import lasting_findings, said_of, shape_findings
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import tells_pace

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from detector.methods.peers.baseline import Norm
 from detector.methods.peers.cusum import Cells, Streaks, nothing
-from detector.methods.peers.frozen import Frozen
 from detector.methods.peers.fusion import Fusion
-from detector.methods.peers.lag import Lag
-from detector.methods.peers.lasting import Lasting
+from detector.methods.peers.slow.frozen import Frozen
+from detector.methods.peers.slow.lag import Lag
+from detector.methods.peers.slow.lasting import Lasting
 from detector.methods.peers.smoothing import Embedding
 from detector.methods.peers.throughput_loss import Slowing
 from detector.stats.arrays import Ints

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from detector.methods.peers.baseline import Distance, Norm
-from detector.methods.peers.frozen import Frozen
-from detector.methods.peers.lag import Lag
-from detector.methods.peers.lasting import ENOUGH, Lasting
+from detector.methods.peers.slow.frozen import Frozen
+from detector.methods.peers.slow.lag import Lag
+from detector.methods.peers.slow.lasting import ENOUGH, Lasting
 from detector.stats.grouped import Groups, groups_of
 from store.schema.time import SECOND
 

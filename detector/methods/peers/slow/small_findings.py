@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from detector.config import Config
-from detector.methods.peers.lasting import ENOUGH
 from detector.methods.peers.nccl_context import is_prompt
+from detector.methods.peers.slow.lasting import ENOUGH
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_known
 from detector.model.metrics import bounds_of
