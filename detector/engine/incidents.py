@@ -51,9 +51,11 @@ class Incidents:
         self._note([finding.verdict for finding in found if finding.verdict.level == "note"])
         findings = [finding for finding in found if finding.verdict.level != "note"]
         closed = self._close(now, orders or OperatorState())
+        named = {one.verdict.task for one in findings if one.hard and one.verdict.machine != one.verdict.task}
         current: dict[tuple[str, str], Finding] = {}
         for finding in sorted(findings, key=_order):
-            current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
+            if finding.verdict.machine != finding.verdict.task or finding.verdict.task not in named:
+                current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
         self.rest |= {(over.task, over.machine): now for over in closed}
         self.rest = {key: since for key, since in self.rest.items() if now - since < _REST_NS}
         for key in self.rest.keys() & current.keys():
@@ -105,7 +107,7 @@ class Incidents:
         others = [
             other
             for known, other in self.open.items()
-            if known[0] == key[0] and known != key and not _came_later(finding, other)
+            if known[0] == key[0] and known != key and known[0] != known[1] and not _came_later(finding, other)
             if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.apart
         ]
         if not others or (finding.hard and finding.verdict.kind != "progress" and finding.weight > 1):

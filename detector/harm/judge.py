@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.harm.deviations import Deviations
-from detector.harm.kinds import is_capacity, is_known, is_symptom, is_work
-from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
+from detector.harm.pace import BLOCK_NS, SPAN_NS, STANDS, Pace
 from detector.harm.share import BUSY, DONE, Share
 from detector.harm.standstill import Standstill
 from detector.methods.peers.state import Panel
+from detector.model.kinds import is_capacity, is_host, is_known, is_state, is_symptom, is_work
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools
 from detector.stats.robust import shift_down
@@ -40,6 +40,8 @@ _STANDS, _STANDS_BLOCKS = 0.7, 3
 """A task that lost half of its pace for so many blocks since a machine fell silent waits for it ..."""
 _PAUSES = 1.5
 """... if that is so many times longer than it paused before, as for a checkpoint."""
+_RECENT = 6
+"""Blocks in which a reading deviates once at least, as long as it does at all."""
 _HELD_NS = 60 * SECOND
 """What did harm a moment ago does it still."""
 _DEVIATES = 0.8
@@ -116,6 +118,8 @@ class Harm:
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
         verdict = finding.verdict
+        if verdict.level == "note" and verdict.kind == "peer":
+            return NO
         if verdict.metric == SILENT:
             return self._silence(verdict, now)
         if verdict.kind == "evidence":
@@ -124,30 +128,48 @@ class Harm:
             return self._event(verdict) if verdict.metric.startswith("event.") else NO
         if finding.hard or verdict.kind == "progress" or is_capacity(verdict.metric):
             return YES
+        if finding.small:
+            return self._deviation(verdict, self.pace.times > verdict.since, now, True)
         return self._deviation(verdict, self._when(verdict, panels), now)
 
-    def _deviation(self, verdict: Verdict, on: Bools, now: int) -> str:
-        """Of a reading that deviates from the peers' when `on` [block]."""
+    def _deviation(self, verdict: Verdict, on: Bools, now: int, small: bool = False) -> str:
+        """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time (`small`)."""
         if is_symptom(verdict.metric):
             return NO
-        if not is_work(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
+        if on.any() and not on[-_RECENT:].any():
+            return WAIT  # it is over: what the task does since then is no effect of it
+        if not is_state(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
             return WAIT
-        answer = self._harmed(verdict, on)
+        if is_host(verdict.metric):
+            held_up = self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
+            if held_up is not None:
+                return YES if held_up or self.pace.fell_at(verdict.task, verdict.since) else NO
+        answer = self._goes_slower(verdict, on) if small else self._harmed(verdict, on)
         told = self.pace.is_told_without(verdict.task, verdict.metric)
         if not told and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
             return YES  # no reading is a witness in its own cause
         if answer != UNKNOWN:
             return answer
-        if is_known(verdict.metric) and not is_work(verdict.metric):
+        if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
             return UNKNOWN
-        return YES if now - verdict.since >= _UNSEEN_NS else WAIT
+        return YES if self._ran_for(verdict.task, on, now - verdict.since) >= _UNSEEN_NS else WAIT
+
+    def _ran_for(self, task: str, on: Bools, longest: int) -> int:
+        """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
+        if not self._is_paced(task):
+            return longest
+        return min(longest, int((on & ~self.pace.paused(task)).sum()) * BLOCK_NS)
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         work, moves = is_work(verdict.metric), ~self.pace.paused(verdict.task)
         mine = self._mine(verdict.machine)[moves]
         if _are_enough(on[moves]) and (_does_less(mine, on[moves]) or (not work and _at_work_less(mine, on[moves]))):
             return YES
-        here = self._unexplained(verdict)
+        return self._goes_slower(verdict, on)
+
+    def _goes_slower(self, verdict: Verdict, on: Bools) -> str:
+        """Whether the task does, of the time in which it runs and no other machine had an incident."""
+        here = self._unexplained(verdict) & ~self.pace.paused(verdict.task, STANDS)
         return _slower(self.pace.logs(verdict.task)[here], on[here]) if _are_enough(on[here]) else UNKNOWN
 
     def _silence(self, verdict: Verdict, now: int) -> str:
@@ -157,7 +179,8 @@ class Harm:
         if not self._is_paced(verdict.task):
             return WAIT if verdict.level == "note" else YES
         on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
-        if on.sum() >= _STANDS_BLOCKS and (~on).sum() >= _OFF and _slower(logs, on, _STANDS) == YES:
+        explained = not self._unexplained(verdict)[on].any()
+        if not explained and on.sum() >= _STANDS_BLOCKS and (~on).sum() >= _OFF and _slower(logs, on, _STANDS) == YES:
             longest = self.pace.longest_pause(verdict.task, verdict.since)
             if self.pace.paused(verdict.task)[-1] and now - verdict.since > _PAUSES * longest:
                 return LOST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Ints, grown
 from store.schema.time import SECOND
 
 Floats = NDArray[np.floating[Any]]
@@ -36,6 +37,12 @@ SPAN_NS = 900 * SECOND
 _OPERATIONS, _POWER = "nccl.operations_total", "gpu.power_watts"
 _PAUSED = -0.7
 """The logarithm of half the usual pace."""
+STANDS = float(np.log(0.3))
+"""Of its usual pace: below that a task stands, and is not just slow."""
+_SIDE, _NEAR_NS = 12, 15 * SECOND
+_LEAST_FALL, _CLEARLY = 0.03, 1.5
+_FADE = 0.5 ** (BLOCK_NS / (1800 * SECOND))
+"""How slowly a task's usual pace is forgotten while it stands."""
 _LEAST = np.log(0.05)
 """Below 5 % of the usual pace a task stands; how far below says nothing more."""
 
@@ -49,6 +56,8 @@ class Pace:
     """[block], Unix ns."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, len(SIGNALS)), np.float32))
     """[block, task, signal], NaN where unknown."""
+    level: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, len(SIGNALS)), np.float32))
+    """[task, signal]: the usual pace, 0 where unknown. It follows the last minutes unless the task stands in most."""
     _logs: dict[str, Floats] = field(default_factory=dict)
     """What was computed since the last block."""
 
@@ -74,6 +83,15 @@ class Pace:
         wide[:, : self.values.shape[1]] = self.values[kept]
         self.times = np.append(self.times[kept], now)
         self.values = np.concatenate([wide, new[None]])
+        self._follow()
+
+    def _follow(self) -> None:
+        """Move the usual pace to the median of what is remembered; down to less than half of it slowly."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not read
+            recent = np.nan_to_num(np.nanmedian(self.values, axis=0))
+        before = grown(self.level, recent.shape, 0.0)
+        self.level = np.where(recent < before / 2, before * _FADE, recent).astype(np.float32)
 
     def logs(self, task: str) -> Floats:
         """[block, signal]: logarithms of the pace over its median, signals that are known and move only."""
@@ -89,13 +107,16 @@ class Pace:
         others = {name for name, there in zip(SIGNALS, known.tolist(), strict=True) if there} - {metric, _POWER}
         return _OPERATIONS in others or len(others) > 1
 
-    def paused(self, task: str) -> NDArray[np.bool_]:
-        """[block]: whether the task stood, or nearly, by most of its signals; it did not where none is known."""
+    def paused(self, task: str, below: float = _PAUSED) -> NDArray[np.bool_]:
+        """[block]: whether the task stood, or nearly, by most of its signals; it did not where none is known.
+
+        `below` is the logarithm of the share of its usual pace that it had then at most.
+        """
         logs = self.logs(task)
         known = ~np.isnan(logs).all(1)
         out = np.zeros(len(logs), bool)
         if known.any():
-            out[known] = np.nanmedian(logs[known], axis=1) < _PAUSED
+            out[known] = np.nanmedian(logs[known], axis=1) < below
         return out
 
     def longest_pause(self, task: str, before: int) -> int:
@@ -106,11 +127,32 @@ class Pace:
         step = int(np.median(np.diff(self.times))) if len(self.times) > 1 else 0
         return int(runs.max(initial=0)) * step
 
+    def fell_at(self, task: str, time: int) -> bool:
+        """Whether the largest fall of the pace that is remembered is at this time (Unix ns), give or take 15 s.
+
+        Over a minute before and after; what a pause takes is left out.
+        """
+        logs, moves = self.logs(task), ~self.paused(task, STANDS)
+        known = moves & ~np.isnan(logs).all(1)
+        if known.sum() < 2 * _SIDE:
+            return False
+        level, times = np.nanmedian(logs[known], axis=1), self.times[known]
+        total = np.append(0.0, level.cumsum())
+        split = np.arange(_SIDE, len(level) - _SIDE // 3 + 1)
+        after = np.minimum(split + _SIDE, len(level))
+        fall = (total[split] - total[split - _SIDE]) / _SIDE - (total[after] - total[split]) / (after - split)
+        apart = np.abs(times[np.minimum(split, len(level) - 1)] - time)
+        here, beside, beyond = apart <= _NEAR_NS, apart > _NEAR_NS, apart > _SIDE * BLOCK_NS
+        most = float(fall[here].max(initial=0.0))
+        others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))
+        return most > max(_LEAST_FALL, *others)
+
     def let_go(self, tasks: Iterable[str]) -> None:
         """Forget all tasks but these."""
         kept = frozenset(tasks)
         left = [at for at, name in enumerate(self.tasks) if name in kept]
         self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
+        self.level = self.level[left]
         self._logs.clear()
 
     def _logs_of(self, task: str) -> Floats:
@@ -120,9 +162,10 @@ class Pace:
         known = (~np.isnan(values)).mean(0) > 0.5
         values = values[:, known]
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = np.nanmedian(values, axis=0) if values.size else np.zeros(values.shape[1])
+            usual = self.level[self.tasks.index(task), known]
             logs = np.log(np.maximum(values, 0) / usual)
-        return np.clip(logs[:, usual > 0], _LEAST, 1.0)
+        moving: Floats = np.clip(logs[:, usual > 0], _LEAST, 1.0)
+        return moving
 
 
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, tasks: list[str]) -> None:

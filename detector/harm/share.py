@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Bools, Ints
+from detector.stats.robust import mad, shift_down
 
 SIGNALS = (
     "gpu.duty_cycle_ratio",
@@ -30,6 +31,15 @@ BUSY = (0, 1, 2, 3, 8, 9, 11)
 """Of these, what is low on a rank that is held up before its GPU has work."""
 DONE = (4, 5, 6, 7, 10)
 """Of these, what is done in proportion to the iterations."""
+_ON, _OFF = 2, 6
+"""Blocks of time with and without a deviation that it takes to compare them."""
+_PLACEBOS = 48
+"""Other machines in which the same blocks are compared, at most ..."""
+_FEWEST = 2
+"""... and at least."""
+_LEAST, _SURE, _ALONE = 0.004, 6.0, 1.5
+"""The least change that counts; spreads over the other machines, both best signals added; times the next machine."""
+_LEAST_ERROR = 0.001
 
 
 @dataclass(slots=True)
@@ -56,6 +66,26 @@ class Share:
         wide[:, : kept.shape[1]] = kept
         self.values = np.concatenate([wide, new[None]])
 
+    def held_up(self, machine: str, on: Bools, counts: Bools) -> bool | None:
+        """Whether a machine, more than any other, has less to do beside its peers when `on` [block].
+
+        Blocks that do not count (`counts` [block]) are left out. The same blocks are compared on other machines: what
+        happens to several of them at once, or by chance, is no effect of this one. None: nothing tells.
+        """
+        at, on = self.machines.get(machine), on[counts]
+        if at is None or on.sum() < _ON or (~on).sum() < _OFF:
+            return None
+        others = [other for other in range(len(self.machines)) if other != at]
+        some = [at, *others[:: max(1, len(others) // _PLACEBOS)]]
+        values = self.values[counts][:, some][:, :, BUSY]
+        known = ~np.isnan(values)
+        usable = (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)
+        signals = np.flatnonzero(usable[0] & (usable[1:].sum(0) >= _FEWEST))
+        there = usable[:, signals].all(1)
+        if not len(signals) or there.sum() <= _FEWEST:
+            return None
+        return _stands_out(values[:, there][:, :, signals], on)
+
     def let_go(self, gone: Iterable[str]) -> None:
         """Forget machines that are gone for good."""
         names = frozenset(gone)
@@ -71,6 +101,17 @@ class Share:
             numbers = [self.machines.setdefault(name, len(self.machines)) for name in names]
             self.owners[table] = np.array(numbers, np.int64)
         return self.owners[table]
+
+
+def _stands_out(values: NDArray[np.float32], on: Bools) -> bool:
+    """Whether the first machine of values [block, machine, signal] falls farther than all others when `on` [block]."""
+    blocks, machines, signals = values.shape
+    shift = shift_down(values.reshape(blocks, -1), on, _LEAST_ERROR)
+    size, error = (part.reshape(machines, signals) for part in (shift.size, shift.error))
+    away = size - np.median(size[1:], axis=0)
+    far = np.where(away > _LEAST, away / np.maximum(mad(size[1:]), error), 0.0)
+    best = np.sort(far, axis=1)[:, -2:].sum(1)
+    return bool(best[0] > _SURE and best[0] > _ALONE * best[1:].max())
 
 
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, owners: Ints) -> None:

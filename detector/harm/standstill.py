@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.harm.pace import Pace
+from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
@@ -28,7 +28,6 @@ STATES = (
     _MEMORY,
 )
 """Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
-_STANDS = float(np.log(0.3))
 _LEAST_NS = 10 * SECOND
 _PAUSES = 1.5
 """Times the longest pause so far: a checkpoint is as long as the one before."""
@@ -38,6 +37,7 @@ _SPREADS, _SHARE = 6.0, 0.2
 """The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading."""
 _ALONE = 2.0
 """Times as far as the next machine."""
+_WAITS, _NEARLY_ALL, _CANDIDATES = 0.9, 0.9, 3
 _HELD_NS = 30 * SECOND
 
 
@@ -49,6 +49,8 @@ class Standstill:
     """By task: machine, device and how often in a row."""
     said: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
     """By task: what was found, and when (Unix ns) the task stood last."""
+    nameless: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
+    """The same of tasks in which all members wait alike; their verdict names the task in place of a machine."""
 
     def note(self, now: int, pace: Pace, panels: Mapping[str, Panel], config: Config) -> None:
         """Look at every task after a new block of its pace."""
@@ -63,7 +65,10 @@ class Standstill:
             found = max(_odd_ones(task, panels, config), key=lambda one: one[0], default=None)
             if found is None:
                 self.odd.pop(task, None)
+                if _all_wait(task, panels):
+                    self.nameless[task] = _nameless(task, panels, now, since), now
                 continue
+            self.nameless.pop(task, None)
             _, machine, device, key, words = found
             before = self.odd.get(task, ("", "", 0))
             times = before[2] + 1 if before[0] == machine else 1
@@ -73,11 +78,15 @@ class Standstill:
                 message = f"{words}; {waits}, and its other members wait alike"
                 verdict = Verdict(now, task, machine, device or None, "progress", key, 10.0, since, "crit", message)
                 self.said[task] = verdict, now
-        self.said = {task: one for task, one in self.said.items() if now - one[1] < _HELD_NS}
+        self.said, self.nameless = (
+            {task: one for task, one in those.items() if now - one[1] < _HELD_NS}
+            for those in (self.said, self.nameless)
+        )
 
     def findings(self) -> list[Finding]:
-        """Who holds up a task that stands."""
-        return [Finding(verdict, True, 1.0) for verdict, _ in self.said.values()]
+        """Who holds up a task that stands; the task itself where nothing tells."""
+        named = [Finding(verdict, True, 1.0) for verdict, _ in self.said.values()]
+        return named + [Finding(one[0], True, 0.0) for task, one in self.nameless.items() if task not in self.said]
 
 
 def standing_since(pace: Pace, task: str) -> int | None:
@@ -88,7 +97,7 @@ def standing_since(pace: Pace, task: str) -> int | None:
     known = ~np.isnan(logs).all(1)
     level = np.full(len(logs), np.nan)
     level[known] = np.nanmedian(logs[known], axis=1)
-    moves = np.flatnonzero(level > _STANDS)
+    moves = np.flatnonzero(level > STANDS)
     if not len(moves) or moves[-1] >= len(level) - 2 or len(moves) < _RAN / 2:
         return None
     return int(pace.times[moves[-1]])
@@ -119,6 +128,48 @@ def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterato
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
             yield first, *_named(panel, row, int(mine[at]), far >= first / 2, machines == machines[at], key)
+
+
+def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
+    """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write."""
+    panel = panels.get("gpu")
+    if panel is None or task not in panel.tasks or "duty_cycle_ratio" not in panel.window.metrics[: len(panel.values)]:
+        return False
+    mine = panel.team[: panel.strength.shape[1]] == panel.tasks.index(task)
+    duty = panel.values[panel.window.metrics.index("duty_cycle_ratio"), : len(mine)][mine]
+    known = duty[~np.isnan(duty)]
+    return len(known) > 0 and float(np.mean(known > _WAITS)) > _NEARLY_ALL and _in_flight(task, panels)
+
+
+def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
+    """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
+    panel = panels.get("nccl")
+    if panel is None or task not in panel.tasks or "active_ratio" not in panel.window.metrics[: len(panel.values)]:
+        return True
+    mine = panel.team[: panel.strength.shape[1]] == panel.tasks.index(task)
+    active = panel.values[panel.window.metrics.index("active_ratio"), : len(mine)][mine]
+    known = active[~np.isnan(active)]
+    return not len(known) or bool(np.median(known) > _WAITS)
+
+
+def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
+    """A verdict on a task of which no member can be named, with those that read most unlike the others."""
+    panel = panels["gpu"]
+    count = panel.strength.shape[1]
+    mine = np.flatnonzero(panel.team[:count] == panel.tasks.index(task))
+    most = np.zeros(len(mine))
+    for key in STATES:
+        metric = key.partition(".")[2]
+        if metric in panel.window.metrics[: len(panel.values)]:
+            values = panel.values[panel.window.metrics.index(metric), mine].astype(np.float64)
+            most = np.fmax(most, _far(values, 0.0, key == _MEMORY))
+    order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
+    names = ", ".join(subject(machine, device) for machine, device in order)
+    message = (
+        f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
+        f" most unlike the others: {names}"
+    )
+    return Verdict(now, task, task, None, "progress", "task.stalled", 10.0, since, "crit", message)
 
 
 def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:

@@ -62,3 +62,5 @@ class Finding:
     """Evidence in multiples of the alarm threshold."""
     own: bool = False
     """Whether a reading that no other machine's fault can move, such as a clock, deviates: then it is no victim."""
+    small: bool = False
+    """Whether the difference is a small one that lasts: it is judged by all the time since it began."""

@@ -38,6 +38,7 @@ def seat(panel: Panel, tasks: Tasks, config: Config) -> None:
     if moved.any():
         panel.norm.forget(np.flatnonzero(moved))
         panel.streaks.forget(np.flatnonzero(moved))
+        panel.lasting.forget(np.flatnonzero(moved))
     panel.tasks, panel.team, panel.machine = list(numbers), team, machine
     panel.groups = groups_of(group)
     panel.believed = np.zeros((0, 0), bool)

@@ -19,12 +19,12 @@ from detector.methods.peers.corroboration import agreed
 from detector.methods.peers.cusum import HIGH, LOW, Cells, Pace, add_up, enough_of, pace_of, suspects
 from detector.methods.peers.device_attribution import is_whole_machine
 from detector.methods.peers.nccl_context import COMES_LATE, is_prompt, look_at_pace, reason, slows, standing_tasks
+from detector.methods.peers.slow.small_findings import lasting_findings, said_of, shape_findings
 from detector.methods.peers.smoothing import depth_of
 from detector.methods.peers.state import NO_TASK, Panel
-from detector.model.metrics import Bounds, bounds_of
-from detector.model.text import comparison, subject
+from detector.model.kinds import tells_pace
+from detector.model.metrics import Bounds, bounds_of, is_counter
 from detector.model.verdict import Finding, Level, Verdict
-from detector.stats.grouped import middle
 from detector.timeseries.live_window import Window
 from detector.timeseries.rows import Rows
 from detector.topology.maintenance import Acknowledgement
@@ -50,19 +50,23 @@ class Peers:
                 self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
         for order in tasks.orders.fresh:
             self._forget(order)
-        findings = []
+        findings: list[Finding] = []
+        small: list[Finding] = []
+        notes: list[Finding] = []
         for panel in self.panels.values():
             # A step is due a little early, so that a step learned a hair too long does not skip every other one.
             if panel.window.step_ns and now - panel.judged_at >= 0.95 * panel.window.step_ns:
                 panel.judged_at = now
                 self._judge(panel, now, tasks)
             findings += self._convicted(panel, now)
+            small += lasting_findings(panel, now, self.config)
+            notes += shape_findings(panel, now)
         for panel, at, weight in agreed(self.panels):
             findings.append(Finding(self._verdict(panel, panel.cells.cell(at), now), False, weight))
         known = {finding.verdict.machine for finding in findings}
         for panel in self.panels.values():
             findings += [finding for finding in self._fused(panel, now) if finding.verdict.machine not in known]
-        return _by_machine(findings)
+        return [*_by_machine(findings), *_by_machine(small), *notes]
 
     def _forget(self, order: Acknowledgement) -> None:
         for panel in self.panels.values():
@@ -70,6 +74,8 @@ class Peers:
                 count = streaks.evidence.shape[-1]
                 whose = [at for at, who in enumerate(panel.window.entities[:count]) if order.covers(*who)]
                 streaks.forget(np.array(whose, np.int64))
+            named = [at for at, who in enumerate(panel.window.entities) if order.covers(*who)]
+            panel.lasting.forget(np.array(named, np.int64))
 
     def suspicions(self) -> dict[str, float]:
         """By machine, the most that speaks against it, in multiples of what convicts."""
@@ -86,6 +92,8 @@ class Peers:
         if not snapshot.size:
             return
         seat(panel, tasks, self.config)
+        counters = np.array([is_counter(window.table, metric) for metric in window.metrics], bool)
+        panel.stuck = panel.frozen.mask(snapshot, counters)
         panel.values = panel.embedding.push(snapshot, depth_of(window.step_ns / 1e9, config))
         panel.norm.fit(snapshot.shape)
         panel.streaks.fit(snapshot.shape)
@@ -97,6 +105,8 @@ class Peers:
         if window.table == "nccl":
             self.standing = standing_tasks(panel, distance.center)
         look_at_pace(panel, distance.center, now)
+        rows = [at for at, name in enumerate(window.metrics) if tells_pace(f"{window.table}.{name}")]
+        panel.lag.note(panel.values, distance.center, panel.groups, np.array(rows, np.int64))
         panel.cells = self._suspects(panel, bounds, now)
         enough = enough_of(panel.streaks, panel.cells, panel.group, pace, bounds.unknown)
         add_up(panel.streaks, panel.cells, panel.group, pace, enough, now)
@@ -104,6 +114,7 @@ class Peers:
         turn = max(1, len(panel.embedding.ring) // 2)
         if panel.embedding.place % turn == 0:
             self._fuse(panel, bounds, pace_of(window.table, turn * window.step_ns, streams, config), now)
+            panel.lasting.note(now, distance, panel.norm, panel.groups, np.array(rows, np.int64))
         self._study(panel, distance, bounds, np.append(pace.enough, np.inf))
 
     def _fuse(self, panel: Panel, bounds: Bounds, pace: Pace, now: int) -> None:
@@ -180,7 +191,7 @@ class Peers:
                 continue
             machine, device = panel.window.entities[entity]
             most = fusion.foremost(entity)
-            first, *others = (_said(panel, metric, entity, device) for metric in most)
+            first, *others = (said_of(panel, metric, entity, device) for metric in most)
             verdict = Verdict(
                 now,
                 panel.tasks[panel.team[entity]],
@@ -204,7 +215,7 @@ class Peers:
         strength = float(np.nan_to_num(abs(panel.strength[metric, entity]), posinf=99.0))
         if is_whole_machine(panel, cell):
             device = None
-        message = _said(panel, metric, entity, device)
+        message = said_of(panel, metric, entity, device)
         if side == LOW and key in COMES_LATE:
             message += reason(panel, cell)
         since = int(panel.streaks.since[cell])
@@ -221,14 +232,6 @@ class Peers:
             level,
             message,
         )
-
-
-def _said(panel: Panel, metric: int, entity: int, device: str | None) -> str:
-    """What an entity reads, and its peers."""
-    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
-    theirs, who = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
-    key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(theirs)).sum())
-    return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)
 
 
 def _by_machine(found: list[Finding]) -> list[Finding]:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from detector.methods.peers.baseline import Norm
 from detector.methods.peers.cusum import Cells, Streaks, nothing
 from detector.methods.peers.fusion import Fusion
+from detector.methods.peers.slow.frozen import Frozen
+from detector.methods.peers.slow.lag import Lag
+from detector.methods.peers.slow.lasting import Lasting
 from detector.methods.peers.smoothing import Embedding
 from detector.methods.peers.throughput_loss import Slowing
 from detector.stats.arrays import Ints
@@ -32,6 +35,11 @@ class Panel:
     streaks: Streaks = field(default_factory=Streaks)
     fusion: Fusion = field(default_factory=Fusion)
     slowing: Slowing = field(default_factory=Slowing)
+    frozen: Frozen = field(default_factory=Frozen)
+    stuck: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    """[entity]: whether its readings repeat themselves."""
+    lag: Lag = field(default_factory=Lag)
+    lasting: Lasting = field(default_factory=Lasting)
     tasks: list[str] = field(default_factory=list)
     team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
@@ -68,6 +76,10 @@ class Panel:
         sums = self.fusion
         for memory in (self.embedding, self.norm, self.streaks, sums.norm, sums.streaks):
             _keep(memory, left)
+        self.lasting.keep(left)
+        self.frozen.keep(left)
+        self.lag = Lag()
+        self.stuck = _left(self.stuck, left)
         sums.group, sums.parts = _left(sums.group, left), _left(sums.parts, left)
         sums.cells, sums.weight = _cells_of(sums.cells, sums.weight, left)
         self.values, self.strength = (_left(array, left) for array in (self.values, self.strength))

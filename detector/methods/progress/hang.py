@@ -35,12 +35,14 @@ class Hang:
         front = np.full(progress.comm.max() + 1, -np.inf)
         np.maximum.at(front, progress.comm, np.nan_to_num(progress.operations, nan=-np.inf))
         lag = front[progress.comm] - progress.operations
+        # The others wait for the same operation. Counts that differ all over were not counted alike.
+        size, ahead = np.bincount(progress.comm), np.bincount(progress.comm, lag == 0)
         paired = np.isin(progress.comm, progress.comm[is_point_to_point(self._operations())])
         missing = progress.stalled & ~paired & (lag >= 1) & ~progress.process_waits
         verdicts = []
         for comm in np.unique(progress.comm[missing]):
             members = progress.comm == comm
-            if (missing & members).sum() <= max(1, int(members.sum()) // 4):
+            if 2 * ahead[comm] >= size[comm] and (missing & members).sum() <= max(1, int(size[comm]) // 4):
                 verdicts += [
                     self._missing(place, float(lag[place])) for place in np.flatnonzero(missing & members).tolist()
                 ]

@@ -119,6 +119,30 @@ def test_other_work_that_makes_its_own_gpus_wait_is_said(memory: Any) -> None:
     assert [(verdict.machine, verdict.metric) for verdict in said] == [("m5", "host.processes_running")]
 
 
+def test_a_backup_during_which_another_machine_slows_the_task_is_a_note(memory: Any) -> None:
+    """Only a fall of the pace at the moment at which a machine begins to differ speaks against that machine."""
+
+    def later(found: dict[str, np.ndarray]) -> None:
+        found["host.disk_write_bytes_total"][ONSET - 60 :, 3] += 7e8
+        slower(found)
+
+    said, notes = watch(memory, tables(training(later)))
+    assert said == []
+    assert ("m3", "host.disk_write_bytes_total") in {(note.machine, note.metric) for note in notes}
+
+
+def test_a_backup_after_the_task_was_stopped_is_a_note(memory: Any) -> None:
+    """A task that stands for most of what is remembered still has the pace that it ran at."""
+
+    def stopped(found: dict[str, np.ndarray]) -> None:
+        for key in ("gpu.tensor_active_ratio", "gpu.duty_cycle_ratio"):
+            found[key][120:] = 0.0
+        found["gpu.power_watts"][120:] = 70 + np.random.default_rng(6).normal(0, 1, (STEPS - 120, MACHINES))
+        found["host.disk_write_bytes_total"][260:, 2] += 9e8
+
+    assert watch(memory, tables(training(stopped)))[0] == []
+
+
 def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stands_is_said_at_once(memory: Any) -> None:
     """75 s without a row while all go on are its agent; with the task at a standstill it is lost, within 30 s."""
     said, notes = watch(memory, tables(training(), {2: slice(ONSET, ONSET + 75)}))
@@ -147,7 +171,7 @@ def test_a_machine_that_is_silent_for_minutes_is_missed_although_its_task_goes_o
 
 
 def test_of_a_task_that_stands_the_one_that_does_not_wait_as_the_others_do_is_named(memory: Any) -> None:
-    """A kernel that never ends draws more power than ranks that wait; nobody is named where all wait alike."""
+    """A kernel that never ends draws more power than ranks that wait; where all wait alike the task itself is named."""
 
     def hangs(found: dict[str, np.ndarray]) -> None:
         found["gpu.tensor_active_ratio"][ONSET:] = 0.0
@@ -163,7 +187,10 @@ def test_of_a_task_that_stands_the_one_that_does_not_wait_as_the_others_do_is_na
     assert first.time - START < (ONSET + 40) * SECOND
     assert "stands still since" in first.message
     assert others == []
-    assert watch(memory, tables(training(hangs)))[0] == []
+    (nameless,), _ = watch(memory, tables(training(hangs)))
+    assert (nameless.machine, nameless.metric, nameless.level) == (nameless.task, "task.stalled", "crit")
+    assert nameless.time - START <= (ONSET + 20) * SECOND
+    assert "no machine can be named; most unlike the others: m" in nameless.message
 
 
 @pytest.mark.parametrize(("code", "slow"), [("edac", True), ("edac", False), ("xid:92", False)])

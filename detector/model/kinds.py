@@ -41,6 +41,21 @@ WORK = frozenset(
     }
 )
 """How a device does its share of an iteration; all of `nccl`, `cuda` and `process` too."""
+STATE = frozenset({"gpu.duty_cycle_ratio", "gpu.power_watts", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
+"""Of these, what still tells the members of a task apart that stands."""
+PACED = frozenset(
+    {
+        "gpu.sm_clock_hertz",
+        "gpu.memory_clock_hertz",
+        "gpu.duty_cycle_ratio",
+        "gpu.graphics_active_ratio",
+        "gpu.sm_active_ratio",
+        "gpu.tensor_active_ratio",
+        "gpu.dram_active_ratio",
+        "gpu.power_watts",
+    }
+)
+"""Readings of a GPU's own pace, which neither other programs nor other routes of the traffic move."""
 SYMPTOM = frozenset(
     {
         "rdma.cnp_sent_total",
@@ -61,6 +76,21 @@ def is_capacity(metric: str) -> bool:
 def is_work(metric: str) -> bool:
     """Whether this reading tells how a device does its share of the task."""
     return metric in WORK or metric.partition(".")[0] in _PROCESSES
+
+
+def tells_pace(metric: str) -> bool:
+    """Whether a small difference in this reading may cost the task pace; of an unknown one it may."""
+    return metric in PACED or not is_known(metric)
+
+
+def is_state(metric: str) -> bool:
+    """Whether this reading tells what a device is at, also while its task stands."""
+    return metric in STATE or metric.partition(".")[0] in _PROCESSES
+
+
+def is_host(metric: str) -> bool:
+    """Whether this reading is of a machine's own system, which other work on the machine moves as well."""
+    return metric.startswith("host.")
 
 
 def is_symptom(metric: str) -> bool:

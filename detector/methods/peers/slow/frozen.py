@@ -1,0 +1,80 @@
+"""Frozen: entities of which every reading repeats itself while the peers' readings move; they say nothing of now.
+
+A sensor, an exporter or a driver that hangs gives its last values again and again. What is normal is learned: the share
+of steps in which nothing moves on an entity. So many repetitions that chance gives them once in a thousand million
+are a frozen entity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.stats.arrays import Bools, Ints, Singles, grown
+
+_LEAST = 8
+"""Repetitions, at least."""
+_CHANCE = float(np.log(1e-9))
+_LIVELY = 0.5
+"""Share of the entities on which a metric has to change from step to step, to tell whether one is frozen."""
+_MEMORY = 300.0
+
+
+@dataclass(slots=True)
+class Frozen:
+    """The memory of it; arrays are [entity]."""
+
+    last: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """[metric, entity]: the values before."""
+    repeats: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """How many steps on end nothing has changed."""
+    changing: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """[metric]: the usual share of entities on which it changes."""
+    chance: float = 0.1
+    """How often nothing changes on an entity."""
+    looks: float = 0.0
+
+    def mask(self, snapshot: Singles, counters: Bools) -> Bools:
+        """[entity]: which are frozen by the newest values [metric, entity]; these are made unknown in place.
+
+        Of `counters` [metric] the values are rates: what grows moves, however steadily.
+        """
+        metrics, count = snapshot.shape
+        self.last = grown(self.last, (metrics, count), np.nan)
+        self.repeats = grown(self.repeats, (count,), 0)
+        self.changing = grown(self.changing, (metrics,), 0.0)
+        before, repeats = self.last[:metrics, :count], self.repeats[:count]
+        known = ~np.isnan(snapshot)
+        both = known & ~np.isnan(before)
+        changed = both & np.where(counters[:, None], snapshot != 0, snapshot != before)
+        self._learn(changed.sum(1), both.sum(1))
+        # Nothing at all is no reading that repeats itself: a counter at rest stays where it is.
+        tells = (both & (snapshot != 0) & ~counters[:, None])[self.changing[:metrics] > _LIVELY]
+        moves = changed[self.changing[:metrics] > _LIVELY].any(0)
+        still = tells.any(0) & ~moves
+        repeats += still
+        repeats[moves] = 0
+        self.last[:metrics, :count] = np.where(known, snapshot, before)
+        frozen: Bools = repeats >= max(_LEAST, _CHANCE / np.log(self.chance))
+        if tells.any():
+            usual = still[~frozen & tells.any(0)]
+            self.chance += (float(usual.mean() if len(usual) else 0.0) - self.chance) / max(self.looks, 10.0)
+            self.chance = min(max(self.chance, 1e-3), 0.9)
+        snapshot[:, frozen] = np.nan
+        return frozen
+
+    def liveliest(self) -> int:
+        """The metric that changes most."""
+        return int(self.changing.argmax())
+
+    def keep(self, left: Ints) -> None:
+        """Forget the entities that are not left."""
+        some = left[left < len(self.repeats)]
+        self.last, self.repeats = self.last[:, some], self.repeats[some]
+
+    def _learn(self, changed: Ints, both: Ints) -> None:
+        self.looks = min(self.looks + 1, _MEMORY)
+        share = changed / np.maximum(both, 1)
+        self.changing[: len(share)] += np.where(both > 0, share - self.changing[: len(share)], 0.0) / self.looks

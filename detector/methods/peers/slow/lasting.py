@@ -1,0 +1,229 @@
+"""Lasting: small differences from the peers that last for minutes, in the readings that tell how a device works.
+
+Two means of a reading's relative distance from its peers, over one minute and over four, less what it was in the half
+hour before. The spread of the same differences over the peers, and over the past of the entity, is the unit: no floor
+in the metric's own unit is needed, so a few per cent are found where peers are that much alike, and only there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.methods.peers.baseline import Distance, Norm
+from detector.stats.arrays import Ints, Singles, grown
+from detector.stats.grouped import Groups
+from detector.stats.robust import NORMAL
+from store.schema.time import SECOND
+
+SPANS_S = (60.0, 240.0)
+"""Time constants of the two means ..."""
+BASE_S = 1800.0
+"""... of the usual distance, and of the spreads."""
+LEAST = 0.012
+"""The least relative change that is looked at: less costs a task nothing that is worth a repair."""
+WARM_S = 240.0
+"""So long a reading has to be known before it is judged."""
+ENOUGH = 6.0
+"""Spreads that make a finding ..."""
+LASTS_NS = 60 * SECOND
+"""... after this long."""
+_LATEST_S = 20.0
+"""Time constant of what an entity reads just now."""
+_LONGEST_STEP_S = 15.0
+"""Readings that are rarer than this are taken as if they came that often, so all takes longer."""
+_SUSPECT = 3.0
+"""Spreads from which on what is seen says little of what is usual."""
+_PAUSED = 0.4
+"""Below this share of the usual level the peers stand still, and relative distances say nothing."""
+_MOST = 0.5
+_FARTHEST = 0.15
+"""More than this is no small difference, and counts as this."""
+_NOISIER = 5.0
+"""Times as much as its peers an entity may wander; more is what it did while it started, or is at fault."""
+_TINY = 1e-12
+
+
+@dataclass(slots=True)
+class Lasting:
+    """The memory of it; arrays are [row, entity], a row being one of the metrics looked at."""
+
+    rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Metrics of the table that are looked at."""
+    base: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    means: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
+    latest: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    power: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
+    """[span, row, entity]: mean square of the differences so far."""
+    known_s: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """Seconds of readings."""
+    since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """When a difference began, Unix ns; 0 while there is none."""
+    far: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """Signed differences in spreads, of the mean that is farther."""
+    size: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """The same as shares of the peers' reading."""
+    found: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
+    """Whether it is a finding."""
+    level: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """[row, group]: what the peers read while they work."""
+    usual: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
+    """[span, row, group]: the usual spread over the peers."""
+    haste: float = 1.0
+    """Seconds that count of those that pass: fewer where readings are rare."""
+    at: int = 0
+    """When it was looked at last, Unix ns."""
+
+    def note(self, now: int, distance: Distance, norm: Norm, groups: Groups, rows: Ints) -> None:
+        """Take in how far all are from their peers at `now` (Unix ns), where `norm` says that they are peers."""
+        passed = (now - self.at) / SECOND
+        seconds = min(passed, _LONGEST_STEP_S)
+        self.at, self.haste = now, seconds / passed
+        self._fit(rows, distance.residual.shape[1], groups.count + 1)
+        center = distance.center[rows]
+        works = self._works(center, groups, seconds)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            away: Singles = distance.residual[rows] + norm.offset[rows, : distance.residual.shape[1]]
+            apart = (away / groups.each(np.abs(center))).astype(np.float32)
+        known = np.isfinite(apart) & np.isfinite(norm.bound[rows, : apart.shape[1]]) & groups.each(works[None])
+        apart[~known] = 0.0
+        np.clip(apart, -_MOST, _MOST, out=apart)
+        self._follow(apart, known, seconds)
+        self._compare(known, groups, seconds, now)
+        self._learn(apart, known, seconds)
+
+    def forget(self, entities: Ints) -> None:
+        """Forget some entities."""
+        some = entities[entities < self.known_s.shape[1]]
+        for array in (self.known_s, self.since, self.far, self.size, self.found):
+            array[:, some] = 0
+
+    def keep(self, left: Ints) -> None:
+        """Forget the entities that are not left."""
+        some = left[left < self.known_s.shape[1]]
+        for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "found"):
+            setattr(self, name, getattr(self, name)[..., some])
+
+    def _fit(self, rows: Ints, entities: int, groups: int) -> None:
+        if not np.array_equal(rows, self.rows):
+            fresh = Lasting(rows, haste=self.haste, at=self.at)
+            for part in fields(fresh):
+                setattr(self, part.name, getattr(fresh, part.name))
+        shape = (len(rows), entities)
+        for name in ("base", "latest", "known_s", "far", "size", "since", "found"):
+            setattr(self, name, grown(getattr(self, name), shape, 0))
+        for name in ("means", "power"):
+            setattr(self, name, grown(getattr(self, name), (len(SPANS_S), *shape), 0))
+        if self.level.shape != (len(rows), groups):
+            self.level = np.zeros((len(rows), groups), np.float32)
+            self.usual = np.zeros((len(SPANS_S), len(rows), groups), np.float32)
+
+    def _works(self, center: Singles, groups: Groups, seconds: float) -> NDArray[np.bool_]:
+        """[group]: whether the peers read what they do at work, by most rows.
+
+        Their level follows them up at once and down slowly. Where it rises manifold work has only begun: what was usual
+        before says nothing of it.
+        """
+        reading = np.nan_to_num(np.abs(center))
+        known = np.maximum((reading > _TINY).sum(0), 1)
+        begins = 2 * ((self.level > _TINY) & (_PAUSED * reading > self.level)).sum(0) >= known
+        works: NDArray[np.bool_] = 2 * ((reading > _TINY) & (reading > _PAUSED * self.level)).sum(0) > known
+        follows = self.level + np.where(begins | (self.level <= _TINY), 1.0, 0.1) * (reading - self.level)
+        self.level = np.where(works, follows, self.level * (1 - min(seconds / BASE_S, 1.0)))
+        if begins.any():
+            self.forget(np.flatnonzero(groups.each(begins[None])[0] & np.ones(len(groups.of), bool)))
+        return works
+
+    def _follow(self, apart: Singles, known: NDArray[np.bool_], seconds: float) -> None:
+        count = apart.shape[1]
+        new = known & (self.known_s[:, :count] <= 0)
+        self.base[:, :count][new] = apart[new]
+        for mean, span in zip([self.latest[:, :count], *self.means[:, :, :count]], (_LATEST_S, *SPANS_S), strict=True):
+            mean[new] = apart[new]
+            rate = np.maximum(1 - np.exp(-seconds / span), seconds / np.maximum(self.known_s[:, :count], seconds))
+            away = np.clip(apart - mean, -_FARTHEST, _FARTHEST)
+            mean += np.where(known, rate * away, 0.0).astype(np.float32)
+        self.known_s[:, :count] += np.where(known, seconds, 0.0).astype(np.float32)
+
+    def _compare(self, known: NDArray[np.bool_], groups: Groups, seconds: float, now: int) -> None:
+        count = known.shape[1]
+        base, known_s = self.base[:, :count], self.known_s[:, :count]
+        judged = known_s >= WARM_S
+        best, size = np.zeros((2, *known.shape), np.float32)
+        rate = min(seconds / BASE_S, 1.0)
+        for span, mean in enumerate(self.means[:, :, :count]):
+            away = np.where(judged, mean - base, np.nan)
+            away -= groups.each(groups.middle(away))
+            spread = NORMAL * np.nan_to_num(groups.middle(np.abs(away)))
+            usual = self.usual[span]
+            usual += np.maximum(rate, 0.02) * (spread - usual) if (usual > 0).any() else spread
+            young = 1 + WARM_S / np.maximum(known_s, 1.0)
+            theirs = groups.each(np.maximum(spread, usual))
+            own = np.minimum(np.sqrt(self.power[span, :, :count]), _NOISIER * theirs)
+            unit = np.maximum(np.maximum(theirs, own) * young, LEAST / _SUSPECT / 2)
+            far = np.nan_to_num(away / unit).astype(np.float32)
+            held = np.clip(np.nan_to_num(away), -2 * unit, 2 * unit)
+            power = self.power[span, :, :count]
+            learns = np.maximum(rate, seconds / np.maximum(known_s, 1)) * np.where(np.abs(far) > _SUSPECT, 0.05, 1.0)
+            power += np.where(judged, learns * (held**2 - power), 0)
+            farther = np.abs(far) > np.abs(best)
+            best, size = np.where(farther, far, best), np.where(farther, np.nan_to_num(away), size)
+        alike = (np.abs(best) > _SUSPECT) & self._comes_back(groups)
+        known_s[alike] = 0.0
+        best[alike | (np.abs(size) < LEAST)] = 0.0
+        self.far[:, :count], self.size[:, :count] = best, size
+        odd = np.abs(best) > _SUSPECT
+        since = self.since[:, :count]
+        since[odd & (since == 0)] = now
+        since[~odd] = 0
+        self._decide(best, size, groups, now)
+
+    def _decide(self, far: Singles, size: Singles, groups: Groups, now: int) -> None:
+        """Begin and end findings; what is over by the latest readings is none, whatever the means still are."""
+        count = far.shape[1]
+        found, since = self.found[:, :count], self.since[:, :count]
+        latest = self.latest[:, :count] - self.base[:, :count]
+        latest = (latest - groups.each(groups.middle(latest))) * np.sign(size)
+        found &= (np.abs(far) > _SUSPECT) & (latest > LEAST / 2)
+        alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
+        lasts = alike & (since > 0) & ((now - since) * self.haste >= LASTS_NS)
+        found |= (np.abs(far) >= ENOUGH) & (latest >= LEAST) & lasts
+
+    def _comes_back(self, groups: Groups) -> NDArray[np.bool_]:
+        """[row, entity]: who was odd among the peers by what is usual for it, and comes nearer to them: it recovers."""
+        known = self.known_s[:, : len(groups.of)] > 0
+        usual, now = (np.where(known, array[:, : len(groups.of)], np.nan) for array in (self.base, self.means[0]))
+        usual, now = (array - groups.each(groups.middle(array)) for array in (usual, now))
+        spread = NORMAL * groups.each(groups.middle(np.abs(usual)))
+        back: NDArray[np.bool_] = (np.abs(usual) > _SUSPECT * spread) & (np.abs(now) < np.abs(usual) - LEAST / 2)
+        return back
+
+    def _learn(self, apart: Singles, known: NDArray[np.bool_], seconds: float) -> None:
+        count = apart.shape[1]
+        rate = np.maximum(seconds / BASE_S, seconds / np.maximum(self.known_s[:, :count], seconds))
+        odd = np.abs(self.far[:, :count]) > _SUSPECT
+        rate = np.where(known, np.where(odd, 0.05 * rate, rate), 0.0)
+        self.base[:, :count] += (rate * (apart - self.base[:, :count])).astype(np.float32)
+
+    def cells(self, high: NDArray[np.bool_], low: NDArray[np.bool_]) -> list[tuple[int, int]]:
+        """Metric and entity of all findings in a direction that is bad; `high`, `low` [metric] say which is."""
+        bad = np.where(self.far > 0, high[self.rows, None], low[self.rows, None])
+        return [(int(self.rows[row]), int(entity)) for row, entity in np.argwhere(self.found & bad)]
+
+    def others(self, metric: int, entity: int) -> bool:
+        """Whether another reading of an entity is odd, or is not read at all."""
+        row = int(np.searchsorted(self.rows, metric))
+        known = self.known_s[:, entity] >= WARM_S
+        known[row] = False
+        return not known.any() or bool((np.abs(self.far[known, entity]) > _SUSPECT).any())
+
+    def lasted_s(self, metric: int, entity: int) -> float:
+        """For how long (s) an entity is odd, of the time that counts."""
+        return (self.at - self.of(metric, entity)[1]) * self.haste / SECOND
+
+    def of(self, metric: int, entity: int) -> tuple[float, int]:
+        """How far an entity is in spreads, and since when (Unix ns)."""
+        row = int(np.searchsorted(self.rows, metric))
+        return float(self.far[row, entity]), int(self.since[row, entity])

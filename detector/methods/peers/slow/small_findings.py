@@ -1,0 +1,113 @@
+"""Findings on small differences that last, and on how readings go: repeating themselves, or late."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.config import Config
+from detector.methods.peers.nccl_context import is_prompt
+from detector.methods.peers.slow.lasting import ENOUGH
+from detector.methods.peers.state import NO_TASK, Panel
+from detector.model.kinds import is_known
+from detector.model.metrics import bounds_of
+from detector.model.text import comparison, subject
+from detector.model.verdict import Finding, Verdict
+from detector.stats.grouped import middle
+from store.schema.time import SECOND
+
+_UNKNOWN_S = 240.0
+
+
+def shape_findings(panel: Panel, now: int) -> list[Finding]:
+    """Notes on readings that stick, or lag."""
+    return [*_frozen(panel, now), *_late(panel, now)]
+
+
+def lasting_findings(panel: Panel, now: int, config: Config) -> list[Finding]:
+    """Small differences that last; of more machines than may be faulty at once none is named."""
+    lasting, window = panel.lasting, panel.window
+    if not lasting.found.any():
+        return []
+    bounds = bounds_of(window.table, window.metrics, config)
+    cells = [cell for cell in lasting.cells(bounds.high & ~is_prompt(panel), bounds.low) if _counts(panel, cell)]
+    found = []
+    for (metric, group), mine in _by_group(cells, panel).items():
+        machines = {int(panel.machine[entity]) for entity in mine}
+        members = len(np.unique(panel.machine[panel.group == group]))
+        if len(machines) > max(1, int(config.spread_share * members)):
+            continue
+        for machine in machines:
+            those = [entity for entity in mine if panel.machine[entity] == machine]
+            found.append(_lasts(panel, metric, those, now))
+    return found
+
+
+def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
+    """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
+
+    A reading that the catalogue does not know, or the only one, has to differ for longer.
+    """
+    metric, entity = cell
+    key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+    if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
+        return False
+    confirmed = is_known(key) and len(panel.lasting.rows) > 1
+    return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
+
+
+def _frozen(panel: Panel, now: int) -> list[Finding]:
+    """Notes on readings that repeat themselves while the peers' move."""
+    if not panel.stuck.any():
+        return []
+    row, steps = panel.frozen.liveliest(), panel.frozen.repeats
+    words = "its readings repeat themselves since {} s, those of its peers move"
+    members = panel.stuck & (panel.group[: len(panel.stuck)] != NO_TASK)
+    return [_shape(panel, row, at, int(steps[at]), words, now) for at in np.flatnonzero(members).tolist()]
+
+
+def _late(panel: Panel, now: int) -> list[Finding]:
+    """Notes on readings that follow those of the peers too late, or too early."""
+    lag, words = panel.lag, "its readings are {} s later than those of its peers"
+    late = [at for at in lag.late().tolist() if panel.group[at] != NO_TASK]
+    return [_shape(panel, lag.row, at, int(lag.steps[at]), words, now) for at in late]
+
+
+def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
+    """A finding on one machine, of some of its devices."""
+    entity = max(those, key=lambda one: abs(panel.lasting.of(metric, one)[0]))
+    far, since = panel.lasting.of(metric, entity)
+    machine, device = panel.window.entities[entity]
+    if len(those) > 2 and 2 * len(those) > int((panel.machine == panel.machine[entity]).sum()):
+        device = None
+    key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+    seconds = (now - since) / SECOND
+    message = f"{said_of(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
+    task, score = panel.tasks[panel.team[entity]], min(abs(far) / ENOUGH, 99.0)
+    verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
+    return Finding(verdict, False, score, small=True)
+
+
+def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: int) -> Finding:
+    """A note on how a reading goes: `words` say of how many seconds."""
+    machine, device = panel.window.entities[entity]
+    time = steps * panel.window.step_ns
+    message = f"{subject(machine, device)}: {words.format(round(time / SECOND))}"
+    key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.team[entity]]
+    verdict = Verdict(now, task, machine, device, "peer", key, 1.0, now - abs(time), "note", message)
+    return Finding(verdict, False, 0.0)
+
+
+def _by_group(cells: list[tuple[int, int]], panel: Panel) -> dict[tuple[int, int], list[int]]:
+    """Entities by metric and peer group."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for metric, entity in cells:
+        found.setdefault((metric, int(panel.group[entity])), []).append(entity)
+    return found
+
+
+def said_of(panel: Panel, metric: int, entity: int, device: str | None) -> str:
+    """What an entity reads, and its peers."""
+    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
+    theirs, who = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
+    key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(theirs)).sum())
+    return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)

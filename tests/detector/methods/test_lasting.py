@@ -1,0 +1,119 @@
+"""Small differences that last for minutes, and readings that stick or lag, found on arrays of readings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.methods.peers.baseline import Distance, Norm
+from detector.methods.peers.slow.frozen import Frozen
+from detector.methods.peers.slow.lag import Lag
+from detector.methods.peers.slow.lasting import ENOUGH, Lasting
+from detector.stats.grouped import Groups, groups_of
+from store.schema.time import SECOND
+
+MACHINES, TURN_S = 12, 4
+START = 1_700_000_000 * SECOND
+
+
+def readings(steps: int, seed: int = 7) -> np.ndarray:
+    """[step, metric, machine]: a clock and an activity that differ by machine for good, and swing with the task."""
+    rng = np.random.default_rng(seed)
+    swing = 1 + 0.05 * np.sin(np.arange(steps) / 9)[:, None, None]
+    own = 1 + 0.01 * rng.normal(0, 1, (1, 2, MACHINES))
+    level = np.array([1.9e9, 0.62])[None, :, None]
+    return level * swing * own * (1 + 0.004 * rng.normal(0, 1, (steps, 2, MACHINES)))
+
+
+def everybody() -> Groups:
+    """All machines as one peer group."""
+    return groups_of(np.zeros(MACHINES, np.int64))
+
+
+def follow(values: np.ndarray) -> tuple[Lasting, list[int]]:
+    """What is remembered in the end, and how many cells were found at each look."""
+    lasting, groups, found = Lasting(), everybody(), []
+    both, norm = np.ones(2, bool), Norm()
+    norm.fit((2, MACHINES))
+    norm.bound[:] = 1.0
+    for at, now in enumerate(values.astype(np.float32)):
+        center = groups.middle(now)
+        distance = Distance(now * 0, now - groups.each(center), center)
+        lasting.note(START + at * TURN_S * SECOND, distance, norm, groups, np.arange(2))
+        found.append(len(lasting.cells(both, both)))
+    return lasting, found
+
+
+@pytest.mark.parametrize(("share", "within_s"), [(0.03, 600), (0.07, 300)])
+def test_a_few_per_cent_in_one_machine_are_found_in_minutes(share: float, within_s: int) -> None:
+    """3 % of a clock, lasting, is found within ten minutes, 7 % within five, and nothing else ever."""
+    values = readings(500)
+    values[200:, 0, 5] *= 1 - share
+    lasting, found = follow(values)
+    assert lasting.cells(np.ones(2, bool), np.ones(2, bool)) == [(0, 5)]
+    assert max(found[:200]) == 0
+    assert np.flatnonzero(found)[0] * TURN_S <= 200 * TURN_S + within_s
+    far, since = lasting.of(0, 5)
+    assert far < -ENOUGH / 2
+    assert 0 <= since - START - 200 * TURN_S * SECOND <= 120 * SECOND
+
+
+def test_machines_that_differ_for_good_and_small_steps_are_nothing() -> None:
+    """Half a per cent is below what is worth a repair, and what is there from the first reading is no change."""
+    values = readings(450, seed=11)
+    values[:, 0, 3] *= 0.94
+    values[220:, 1, 8] *= 0.995
+    assert max(follow(values)[1]) == 0
+
+
+def test_a_machine_that_recovers_while_it_is_watched_is_not_odd() -> None:
+    """A detector that starts in the middle of a fault does not name the machine when it is well again."""
+    values = readings(450, seed=13)
+    values[:230, 0, 2] *= 0.9
+    assert max(follow(values)[1]) == 0
+
+
+def test_a_fleet_that_begins_to_work_is_not_compared_with_its_idle_time() -> None:
+    """What machines read before the task began says nothing of how they differ under load."""
+    values = readings(400, seed=17)
+    values[:90] *= 0.02
+    values[90:, 1, 6] *= 0.93
+    assert max(follow(values)[1]) == 0
+
+
+def test_of_small_differences_direction_counts() -> None:
+    """A clock that is higher than before is no fault where only a low one is."""
+    values = readings(400, seed=19)
+    values[200:, 0, 4] *= 1.05
+    lasting, _ = follow(values)
+    assert lasting.cells(np.zeros(2, bool), np.ones(2, bool)) == []
+    assert lasting.cells(np.ones(2, bool), np.zeros(2, bool)) == [(0, 4)]
+
+
+def test_a_reading_that_repeats_itself_is_unknown_and_one_at_rest_is_not() -> None:
+    """A sensor that sticks for eight steps says nothing of now; a port without traffic says that it has none."""
+    frozen, rng = Frozen(), np.random.default_rng(3)
+    for at in range(90):
+        now = rng.normal(410, 9, (2, MACHINES)).astype(np.float32)
+        if at >= 60:
+            now[:, 7], now[:, 2] = 404.25, 0.0
+        stuck = frozen.mask(now, np.zeros(2, bool))
+        assert np.flatnonzero(stuck).tolist() == ([7] if at >= 68 else [])
+        assert np.isnan(now[:, 7]).all() == (at >= 68)
+        assert not np.isnan(now[:, 2]).any()
+
+
+@pytest.mark.parametrize("steps", [10, -6])
+def test_a_reading_that_follows_too_late_is_known_by_how_many_steps(steps: int) -> None:
+    """The rhythm of one machine is that of its peers some steps ago; the others are on time."""
+    rng = np.random.default_rng(5)
+    rhythm = np.repeat(rng.uniform(0.4, 1.0, 90), 7)
+    lag, groups = Lag(), everybody()
+    for at in range(40, 560):
+        now = (300 + 250 * rhythm[at] + rng.normal(0, 4, (1, MACHINES))).astype(np.float32)
+        if at > 250:
+            now[0, 9] = 300 + 250 * rhythm[at - steps]
+        lag.note(now, groups.middle(now), groups, np.arange(1))
+        assert at > 250 or not len(lag.late())
+    assert lag.late().tolist() == [9]
+    assert lag.steps[9] == steps
