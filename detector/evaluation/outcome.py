@@ -86,12 +86,14 @@ def assess(
     """Compare a method's verdicts with the labels; `span` is the recording's first and last time (Unix ns).
 
     A verdict counts for a fault when it names a machine of it and comes from the fault's start until the grace after
-    its end. What counts for none is a false alarm, once until the machine is cleared.
+    its end. What counts for none is a false alarm, once until the machine is cleared. A task that stands still with no
+    machine to name is neither while a fault is there, and a false alarm otherwise.
     """
     how = how or Counting()
     labels, grace = labels.together() if how.groups == "one" else labels, int(how.grace_s * SECOND)
     hidden = tuple((start, end + grace) for start, end in labels.unjudged)
     judged = [v for v in verdicts if not any(start <= v.time <= end for start, end in hidden)]
+    judged = [v for v in judged if v.names_machine or not any(_is_within(v.time, f, grace) for f in labels.faults)]
     raised = [v for v in judged if RANK[v.level] > RANK["note"]]
     away = [(f.start, f.end + grace) for f in labels.faults] + list(hidden)
     return Outcome(

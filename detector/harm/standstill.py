@@ -14,7 +14,7 @@ from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
-from detector.model.verdict import Finding, Verdict
+from detector.model.verdict import STALLED, Finding, Verdict
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
@@ -169,7 +169,7 @@ def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> V
         f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
         f" most unlike the others: {names}"
     )
-    return Verdict(now, task, task, None, "progress", "task.stalled", 10.0, since, "crit", message)
+    return Verdict(now, task, task, None, "progress", STALLED, 10.0, since, "crit", message)
 
 
 def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:

@@ -9,6 +9,8 @@ from detector.model.job import Job
 
 Level = Literal["ok", "note", "warn", "crit"]
 """A note is a difference without harm: it goes to no sink, and is no alarm."""
+STALLED = "task.stalled"
+"""Metric of a verdict on a task that stands still with no machine to name."""
 RANK: dict[Level, int] = {"ok": 0, "note": 1, "warn": 2, "crit": 3}
 
 
@@ -34,12 +36,17 @@ class Verdict:
     job: Job | None = None
     """The scheduler's job that the device or machine worked for."""
 
+    @property
+    def names_machine(self) -> bool:
+        """False for a task that stands still with no machine to name: `machine` is the task's name then."""
+        return self.metric != STALLED
+
     def as_json(self) -> dict[str, object]:
         """The object that `peerwatch replay --json` prints, one a line."""
         return {
             "time": self.time,
             "task": self.task,
-            "machine": self.machine,
+            "machine": self.machine if self.names_machine else None,
             "device": self.device,
             "kind": self.kind,
             "metric": self.metric,
