@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 
 from agent.config import AgentConfig
+from cli.terminal import say
 from detector.alerts.registry import AlertsConfig
+from detector.config import OLD_NAMES
 from detector.config import Config as DetectorConfig
 from store.exposition.config import MetricsConfig, OtlpConfig
 from store.influx.config import InfluxConfig, is_address
@@ -57,7 +59,7 @@ def read_settings(file: Path | None = None) -> Settings:
     place = file or PLACE
     try:
         found = msgspec.toml.decode(place.read_bytes())
-        _check_keys(found.get("detector", {}))
+        found["detector"] = _detector_keys(found.get("detector", {}))
         return msgspec.convert(found, Settings)
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror}; use --config FILE") from error
@@ -154,9 +156,18 @@ def _prepare(place: Path, create: bool) -> None:
         )
 
 
-def _check_keys(detector: object) -> None:
+def _detector_keys(table: object) -> object:
+    """The table `[detector]` with today's names. Raises ConfigError for an unknown key, or one that is there twice."""
+    if not isinstance(table, dict):
+        return table
+    for old in sorted(OLD_NAMES.keys() & table):
+        new = OLD_NAMES[old]
+        if new in table:
+            raise ConfigError(f"detector.{old} is the old name of detector.{new}: keep one of them")
+        say(f"peerwatch: detector.{old} is deprecated: use detector.{new}", err=True)
+    renamed = {OLD_NAMES.get(str(key), str(key)): value for key, value in table.items()}
     # msgspec accepts unknown keys of a dataclass, such as the detector's configuration.
-    known = {field.name for field in fields(DetectorConfig)}
-    unknown = sorted(set(detector) - known) if isinstance(detector, dict) else []
+    unknown = sorted(renamed.keys() - {field.name for field in fields(DetectorConfig)})
     if unknown:
         raise ConfigError(f"unknown key: {unknown[0]} - at $.detector")
+    return renamed

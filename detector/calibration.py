@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 
-VERSION = 1
+VERSION = 2
 """Raised when evidence changes its meaning, so that what was learned before says nothing any more."""
 MOST_BYTES = 1_000_000
 """A larger file is no calibration."""
@@ -31,8 +31,9 @@ _FEWEST, _TAIL, _TAIL_SHARE = 10, 20, 0.1
 _SURE = 1.645  # the scale of the tail is taken at the upper end of a 90 % interval
 _PERIODS = {"hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.0, "year": 8760.0}
 _APART = {
-    *("calibration", "caution", "lag_s", "overlap_s", "history_s", "forget_s", "grace_s", "silent_s"),
-    *("sure_s", "still_s", "still_gaps", "zoom_s", "zoom_hertz"),
+    *("calibration", "threshold_multipliers", "judging_delay_seconds", "reread_seconds", "history_seconds"),
+    *("event_incident_seconds", "exit_grace_seconds", "silent_seconds", "missing_rank_seconds"),
+    *("min_stall_seconds", "stall_gaps", "zoom_seconds", "zoom_hertz", "standby"),
 }
 """Settings on which soft evidence does not depend."""
 _Times = Annotated[float, msgspec.Meta(ge=LEAST, le=MOST)]
@@ -160,9 +161,11 @@ def load(file: Path) -> Calibration:
 
 def calibrated(config: Config) -> Config:
     """The configuration with the caution that its calibration asks for. Raises CalibrationError."""
-    for what, times in config.caution.items():
+    for what, times in config.threshold_multipliers.items():
         if not LEAST <= times <= MOST:
-            raise CalibrationError(f"detector.caution.{what} is {times:g}: it must lie between {LEAST:g} and {MOST:g}")
+            raise CalibrationError(
+                f"detector.threshold_multipliers.{what} is {times:g}: it must lie between {LEAST:g} and {MOST:g}"
+            )
     if not config.calibration:
         return config
     file = Path(config.calibration)
@@ -171,7 +174,13 @@ def calibrated(config: Config) -> Config:
         if now.get(name) != found.settings.get(name):
             was, is_ = found.settings.get(name), now.get(name)
             raise CalibrationError(f"{file} was made where detector.{name} was {was}, now it is {is_}{_mend(file)}")
-    return replace(config, caution={**{what: tail.caution for what, tail in found.tails.items()}, **config.caution})
+    return replace(
+        config,
+        threshold_multipliers={
+            **{what: tail.caution for what, tail in found.tails.items()},
+            **config.threshold_multipliers,
+        },
+    )
 
 
 def _mend(file: Path) -> str:

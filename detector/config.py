@@ -44,85 +44,122 @@ class StragglerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By so many ranks a sample the usual number of reporting ranks fades."""
 
 
+OLD_NAMES = {
+    "fewest_peers": "min_peers",
+    "smooth_s": "smoothing_seconds",
+    "smooth_steps_least": "min_smoothing_samples",
+    "hold_steps": "max_age_steps",
+    "memory_steps": "baseline_steps",
+    "warm_steps": "warmup_steps",
+    "settle_steps": "startup_steps",
+    "sigmas": "deviation_sigmas",
+    "peer_steps": "comparability_steps",
+    "explained_least": "min_explained_variance",
+    "persists_least": "max_residual_autocorrelation",
+    "trust_steps": "retraction_decay_steps",
+    "unknown_share": "unknown_metric_floor",
+    "unknown_spread": "unknown_metric_spread_floor",
+    "nats": "cusum_gain_nats",
+    "independent_s": "correlation_seconds",
+    "shortest_s": "min_alarm_seconds",
+    "prompt_tables": "fast_tables",
+    "prompt_factor": "fast_factor",
+    "strength_most": "max_deviation",
+    "caution": "threshold_multipliers",
+    "spread_share": "common_cause_share",
+    "still_s": "min_stall_seconds",
+    "still_gaps": "stall_gaps",
+    "sure_s": "missing_rank_seconds",
+    "silent_s": "silent_seconds",
+    "grace_s": "exit_grace_seconds",
+    "forget_s": "event_incident_seconds",
+    "lag_s": "judging_delay_seconds",
+    "overlap_s": "reread_seconds",
+    "zoom_s": "zoom_seconds",
+    "history_s": "history_seconds",
+}
+"""Deprecated names of settings in `[detector]`, and those that replace them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Durations are seconds of data time unless the name says steps."""
 
-    fewest_peers: int = 4
+    min_peers: int = 4
     """Fewest entities of a peer group: with fewer a median cannot identify the outlier."""
-    smooth_s: float = 8.0
+    smoothing_seconds: float = 8.0
     """Length of the trimmed mean: about one iteration, so that its phases cancel."""
-    smooth_steps_least: int = 3
+    min_smoothing_samples: int = 3
     """Fewest readings in the trimmed mean: of three the highest and the lowest are left out."""
-    hold_steps: float = 2.5
+    max_age_steps: float = 2.5
     """Largest age of a reading: bridges jitter, half a second of clock error and one lost row."""
-    memory_steps: int = 300
+    baseline_steps: int = 300
     """Length of the baseline's EWMA: long compared with an onset, short compared with a task."""
-    warm_steps: int = 20
+    warmup_steps: int = 20
     """Length of a baseline before it is used."""
-    settle_steps: int = 120
+    startup_steps: int = 120
     """Time in which a task may still be starting: a new level resets the baseline."""
-    sigmas: float = 4.0
+    deviation_sigmas: float = 4.0
     """Threshold of a deviation in standard deviations of healthy readings."""
-    peer_steps: int = 100
+    comparability_steps: int = 100
     """Steps after which a metric outside the catalogue is checked for comparability with its peers."""
-    explained_least: float = 0.25
+    min_explained_variance: float = 0.25
     """Least share of its variance that its peers explain; otherwise it is not comparable."""
-    persists_least: float = 0.3
+    max_residual_autocorrelation: float = 0.3
     """Autocorrelation of the residual, beyond the smoothing, from which it is not comparable."""
-    trust_steps: int = 1000
+    retraction_decay_steps: int = 1000
     """Steps over which earlier retractions of a verdict decay."""
-    unknown_share: float = 0.05
+    unknown_metric_floor: float = 0.05
     """Floor of a metric outside the catalogue, as a share of the peers' value."""
-    unknown_spread: float = 0.5
+    unknown_metric_spread_floor: float = 0.5
     """Floor of a metric outside the catalogue, as a share of its variation over time."""
-    nats: float = 6.0
+    cusum_gain_nats: float = 6.0
     """CUSUM gain in nats per independent sample for a deviation of 2× the threshold."""
-    independent_s: float = 20.0
+    correlation_seconds: float = 20.0
     """Correlation time of healthy disturbances: readings closer than this are not independent."""
-    shortest_s: float = 60.0
+    min_alarm_seconds: float = 60.0
     """Earliest alarm of a deviation: bursts of other work on a machine last this long."""
-    prompt_tables: tuple[str, ...] = tuple(table.name for table in TABLES.values() if table.fast)
+    fast_tables: tuple[str, ...] = tuple(table.name for table in TABLES.values() if table.fast)
     """Tables of the task's own progress, which other work on the machine does not disturb."""
-    prompt_factor: float = 0.3
-    """Factor on independent_s and shortest_s for prompt_tables."""
-    strength_most: float = 6.0
+    fast_factor: float = 0.3
+    """Factor on correlation_seconds and min_alarm_seconds for fast_tables."""
+    max_deviation: float = 6.0
     """Clip of a deviation, in multiples of its threshold."""
     false_alarm_days: float = 7.0
     """Healthy days per false alarm in one task: sets the alarm threshold."""
     calibration: str = ""
     """A file of `peerwatch calibrate` with thresholds from healthy recordings of this fleet."""
-    caution: dict[str, float] = field(default_factory=dict)
+    threshold_multipliers: dict[str, float] = field(default_factory=dict)
     """Multiplier on the alarm threshold, by table or method (default 1.0; `*` for the rest)."""
-    spread_share: float = 0.2
+    common_cause_share: float = 0.2
     """Share of the machines above which a simultaneous deviation has a common cause and names no machine."""
-    still_s: float = 8.0
+    min_stall_seconds: float = 8.0
     """Least time without progress of a communicator that hangs."""
-    still_gaps: float = 4.0
+    stall_gaps: float = 4.0
     """The same as a multiple of its longest usual gap."""
-    sure_s: float = 30.0
+    missing_rank_seconds: float = 30.0
     """Time for which a rank that never entered is a warning: it may be writing a checkpoint."""
-    silent_s: float = 30.0
+    silent_seconds: float = 30.0
     """A machine without a row for this long, and ten of its periods, is silent; twice that is critical."""
-    grace_s: float = 3.0
+    exit_grace_seconds: float = 3.0
     """Time after the exit of a rank in which the other ranks may exit too, without a verdict."""
-    forget_s: float = 600.0
+    event_incident_seconds: float = 600.0
     """Time after which an incident of a single event ends."""
-    lag_s: float = 2.0
+    judging_delay_seconds: float = 2.0
     """Live: delay of judging, so that the rows of all machines have arrived."""
-    overlap_s: float = 5.0
+    reread_seconds: float = 5.0
     """Live: time that each step reads again, for rows that arrive later."""
     straggler: StragglerConfig = field(default_factory=StragglerConfig)
     """`[detector.straggler]`: the process that its peers wait for in every iteration."""
-    zoom_s: float = 20.0
+    zoom_seconds: float = 20.0
     """Live: length of a zoom."""
     zoom_hertz: float = 20.0
     """Live: samples per second of a zoom, enough to see which device moves first."""
     standby: bool = False
     """Live: several detectors share the store, and one of them speaks."""
-    history_s: float = 300.0
+    history_seconds: float = 300.0
     """Live: time before the start that is read to learn the baseline."""
 
-    def caution_of(self, what: str) -> float:
+    def threshold_multiplier(self, what: str) -> float:
         """Multiplier on the alarm threshold of this table or method; `*` for those not named."""
-        return self.caution.get(what, self.caution.get("*", 1.0))
+        return self.threshold_multipliers.get(what, self.threshold_multipliers.get("*", 1.0))

@@ -61,7 +61,8 @@ def blind_spots(unread: Mapping[str, int], machines: frozenset[str], tasks: Task
     wide = {
         task
         for task, count in gone.items()
-        if count > max(1, int(config.spread_share * size[task])) or size[task] in (count, *range(config.fewest_peers))
+        if count > max(1, int(config.common_cause_share * size[task]))
+        or size[task] in (count, *range(config.min_peers))
     }
     return {machine: at for machine, at in unread.items() if tasks.task_of(machine) in wide}
 

@@ -33,7 +33,7 @@ class StackPlanner:
     ) -> list[tuple[str, ZoomRequest]]:
         """Machines and what to order of them at `now` (Unix ns) after new verdicts; `team` gives a task's machines."""
         found: list[tuple[str, ZoomRequest]] = []
-        for verdict in verdicts if self.config.zoom_s > 0 else ():
+        for verdict in verdicts if self.config.zoom_seconds > 0 else ():
             meant = verdict.kind == "progress" or verdict.metric == TRAFFIC
             rested = now - self.asked.get(verdict.task, NEVER) >= _REST_S * SECOND
             if meant and rested and RANK[verdict.level] >= RANK["warn"]:

@@ -37,7 +37,7 @@ class ZoomPlanner:
         """Machines and what to order of them at `now` (Unix ns, by the clock); after a look there is a rest."""
         self.rest = {machine: until for machine, until in self.rest.items() if now < until}
         found: list[tuple[str, ZoomRequest]] = []
-        for method in methods if self.config.zoom_s > 0 else ():
+        for method in methods if self.config.zoom_seconds > 0 else ():
             if isinstance(method, Peers):
                 found += self._of(now, method.panels)
         return found
@@ -55,7 +55,7 @@ class ZoomPlanner:
             self.again[task] = now + int(_AGAIN_S * SECOND)
             # By one source, and together: whoever is new among them is to be told from the others.
             source = _source(weight[task, first[0]], panels)
-            order = ZoomRequest(now, source, self.config.zoom_hertz, now + int(self.config.zoom_s * SECOND))
+            order = ZoomRequest(now, source, self.config.zoom_hertz, now + int(self.config.zoom_seconds * SECOND))
             out += [(machine, order) for machine in first]
             self.rest |= dict.fromkeys(first, now + int(_REST_S * SECOND))
         return out

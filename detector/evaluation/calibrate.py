@@ -55,7 +55,7 @@ def follow(store: ReadableStore, config: Config, name: str, tell: Callable[[int]
     Raises CalibrationError where somebody is convicted all the same: then it was not healthy.
     """
     # What already convicted would count for less the next time: so the bar is out of the way.
-    detector = Detector(replace(config, calibration="", caution={"*": MOST}))
+    detector = Detector(replace(config, calibration="", threshold_multipliers={"*": MOST}))
     found: dict[str, ExcursionPeaks] = {}
     before, step = 0, 0
     for now, rows in walk(store):

@@ -118,7 +118,7 @@ class Harm:
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
         verdict = finding.verdict
-        if verdict.level == "note" and verdict.kind == "peer":
+        if verdict.level == "note" and verdict.kind in ("peer", "progress"):
             return NO
         if verdict.metric == SILENT:
             return self._silence(verdict, now)

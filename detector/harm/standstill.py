@@ -14,7 +14,7 @@ from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
-from detector.model.verdict import STALLED, Finding, Verdict
+from detector.model.verdict import STALLED, Finding, Level, Verdict
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
@@ -39,6 +39,10 @@ _ALONE = 2.0
 """Times as far as the next machine."""
 _WAITS, _NEARLY_ALL, _CANDIDATES = 0.9, 0.9, 3
 _HELD_NS = 30 * SECOND
+_WRITES_NS = 45 * SECOND
+"""For so long a GPU that does less than those that wait may be that of a rank that writes the checkpoint of all ..."""
+_SURE_NS = 120 * SECOND
+"""... and a task in which all GPUs wait is noted only: most checkpoints are shorter."""
 
 
 @dataclass(slots=True)
@@ -69,7 +73,9 @@ class Standstill:
                     self.nameless[task] = _nameless(task, panels, now, since), now
                 continue
             self.nameless.pop(task, None)
-            _, machine, device, key, words = found
+            _, machine, device, key, words, less = found
+            if less and now - since < _WRITES_NS:
+                continue
             before = self.odd.get(task, ("", "", 0))
             times = before[2] + 1 if before[0] == machine else 1
             self.odd[task] = machine, device, times
@@ -103,15 +109,17 @@ def standing_since(pace: Pace, task: str) -> int | None:
     return int(pace.times[moves[-1]])
 
 
-def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterator[tuple[float, str, str, str, str]]:
-    """Machines that do not wait as the others do: how far, machine, device, metric, and words."""
+def _odd_ones(
+    task: str, panels: Mapping[str, Panel], config: Config
+) -> Iterator[tuple[float, str, str, str, str, bool]]:
+    """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less."""
     panel = panels.get("gpu")
     if panel is None or task not in panel.tasks or not panel.strength.size:
         return
     count = panel.strength.shape[1]
     mine = np.flatnonzero(panel.team[:count] == panel.tasks.index(task))
     machines = panel.machine[mine]
-    if len(np.unique(machines)) < config.fewest_peers - 1:
+    if len(np.unique(machines)) < config.min_peers - 1:
         return
     if _has_ended(panel, mine):
         return
@@ -127,7 +135,9 @@ def _odd_ones(task: str, panels: Mapping[str, Panel], config: Config) -> Iterato
         first, second = np.sort(worst)[[-1, -2]]
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
-            yield first, *_named(panel, row, int(mine[at]), far >= first / 2, machines == machines[at], key)
+            readings = panel.values[row, mine].astype(np.float64)
+            less = key != _MEMORY and bool(readings[at] < middle(readings[None])[0])
+            yield first, *_named(panel, row, int(mine[at]), far >= first / 2, machines == machines[at], key), less
 
 
 def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
@@ -169,7 +179,8 @@ def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> V
         f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
         f" most unlike the others: {names}"
     )
-    return Verdict(now, task, task, None, "progress", STALLED, 10.0, since, "crit", message)
+    level: Level = "crit" if now - since >= _SURE_NS else "note"
+    return Verdict(now, task, task, None, "progress", STALLED, 10.0, since, level, message)
 
 
 def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:

@@ -28,7 +28,7 @@ def bounds_of(table: str, metrics: list[str], config: Config) -> Bounds:
     rows = [METRICS.get(f"{table}.{metric}") for metric in metrics]
     return Bounds(
         np.array([row.abs_tolerance if row else 0.0 for row in rows]),
-        np.array([row.rel_tolerance if row else config.unknown_share for row in rows]),
+        np.array([row.rel_tolerance if row else config.unknown_metric_floor for row in rows]),
         np.array([row is None for row in rows], bool),
         np.array([row is None or row.direction in ("high", "both") for row in rows], bool),
         np.array([row is None or row.direction in ("low", "both") for row in rows], bool),

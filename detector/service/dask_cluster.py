@@ -112,7 +112,7 @@ class Coordinator:
         self.unwritten: list[Verdict] = []
         self.orders = OperatorState()
         self._ordered = 0
-        self._asked = order.now - round(order.config.history_s * SECOND)
+        self._asked = order.now - round(order.config.history_seconds * SECOND)
 
     def step(self, now: int) -> list[Verdict]:
         """Judge as far as `now` (Unix ns) and keep the new verdicts; a part that fails is judged at the next step."""
@@ -161,7 +161,7 @@ class Coordinator:
         if found.num_rows:
             self.orders.feed(rows_of("event", found))
         self.orders.turn(now)
-        self._ordered = max(self._ordered, now - round(self.order.config.overlap_s * SECOND))
+        self._ordered = max(self._ordered, now - round(self.order.config.reread_seconds * SECOND))
 
     def _parts(self, now: int) -> dict[str, frozenset[str]]:
         """Machines by task, after all that the store tells by now."""
@@ -189,7 +189,7 @@ def run(
 
     `alive` is called at each turn, with the state in a few words.
     """
-    lag = round(order.config.lag_s * SECOND)
+    lag = round(order.config.judging_delay_seconds * SECOND)
     history = [verdict_of(row) for row in store.read("verdict").to_pylist() if row.get("level") in RANK]
     with distributed.Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         dispatcher.begin(history)

@@ -38,7 +38,7 @@ SLOW_STEPS = 5
 """Where agents read seldom, who has missed fewer readings than this is not silent."""
 RETURN_NS = 120 * SECOND
 """For so long after readings have come back an open incident need not be found again."""
-LATE_NS = round(Config().lag_s * SECOND)
+LATE_NS = round(Config().judging_delay_seconds * SECOND)
 """A reading is in the store this long after its time: it is read, written, and clocks differ by half a second."""
 
 
@@ -57,7 +57,7 @@ def run(
     older than `stale_ns`. `alive` is called at each turn and while it catches up, with the state in a few words: a loop
     that hangs does not call it. Raises StoreError where the store fails at the start, and LeaseLostError.
     """
-    lag = round(config.lag_s * SECOND)
+    lag = round(config.judging_delay_seconds * SECOND)
     restored = _remembered(state_file, config, time.time_ns(), stale_ns)
     runner = Runner(store, config, time.time_ns() - lag, restored)
     runner.alive = alive
@@ -118,12 +118,12 @@ class Runner:
 
     def __init__(self, store: Store, config: Config, now: int, restored: tuple[State, int] | None = None) -> None:
         self.store = store
-        state, self.at = restored or (None, now - round(config.history_s * SECOND))
+        state, self.at = restored or (None, now - round(config.history_seconds * SECOND))
         self.readings = Readings(self.at)
         self.detector = Detector(config, state)
         self.zoom_planner, self.stack_planner = ZoomPlanner(config), StackPlanner(config)
         self.alive: Callable[[str], None] = lambda status: None
-        self.overlap = round(config.overlap_s * SECOND)
+        self.overlap = round(config.reread_seconds * SECOND)
         self.tick = tick_of(read_rows(store, self.at, now))
         # A verdict of the future, by a wrong clock or a forger, must not silence those until then.
         said = store.read("verdict", 0, now).to_pylist()
@@ -143,7 +143,7 @@ class Runner:
         last = {(row["task"], row["machine"]): row for row in said}
         still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
         before = rows_of("event", events) if events.num_rows else None
-        self.detector.take_up(before, still, now + round(config.forget_s * SECOND))
+        self.detector.take_up(before, still, now + round(config.event_incident_seconds * SECOND))
 
     def begun_again(self, now: int) -> Runner:
         """A runner from some minutes before `now` on, earlier than this one's time, with its open incidents."""
@@ -151,7 +151,7 @@ class Runner:
         new.unwritten, new.alive = self.unwritten, self.alive
         open_ones = [finding.verdict for finding in self.detector.state.incidents.open.values()]
         new.detector.state.incidents.open.clear()
-        new.detector.take_up(None, open_ones, now + round(self.detector.config.forget_s * SECOND))
+        new.detector.take_up(None, open_ones, now + round(self.detector.config.event_incident_seconds * SECOND))
         return new
 
     def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:

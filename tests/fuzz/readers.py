@@ -371,7 +371,7 @@ _NOTE = "\x08\0\0\0\x30\0\0\0\x03\0\0\0stapsdt\0" + "\x01" * 24 + "python\0gc__s
 _LOG = (
     "4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n6,2,3,-;mce: [Hardware Error]: CPU 1\n"
 )
-_TOML = 'store = "/x.db"\n[agent]\nsources = ["host"]\n[detector]\nsigmas = 5.0\n[alerts]\nsinks = ["log"]\n'
+_TOML = 'store = "/x.db"\n[agent]\nsources = ["host"]\n[detector]\ndeviation_sigmas = 5.0\n[alerts]\nsinks = ["log"]\n'
 _LP = 'gpu,machine=a\\ b,gpu=0 _row=1i,x=1.5,t="a\\"b,c" 12345\nevent,machine=m _row=1i,message="x y" 1'
 
 _FAULT = {"machine": "m03", "device": "gpu:1", "kind": "slow_gpu", "start": 10**18, "end": 10**18 + 9}

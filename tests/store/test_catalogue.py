@@ -45,4 +45,4 @@ def test_fast_tables_are_the_detectors_default() -> None:
     """The detector's default of fast tables comes from the catalogue."""
     from detector.config import Config
 
-    assert Config().prompt_tables == tuple(name for name, table in TABLES.items() if table.fast) == ("nccl",)
+    assert Config().fast_tables == tuple(name for name, table in TABLES.items() if table.fast) == ("nccl",)

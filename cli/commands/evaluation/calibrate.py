@@ -83,8 +83,8 @@ def _table(found: Calibration, config: Config) -> Any:
 
     table = Table("method or table", "excursions", "highest", "threshold", "earliest alarm", box=None, pad_edge=False)
     for what, tail in found.tails.items():
-        factor = config.prompt_factor if what in config.prompt_tables else 1.0
-        soonest = "–" if what == "progress" else f"{config.shortest_s * factor * tail.caution:.0f} s"
+        factor = config.fast_factor if what in config.fast_tables else 1.0
+        soonest = "–" if what == "progress" else f"{config.min_alarm_seconds * factor * tail.caution:.0f} s"
         few = " (too few to learn from)" if not tail.scale else ""
         table.add_row(what, f"{tail.excursions}{few}", f"{tail.highest:.2f}", f"{tail.caution:.2f}", soonest)
     return table

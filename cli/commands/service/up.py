@@ -37,7 +37,7 @@ def up(
         signal.signal(number, signal.default_int_handler)
     settings = read_settings(config)
     judged = detector_config(settings)
-    place, late_ns = locate_store(store, config, writing=True)[0], round(judged.lag_s * SECOND)
+    place, late_ns = locate_store(store, config, writing=True)[0], round(judged.judging_delay_seconds * SECOND)
     stop = threading.Event()
     log = _log(place, settings.influxdb.spool_folder)
     with (

@@ -111,7 +111,7 @@ class EventState:
 
     def fade(self, now: int, orders: OperatorState, config: Config) -> None:
         """Let go of what happened long ago, unless its cause lasts, and of what the operator has forgiven."""
-        oldest = now - int(config.forget_s * SECOND)
+        oldest = now - int(config.event_incident_seconds * SECOND)
         self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}
         self.warned = {key: fact for key, fact in self.warned.items() if fact.since > oldest}
         self.held = {

@@ -115,7 +115,7 @@ def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdi
         return []
     quiet = (now - life.seen[:count]) / SECOND
     period = np.maximum(life.period[:count], np.median(known))
-    limit = np.maximum(np.maximum(config.silent_s, 10 * period), 2 * life.habit())
+    limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), 2 * life.habit())
     early = np.minimum(limit, np.maximum(_EARLY_S, _EARLY_PERIODS * period))
     suspects = np.flatnonzero((quiet > early) & (life.seen[:count] > NEVER))
     if not len(suspects):
@@ -131,10 +131,10 @@ def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdi
         # Who has only just come back was gone as well: after an outage not all come back at once.
         bound = limit if quiet[at] > limit[at] else early
         gone = int((peers & ((quiet > bound / 2) | (now - life.back[:count] < bound * SECOND / 2))).sum())
-        few = max(1, int(config.spread_share * (peers.sum() + 1)))
+        few = max(1, int(config.common_cause_share * (peers.sum() + 1)))
         # Of a machine that is silent itself, the devices need no word.
         goes_on = device is None or _goes_on(life, life.number[machine, None], now, float(bound[at]))
-        if team[at] and goes_on and peers.sum() + 1 >= config.fewest_peers and gone < few:
+        if team[at] and goes_on and peers.sum() + 1 >= config.min_peers and gone < few:
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
             mine = (machines == machine) & (kind == kind[at])
             if device and level != "note" and (quiet[mine] > early[mine]).all():

@@ -70,7 +70,7 @@ class Watch:
         team[board.machine[seated]] = board.task[seated]
         odd = np.unique(board.machine[found & seated])
         size, many = (np.bincount(part[part >= 0], minlength=len(board.tasks) + 1) for part in (team, team[odd]))
-        few: Bools = many <= np.maximum(1, config.spread_share * size)
+        few: Bools = many <= np.maximum(1, config.common_cause_share * size)
         return found & few[board.task]
 
     def _follow(self, at: int, met: Bools, now: int) -> None:
@@ -142,14 +142,14 @@ class Evidence:
         """Take in what is new; every hard fact that stands and every silence is a finding."""
         for name, new in rows.items():
             if name not in NOT_LIFE and len(new.time):
-                self.life.feed(new, self.config.silent_s)
+                self.life.feed(new, self.config.silent_seconds)
         for machine, until in tasks.orders.back.items():
             self.life.pardon(machine, until)
         if "event" in rows and len(rows["event"].time):
             self.facts.feed(rows["event"], tasks.orders)
         self._read(rows)
         self._refuted()
-        self.facts.judge_exits(now, tasks, int(self.config.grace_s * SECOND))
+        self.facts.judge_exits(now, tasks, int(self.config.exit_grace_seconds * SECOND))
         self.facts.fade(now, tasks.orders, self.config)
         found = [finding for watch in self.watches.values() for finding in watch.judge(now, tasks, self.config)]
         found = self._at_work(now, found)

@@ -57,7 +57,7 @@ def _grouped(team: Ints, role: Ints, machine: Ints, config: Config) -> tuple[Int
         least = min(_LEAST_MACHINES, len(np.unique(machine[mine])))
         for one in roles[roles != UNKNOWN].tolist() if (roles != UNKNOWN).sum() > 1 else ():
             those = mine[role[mine] == one]
-            if len(those) >= config.fewest_peers and len(np.unique(machine[those])) >= least:
+            if len(those) >= config.min_peers and len(np.unique(machine[those])) >= least:
                 group[those] = len(titles)
                 titles.append((task, named(one)))
         rest = mine[group[mine] == NO_TASK]

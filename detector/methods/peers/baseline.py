@@ -108,13 +108,13 @@ def unsettle(norm: Norm, values: Array, groups: Groups, part: Part, bounds: Boun
     """
     cell = _cells(part, values)
     count = groups.middle(norm.count[cell])
-    young = (count >= config.warm_steps / 2) & (count < config.settle_steps)
+    young = (count >= config.warmup_steps / 2) & (count < config.startup_steps)
     if not young.any():
         return
     level, sway = groups.middle(norm.level[cell]), np.sqrt(groups.middle(norm.swing[cell]))
     now, floor = groups.middle(values[part.rows]), bounds.floor[part.rows, None]
     with np.errstate(invalid="ignore"):
-        jump = np.abs(now - level) > np.fmax(config.sigmas * sway, np.fmax(floor, 0.5 * np.abs(level)))
+        jump = np.abs(now - level) > np.fmax(config.deviation_sigmas * sway, np.fmax(floor, 0.5 * np.abs(level)))
     anew = np.broadcast_to(groups.each(young & jump), norm.count[cell].shape)
     if anew.any():
         norm.anew(part, anew)
@@ -125,7 +125,7 @@ def mend(norm: Norm, values: Array, distance: Distance, groups: Groups, part: Pa
 
     What is usual was then learned from a burst: it was the norm that was odd.
     """
-    strange = (np.abs(distance.strength[part.rows]) > 1) & (norm.count[_cells(part, values)] < config.settle_steps)
+    strange = (np.abs(distance.strength[part.rows]) > 1) & (norm.count[_cells(part, values)] < config.startup_steps)
     rows = np.flatnonzero(strange.any(1))
     if not len(rows):
         return
@@ -148,7 +148,7 @@ def learn(
     mine, left, count = values[part.rows], distance.residual[part.rows], norm.count[cell]
     known = ~np.isnan(left)
     rate = np.where(known, np.where(suspect, 0.1 * part.weight, part.weight) / (count + part.weight), 0.0)
-    warm, begun = count >= config.warm_steps, count > 0
+    warm, begun = count >= config.warmup_steps, count > 0
     # Noise is what is usual, not what checkpoints and bursts do at times (continuity sees to those): values beyond two
     # standard deviations count as two. What never moved has no deviation to be held to.
     sigma = np.sqrt(norm.power[cell])
@@ -163,7 +163,7 @@ def learn(
     away = np.where(known, np.clip(mine - norm.level[cell], -most, most), 0.0)
     norm.level[cell] += rate * away
     norm.swing[cell] = np.where(begun, norm.swing[cell] + rate * (away**2 - norm.swing[cell]), 0.0)
-    norm.count[cell] = np.minimum(count + part.weight * known, config.memory_steps)
+    norm.count[cell] = np.minimum(count + part.weight * known, config.baseline_steps)
 
 
 def learn_drift(norm: Norm, distance: Distance, part: Part) -> None:
@@ -193,18 +193,20 @@ def rule(
     usual = np.sqrt(groups.total(power) / np.maximum(groups.total(count > 0), 1))
     common = np.fmax(usual, _NORMAL * groups.middle(np.abs(left)))
     # A norm learned from few steps knows its own noise badly.
-    noise = np.fmax(np.sqrt(power), groups.each(common)) * (1 + config.warm_steps / 2 / np.maximum(count, 1))
+    noise = np.fmax(np.sqrt(power), groups.each(common)) * (1 + config.warmup_steps / 2 / np.maximum(count, 1))
     floor = np.fmax(
         bounds.floor[part.rows, None], bounds.relative[part.rows, None] * np.abs(distance.center[part.rows])
     )
     unknown = np.flatnonzero(bounds.unknown[part.rows])
     if len(unknown):
         sway = np.sqrt(groups.middle(norm.swing[cell][unknown]))
-        floor[unknown] = np.fmax(floor[unknown], config.unknown_spread * sway)
-    reach = np.maximum(np.fmax(config.sigmas * noise, groups.each(floor)), _TINY)
-    enough = groups.total(~np.isnan(left)) >= config.fewest_peers
+        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sway)
+    reach = np.maximum(np.fmax(config.deviation_sigmas * noise, groups.each(floor)), _TINY)
+    enough = groups.total(~np.isnan(left)) >= config.min_peers
     norm.reach[cell] = reach
-    norm.bound[cell] = np.where((count >= config.warm_steps) & groups.each(enough & believed[part.rows]), reach, np.nan)
+    norm.bound[cell] = np.where(
+        (count >= config.warmup_steps) & groups.each(enough & believed[part.rows]), reach, np.nan
+    )
 
 
 def has_peers(norm: Norm, shape: tuple[int, ...], groups: Groups, config: Config) -> NDArray[np.bool_]:
@@ -214,14 +216,14 @@ def has_peers(norm: Norm, shape: tuple[int, ...], groups: Groups, config: Config
     entities have nothing to do with each other; where most metrics say so, none is believed.
     """
     cell = tuple(slice(size) for size in shape)
-    seen = groups.middle(norm.count[cell]) >= config.peer_steps
+    seen = groups.middle(norm.count[cell]) >= config.comparability_steps
     power, swing = groups.middle(norm.power[cell]), groups.middle(norm.swing[cell])
     tiny = np.finfo(np.float64).tiny
     with np.errstate(over="ignore", invalid="ignore"):
         explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
         persists = 1 - groups.middle(norm.drift[cell] / np.maximum(2 * norm.power[cell], tiny))
         moves = power > tiny
-        alone = moves & (explained < config.explained_least) & (persists > config.persists_least)
+        alone = moves & (explained < config.min_explained_variance) & (persists > config.max_residual_autocorrelation)
     strangers = 2 * (alone & seen).sum(0) > (moves & seen).sum(0)
     judged: NDArray[np.bool_] = seen & ~alone & ~strangers
     return judged

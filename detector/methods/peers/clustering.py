@@ -88,7 +88,7 @@ class Likeness:
                     of = found.setdefault(panel.tasks[task], {})
                     for at, label in zip(mine.tolist(), labels.T.tolist(), strict=True):
                         of.setdefault(names[at], []).extend(label)
-        return {name: group for of in found.values() for name, group in _united(of, config.fewest_peers).items()}
+        return {name: group for of in found.values() for name, group in _united(of, config.min_peers).items()}
 
 
 def _united(labels: Mapping[str, list[int]], fewest: int) -> dict[str, int]:
@@ -134,13 +134,13 @@ def _parted(series: Floats, table: str, metrics: list[str], config: Config) -> I
     labels = [np.zeros(series.shape[2], np.int64)]
     for metric in range(series.shape[1]):
         mine = series[:, metric]
-        if np.isnan(mine).all(0).any() or series.shape[2] < 2 * config.fewest_peers:
+        if np.isnan(mine).all(0).any() or series.shape[2] < 2 * config.min_peers:
             continue
         level = middle(mine.T).astype(np.float64)
         least = max(bounds.floor[metric], bounds.relative[metric] * abs(float(np.median(level))))
         rest = np.nan_to_num(mine - level - middle(mine - level)[:, None])
         shapes = np.linalg.eigh(rest @ rest.T)[1][:, -_SHAPES:].T @ rest / len(rest) ** 0.5
-        labels += [found for feature in (level, *shapes) if (found := _gaps(feature, least, config.fewest_peers)).any()]
+        labels += [found for feature in (level, *shapes) if (found := _gaps(feature, least, config.min_peers)).any()]
     return np.stack(labels)
 
 

@@ -16,7 +16,7 @@ def one_or_nobody(cells: Cells, panel: Panel, config: Config) -> None:
     crowded = np.bincount(series[over], minlength=0)
     for number in np.flatnonzero(crowded > 1):
         those = np.flatnonzero(series == number)
-        most = max(1, int(config.spread_share * len(np.unique(panel.machine[panel.group == group[those[0]]]))))
+        most = max(1, int(config.common_cause_share * len(np.unique(panel.machine[panel.group == group[those[0]]]))))
         if crowded[number] <= most:
             continue
         machines, place = np.unique(panel.machine[cells.entity[those]], return_inverse=True)

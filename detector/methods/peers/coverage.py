@@ -35,10 +35,10 @@ def alone(panels: Mapping[str, Panel], config: Config) -> list[Alone]:
     for table, panel in sorted(panels.items()):
         metrics, count = panel.strength.shape
         for groups, members in panel.groups.sizes:
-            few = members.shape[1] < config.fewest_peers
+            few = members.shape[1] < config.min_peers
             for number, mine in zip(groups.tolist(), members, strict=True):
                 old = mine[mine < count]
-                seen = len(old) and np.median(panel.norm.count[:metrics, old]) >= config.peer_steps
+                seen = len(old) and np.median(panel.norm.count[:metrics, old]) >= config.comparability_steps
                 believed = panel.believed[:, number : number + 1]
                 if few or (seen and believed.size and not believed.any()):
                     task, title = panel.titles[number]
@@ -52,7 +52,7 @@ def sentences(found: Iterable[Alone], config: Config) -> list[str]:
     said = []
     for one in found:
         who = f"{one.table}, task {one.task}" + (f", {one.title}" if one.title else "")
-        why = f"as {one.members} are too few to be compared (at least {config.fewest_peers})"
+        why = f"as {one.members} are too few to be compared (at least {config.min_peers})"
         strange = "as the readings of one foretell nothing of the others'"
         said.append(f"{who}: no peers, {why if one.few else strange}")
     return said
@@ -64,7 +64,7 @@ def by_machine(found: Iterable[Alone], config: Config) -> dict[str, str]:
     for one in found:
         for machine in one.machines:
             tables.setdefault(machine, ([], []))[one.few].append(one.table)
-    words = "like no others by {}", f"fewer than {config.fewest_peers} of its kind by {{}}"
+    words = "like no others by {}", f"fewer than {config.min_peers} of its kind by {{}}"
     return {
         machine: "; ".join(
             text.format(", ".join(dict.fromkeys(names))) for names, text in zip(reasons, words, strict=True) if names

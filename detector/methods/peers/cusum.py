@@ -88,7 +88,7 @@ class Pace:
     """How fast evidence grows in one table, and how much of it convicts."""
 
     share: float
-    """Of a step's nats that count, as readings closer than `independent_s` say the same thing."""
+    """Of a step's nats that count, as readings closer than `correlation_seconds` say the same thing."""
     most: Nats
     """[group]: nats that one step can add."""
     enough: Nats
@@ -102,14 +102,14 @@ class Pace:
 
 def pace_of(table: str, step_ns: int, streams: Ints, config: Config) -> Pace:
     """The threshold is the log of how many independent looks at `streams` [group] fall into the false-alarm budget."""
-    factor = config.prompt_factor if table in config.prompt_tables else 1.0
+    factor = config.fast_factor if table in config.fast_tables else 1.0
     step_s = max(step_ns / SECOND, 1e-3)
-    independent = max(config.independent_s * factor, step_s)
+    independent = max(config.correlation_seconds * factor, step_s)
     looks = np.maximum(streams, 1) * config.false_alarm_days * 86400 / independent
-    enough = np.maximum(np.log(looks), config.nats)
-    shortest_steps = max(3.0, config.shortest_s * factor / step_s)
-    share, most, caution = step_s / independent, enough / shortest_steps, config.caution_of(table)
-    return Pace(share, most, enough, step_ns, config.nats, config.strength_most, caution)
+    enough = np.maximum(np.log(looks), config.cusum_gain_nats)
+    shortest_steps = max(3.0, config.min_alarm_seconds * factor / step_s)
+    share, most, caution = step_s / independent, enough / shortest_steps, config.threshold_multiplier(table)
+    return Pace(share, most, enough, step_ns, config.cusum_gain_nats, config.max_deviation, caution)
 
 
 def enough_of(streaks: Streaks, cells: Cells, group: Ints, pace: Pace, unknown: NDArray[np.bool_]) -> Nats:

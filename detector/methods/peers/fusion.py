@@ -68,7 +68,7 @@ class Fusion:
         values = distance.residual + self.norm.offset[:, : distance.residual.shape[1]]
         learn(self.norm, values, distance, part, suspect, config)
         rule(self.norm, distance, groups, part, _BOUNDS, np.ones((1, groups.count + 1), bool), config)
-        self.streaks.cleared *= (1 - 1 / config.trust_steps) ** turn
+        self.streaks.cleared *= (1 - 1 / config.retraction_decay_steps) ** turn
 
     def judge(self, cells: Cells, pace: Pace, group: Ints, now: int) -> None:
         """Add up what speaks against some entities, for as long as it lasts."""
@@ -113,7 +113,7 @@ class Fusion:
         if len(square):
             # Who is far by many metrics is to say no more of what goes together than the others do.
             some *= np.sqrt(np.minimum(1.0, np.median(square) / np.maximum(square, _TINY)))
-            self.looks = min(self.looks + 1, config.memory_steps)
+            self.looks = min(self.looks + 1, config.baseline_steps)
             self.together += (some @ some.T / len(square) - self.together) / self.looks
         sigma = np.sqrt(np.diag(self.together))
         out: NDArray[np.float64] = self.together / np.maximum(sigma[:, None] * sigma, _TINY)

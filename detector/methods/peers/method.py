@@ -88,7 +88,7 @@ class Peers:
 
     def _judge(self, panel: Panel, now: int, tasks: Tasks) -> None:
         window, config = panel.window, self.config
-        snapshot = window.snapshot(now, config.hold_steps)
+        snapshot = window.snapshot(now, config.max_age_steps)
         if not snapshot.size:
             return
         seat(panel, tasks, self.config)
@@ -123,8 +123,8 @@ class Peers:
         prompt = is_prompt(panel)
         distance = fusion.look(panel.strength, replace(bounds, high=bounds.high & ~prompt), panel.groups, self.config)
         cells = self._fair(panel, suspects(fusion.streaks, distance.strength, np.ones(1, bool), np.zeros(1, bool)))
-        if panel.window.table in self.config.prompt_tables:
-            cells.urgency *= self.config.prompt_factor
+        if panel.window.table in self.config.fast_tables:
+            cells.urgency *= self.config.fast_factor
         fusion.judge(cells, pace, panel.group, now)
         fusion.study(distance, panel.groups, turn, self.config)
 
@@ -132,10 +132,10 @@ class Peers:
         prompt = is_prompt(panel)
         # Who is long in its collectives waits for others: for a late rank, or for all while it has no work of its own.
         found = self._fair(panel, suspects(panel.streaks, panel.strength, bounds.high & ~prompt, bounds.low))
-        if panel.window.table in self.config.prompt_tables:
-            slack = max(int(self.config.smooth_s * SECOND), 2 * panel.window.step_ns)
+        if panel.window.table in self.config.fast_tables:
+            slack = max(int(self.config.smoothing_seconds * SECOND), 2 * panel.window.step_ns)
             hurry = (prompt[found.metric] & (found.side == LOW)) | slows(panel, found, now, slack)
-            found.urgency = np.where(hurry, 1.0, self.config.prompt_factor)
+            found.urgency = np.where(hurry, 1.0, self.config.fast_factor)
         return found
 
     def _fair(self, panel: Panel, found: Cells) -> Cells:
@@ -156,7 +156,7 @@ class Peers:
         depth = len(panel.embedding.ring)
         weight = max(1, depth // 2)
         part = Part(slice(place % weight, metrics, weight), weight)
-        if panel.window.table not in config.prompt_tables:
+        if panel.window.table not in config.fast_tables:
             unsettle(panel.norm, panel.values, panel.groups, part, bounds, config)
         mend(panel.norm, panel.values, distance, panel.groups, part, config)
         most = panel.streaks.evidence[:, part.rows, :count].max(0, initial=0)
@@ -172,7 +172,7 @@ class Peers:
             theirs = has_peers(panel.norm, distance.strength.shape, panel.groups, config)
             panel.believed = theirs | ~bounds.unknown[:, None]
         rule(panel.norm, distance, panel.groups, part, bounds, panel.believed, config)
-        panel.streaks.cleared[:, part.rows] *= (1 - 1 / config.trust_steps) ** weight
+        panel.streaks.cleared[:, part.rows] *= (1 - 1 / config.retraction_decay_steps) ** weight
 
     def _convicted(self, panel: Panel, now: int) -> list[Finding]:
         found = []

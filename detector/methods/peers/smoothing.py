@@ -15,8 +15,8 @@ Array = NDArray[np.float32]
 
 def depth_of(step_s: float, config: Config) -> int:
     """How many steps are averaged: `smooth_s` worth, but never so few that a spike cannot be dropped."""
-    most = max(config.smooth_steps_least, math.ceil(config.smooth_s))
-    return int(np.clip(math.ceil(config.smooth_s / max(step_s, 1e-3)), config.smooth_steps_least, most))
+    most = max(config.min_smoothing_samples, math.ceil(config.smoothing_seconds))
+    return int(np.clip(math.ceil(config.smoothing_seconds / max(step_s, 1e-3)), config.min_smoothing_samples, most))
 
 
 @dataclass(slots=True)

@@ -88,7 +88,9 @@ class Progress:
 
     def _hung(self, now: int, progress: RankProgress, tasks: Tasks) -> list[Finding]:
         """Hangs; of a task in which a rank is missing or differs, blocked transfers are the consequence."""
-        hang = Hang(now, self.ranks, progress, HangText(self.ranks, list(self.ranks.number)), self.config.sure_s)
+        hang = Hang(
+            now, self.ranks, progress, HangText(self.ranks, list(self.ranks.number)), self.config.missing_rank_seconds
+        )
         findings = _hard([*hang.missing_ranks(), *hang.mismatched_collectives()], tasks)
         known = [self.task_names.index(finding.verdict.task) for finding in findings]
         task = self.task_of_machine[self.ranks.machine[self.ranks.process[progress.series]]]
@@ -97,7 +99,7 @@ class Progress:
     def _slow(self, now: int, progress: RankProgress) -> list[Finding]:
         """Stragglers, and processes that make iterations longer."""
         live = self._live_ranks(now, progress)
-        scale, config = self.config.caution_of("progress"), self.config.straggler
+        scale, config = self.config.threshold_multiplier("progress"), self.config.straggler
         config = msgspec.structs.replace(config, threshold_seconds=config.threshold_seconds * scale)
         stragglers = self.stragglers.update(now, self.ranks, live, config)
         suspects = self.slowdown.update(now, self.ranks, live, scale)
@@ -154,7 +156,7 @@ class Progress:
         message = slowdown_verdict_text(subject(machine, device), self.slowdown_text[task, machine])
         score, onset = suspect.score, suspect.onset
         verdict = Verdict(now, task, machine, device, "progress", "nccl.active_ratio", score, onset, "warn", message)
-        return Finding(verdict, False, suspect.score / ALARM_WINDOWS / self.config.caution_of("progress"))
+        return Finding(verdict, False, suspect.score / ALARM_WINDOWS / self.config.threshold_multiplier("progress"))
 
 
 def _with_cause(finding: Finding, findings: list[Finding]) -> Finding:

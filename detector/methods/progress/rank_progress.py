@@ -50,7 +50,7 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     last, moved = _latest(active_at, comm), _latest(ranks.last_progress[series], comm)
     gap = np.zeros(len(moved))
     np.maximum.at(gap, comm, ranks.gap[series])
-    patience = np.maximum(config.still_s, config.still_gaps * gap) + ranks.period / SECOND
+    patience = np.maximum(config.min_stall_seconds, config.stall_gaps * gap) + ranks.period / SECOND
     idle = np.bincount(comm, pending) == 0
     stalled = ~idle & (now - last > patience * SECOND) & (np.bincount(comm) > 1)
     at_rest = idle & (now - moved > 2 * ranks.period + SECOND)

@@ -207,7 +207,7 @@ def test_a_store_that_takes_half_a_minute(tmp_path: Path) -> None:
     # A thirtieth of the times: answers after 2 s where 0.5 s are waited for.
     slow = InfluxConfig(timeout_seconds=1.0)
     place = open_store(f"http://127.0.0.1:{wire.port}/peerwatch", config=slow)
-    thread = threading.Thread(target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop))
+    thread = threading.Thread(target=runner.run, args=(place, Config(judging_delay_seconds=0.5), dispatcher, stop))
     thread.start()
     time.sleep(4)
     wire.slow_s = 3.0

@@ -144,12 +144,12 @@ def test_who_has_no_peers_is_written_once(tmp_path: Path) -> None:
             runner.catch_up(START + second * SECOND, STOP)
         return [(row["machine"], row["code"]) for row in store.read("event").to_pylist()]
 
-    runner = Runner(store, Config(history_s=0.0), START)
+    runner = Runner(store, Config(history_seconds=0.0), START)
     lonely = [(f"m{n}", "no_peers") for n in range(3)]
     assert at_work(3, range(1, 150)) == lonely
     said = read_fleet_status(store, START + 149 * SECOND, 30 * SECOND).without_peers
     assert said == {f"m{n}": "fewer than 4 of its kind by host" for n in range(3)}
-    runner = Runner(store, Config(history_s=0.0), START + 149 * SECOND)
+    runner = Runner(store, Config(history_seconds=0.0), START + 149 * SECOND)
     assert at_work(3, range(150, 240)) == lonely
     runner._repeated -= AGAIN_NS
     assert at_work(3, range(240, 310)) == 2 * lonely
@@ -247,7 +247,9 @@ def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, capl
     at = time.time_ns()
     place.write([Batch(f"m{n}", at, (Sample("gpu", {"gpu": "0", "sm_clock_hertz": 1.7e9}),)) for n in range(5)])
     thread = threading.Thread(
-        target=runner.run, args=(place, Config(lag_s=0.5), dispatcher, stop), kwargs={"alive": turns.append}
+        target=runner.run,
+        args=(place, Config(judging_delay_seconds=0.5), dispatcher, stop),
+        kwargs={"alive": turns.append},
     )
     thread.start()
     begun = time.monotonic()

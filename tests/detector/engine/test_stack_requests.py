@@ -37,5 +37,5 @@ def test_what_is_no_reason() -> None:
     clock = replace(SLOW, kind="peer", metric="gpu.sm_clock_hertz")
     assert asked(planner, NOW, replace(SLOW, level="ok"), replace(SLOW, level="note"), clock) == []
     quiet = replace(SLOW, kind="evidence", metric="rdma.transmit_bytes_total", level="crit")
-    assert asked(StackPlanner(replace(Config(), zoom_s=0.0)), NOW, quiet) == []
+    assert asked(StackPlanner(replace(Config(), zoom_seconds=0.0)), NOW, quiet) == []
     assert asked(planner, NOW, quiet) == ["m4", "m5"]

@@ -45,7 +45,7 @@ def test_a_suspect_is_looked_at_before_anything_is_said(memory: Any, fleet: Make
     ((when, machine, order),) = ordered(store)
     assert (machine, order.source, order.hertz, order.until - order.time) == ("m0", "gpu", 20.0, 20 * SECOND)
     assert order.time == when < said[0].time
-    assert ordered(store, replace(Config(), zoom_s=0.0)) == []
+    assert ordered(store, replace(Config(), zoom_seconds=0.0)) == []
 
 
 def test_a_machine_is_looked_at_again_after_a_rest(memory: Any, fleet: Make) -> None:

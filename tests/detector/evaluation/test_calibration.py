@@ -104,7 +104,7 @@ def test_healthy_readings_make_a_calibration_that_is_obeyed(memory: Any, fleet: 
     """What it learned is in the file; with it a lasting difference takes as many times longer."""
     config, file = Config(), tmp_path / "c.json"
     studied = follow(healthy(fleet, memory), config, "r", lambda _: None)
-    assert studied["meter"].hours == pytest.approx(7 * (1200 - config.peer_steps) / 3600, rel=0.02)
+    assert studied["meter"].hours == pytest.approx(7 * (1200 - config.comparability_steps) / 3600, rel=0.02)
     learned = calibrate([studied], Budget(1, 24, 10), config)
     tail = learned.tails["meter"]
     assert (tail.excursions >= 15, tail.highest < 1 < tail.caution) == (True, True), tail
@@ -183,11 +183,16 @@ def test_caution_by_hand(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     tail = replace_caution(tail_of(np.zeros(0), 9, 1), 2.5)
     save(Calibration(1, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail, "rdma": tail}), file)
-    assert calibrated(Config(calibration=str(file), caution={"rdma": 1.5})).caution == {"gpu": 2.5, "rdma": 1.5}
-    with pytest.raises(CalibrationError, match=r"detector.caution.gpu is 40: it must lie between 0.5 and 8"):
-        calibrated(Config(caution={"gpu": 40.0}))
+    assert calibrated(Config(calibration=str(file), threshold_multipliers={"rdma": 1.5})).threshold_multipliers == {
+        "gpu": 2.5,
+        "rdma": 1.5,
+    }
+    with pytest.raises(
+        CalibrationError, match=r"detector.threshold_multipliers.gpu is 40: it must lie between 0.5 and 8"
+    ):
+        calibrated(Config(threshold_multipliers={"gpu": 40.0}))
 
 
 def replace_caution(tail: Any, caution: float) -> Any:
     """The same tail with another verdict."""
-    return msgspec.structs.replace(tail, caution=caution)
+    return msgspec.structs.replace(tail, threshold_multipliers=caution)

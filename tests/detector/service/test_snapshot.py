@@ -40,9 +40,9 @@ def state(memory: Any, fleet: Callable[..., pa.Table]) -> Any:
 def test_a_state_is_saved_and_loaded(state: Any, tmp_path: Path) -> None:
     """What was saved is loaded with its time, and the configuration is today's."""
     save(state, 1234, tmp_path / "state")
-    found, at = load(tmp_path / "state", Config(sigmas=7.5))
+    found, at = load(tmp_path / "state", Config(deviation_sigmas=7.5))
     assert at == 1234
-    assert found.methods[0].config.sigmas == 7.5
+    assert found.methods[0].config.deviation_sigmas == 7.5
     assert (found.tasks, found.incidents) == (state.tasks, state.incidents)
     assert len(found.incidents.open) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["state"]

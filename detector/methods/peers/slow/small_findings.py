@@ -34,7 +34,7 @@ def lasting_findings(panel: Panel, now: int, config: Config) -> list[Finding]:
     for (metric, group), mine in _by_group(cells, panel).items():
         machines = {int(panel.machine[entity]) for entity in mine}
         members = len(np.unique(panel.machine[panel.group == group]))
-        if len(machines) > max(1, int(config.spread_share * members)):
+        if len(machines) > max(1, int(config.common_cause_share * members)):
             continue
         for machine in machines:
             those = [entity for entity in mine if panel.machine[entity] == machine]
