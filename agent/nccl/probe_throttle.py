@@ -19,7 +19,7 @@ AGAIN_S, SOON_S = 600.0, 30.0
 _CALM = 0.5
 """Share of the limit below which calls come seldom enough."""
 TooMany = Callable[[int, float, bool], bool]
-"""Whether the calls of a process (number, calls a second) are too many; True: its probes were suspended a moment ago."""
+"""Whether the calls of a process (number, calls a second) are too many; True: its probes were just suspended."""
 
 
 def above(most: float) -> TooMany:

@@ -251,7 +251,7 @@ class Attachments:
         """Take the probes off the groups that shall carry none, and put them on the others again."""
         wanted = frozenset(library.suspend)
         off = [offset for group in wanted - library.suspended for offset in library.functions[group]]
-        on = [group for group in library.suspended - wanted]
+        on = library.suspended - wanted
         library.suspended = wanted
         detach([library.probes.pop(offset) for offset in off])
         for group in on:

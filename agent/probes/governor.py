@@ -1,7 +1,8 @@
 """The share of a core that probes take of each training process: the dearest ones are suspended above a limit.
 
-A process loses (hits a second) x (cost of a hit). Probes on NCCL's calls are suspended by agent/nccl/probe_throttle.py and
-those on garbage collections by agent/python_gc/gc_probes.py, which ask here; those on CUDA's calls are suspended here.
+A process loses (hits a second) x (cost of a hit). Probes on NCCL's calls are suspended by agent/nccl/probe_throttle.py
+and those on garbage collections by agent/python_gc/gc_probes.py, which ask here; those on CUDA's calls are suspended
+here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class _GroupState:
 
 
 class ProbeGovernor:
-    """Knows what probes take of each process, and which of them have to go."""
+    """Knows what probes take of each process, and which of them have to go.
+
+    `processes` and `slots` are the kernel's arrays; with `calls_stay`, probes on NCCL's calls are not to be suspended.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class ProbeGovernor:
         self._partial: dict[Process, set[int]] = {}
 
     def update(self, clock: float) -> None:
-        """Look at the hits of all processes, at that time (monotonic seconds), and suspend CUDA probes or resume them."""
+        """Look at the hits of all processes, at that time (monotonic seconds); suspend CUDA probes or resume them."""
         libraries = [one for one in tuple(self._attachments.libraries.values()) if one.state == "on"]
         self._shares = self._measure(clock, libraries)
         self._fixed = {
@@ -113,7 +117,7 @@ class ProbeGovernor:
 
     @property
     def most(self) -> tuple[float, int]:
-        """Share of a core that the probes take now of the process that loses the most, and its number; 0, 0: of none."""
+        """Share of a core that probes take now of the process that loses the most, and its number; 0, 0: of none."""
         return max(((float(parts.sum()), pid) for pid, parts in self._shares.items()), default=(0.0, 0))
 
     @property

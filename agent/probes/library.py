@@ -68,7 +68,7 @@ class Library:
         return tuple(gaps)
 
     def pause(self, group: int, why: str) -> None:
-        """Have a group carry no probes from the next scan on. Another thread may be reading: a new mapping each time."""
+        """Have a group carry no probes from the next scan on. Another thread may read it: a new mapping each time."""
         self.suspend = self.suspend | {group: why}
 
     def resume(self, group: int) -> None:
