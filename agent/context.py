@@ -61,11 +61,9 @@ class Context:
         use = GpuUse(Path(self.config.root), self.processes) if self.config.require_gpu else None
         governor = None
         if maps and self.attachments:
-            share, fixed = (
-                self.config.probe_share,
-                self.config.nccl_probes == "always" or self.config.nccl_calls_per_second > 0,
-            )
-            governor = ProbeGovernor(share, self.cost, self.attachments, maps["processes"], maps["slots"], fixed)
+            stay = self.config.nccl_probes == "always" or self.config.nccl_calls_per_second > 0
+            entries = maps["processes"], maps["slots"]
+            governor = ProbeGovernor(self.config.probe_share, self.cost, self.attachments, *entries, calls_stay=stay)
         object.__setattr__(self, "governor", governor)
         object.__setattr__(self, "shares", shares)
         object.__setattr__(self, "training", TrainingProcesses(self.processes, pool, use))

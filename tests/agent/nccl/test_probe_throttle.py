@@ -162,7 +162,7 @@ def test_progress_goes_on_without_probes(
     for name, value in (("FAST_S", 0.5), ("FIRST_SAMPLE_S", 0.5), ("SAMPLE_S", 0.5)):
         monkeypatch.setattr(probe_throttle, name, value)
     with busy(emulated.cudart, emulated.nccl) as process:
-        settings = {"nccl_probes": mode, "nccl_calls_per_second": 5.0}
+        settings = {"nccl_probes": mode, "probe_share": 1e-5}
         seen, totals = watch(sources=("probe", "nccl"), **settings), Totals(process.pid)
 
         def followed(rows: dict[str, Any], count: int) -> bool:

@@ -45,7 +45,7 @@ sys.stdin.readline()
 
 
 class Machine:
-    """A process 71 with both libraries, whose hits a test makes; a hit costs 3 µs, or 20 µs in the NCCL."""
+    """Process 71 with both libraries; a test makes its hits. One costs 3 µs, or 20 µs in the NCCL."""
 
     def __init__(self, share: float = 0.02, calls_stay: bool = False) -> None:
         user = {Process(71, 7)}
