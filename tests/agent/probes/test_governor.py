@@ -56,8 +56,9 @@ class Machine:
         self.processes, self.slots = np.zeros(3, PROCESS), np.zeros(2, SLOT)
         self.processes["tgid"][1] = self.slots["tgid"][1] = 71
         attachments: Any = SimpleNamespace(libraries={one.identity: one for one in (self.cudart, self.nccl)})
-        maps: Any = [SimpleNamespace(rows=lambda: self.processes), SimpleNamespace(rows=lambda: self.slots)]
-        self.governor = ProbeGovernor(share, HitCost(3e-6, 2e-5), attachments, *maps, calls_stay=calls_stay)
+        processes: Any = SimpleNamespace(rows=lambda: self.processes)
+        slots: Any = SimpleNamespace(rows=lambda: self.slots)
+        self.governor = ProbeGovernor(share, HitCost(3e-6, 2e-5), attachments, processes, slots, calls_stay)
         self.clock = 0.0
 
     def run(self, seconds: int, queries: int = 0, **rates: int) -> None:
