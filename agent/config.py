@@ -98,10 +98,12 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scan_seconds: Annotated[float, Meta(ge=0.1, le=3600.0)] = 2.0
     """How often to look for new processes and libraries."""
     nccl_probes: str = "auto"
-    """Probes on NCCL's operations, groups and queries: auto (as long as no process calls them too often), always, once
+    """Probes on NCCL's operations, groups and queries: auto (as long as they cost no process too much), always, once
     (for some seconds, until its communicators are known); what can be read from memory goes on without them."""
-    nccl_calls_per_second: Annotated[float, Meta(ge=1.0, le=1e9)] = 2500.0
-    """How many calls of one process are too often."""
+    probe_share: Annotated[float, Meta(ge=1e-5, le=1.0)] = 0.01
+    """Share of a core that all probes together may take of a training process: the dearest are suspended above it."""
+    nccl_calls_per_second: Annotated[float, Meta(ge=0.0, le=1e9)] = 0.0
+    """Deprecated: how many NCCL calls of one process are too often, whatever they cost; 0: `probe_share` decides."""
     progress_hertz: Annotated[float, Meta(ge=0.0, le=100.0)] = 10.0
     """How often to sample the progress of transfers, on average; 0: never."""
     stacks_after_seconds: Annotated[float, Meta(ge=1.0, le=86400.0)] = 8.0

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from agent.config import AgentConfig
 from agent.probes.attachments import Attachments
+from agent.probes.governor import ProbeGovernor
+from agent.probes.hit_cost import HitCost
 from agent.probes.shares import KernelShares
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcesses
@@ -41,11 +43,13 @@ class Context:
     kernel: Kernel | None = None
     attachments: Attachments | None = None
     no_probes: str = ""
+    cost: HitCost = field(default_factory=HitCost)
     proc: Path = Path("/proc")
     processes: Processes = field(default_factory=Processes)
     left_out: LeftOut = field(default_factory=LeftOut)
     training: TrainingProcesses = field(init=False)
     shares: KernelShares | None = field(init=False)
+    governor: ProbeGovernor | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Training processes are those that the probes have met and that have a GPU open."""
@@ -55,6 +59,12 @@ class Context:
             free = maps["free_processes"]
             pool = Pool(maps["processes"], maps["process_of"], free, shares.processes, shares.of_process)
         use = GpuUse(Path(self.config.root), self.processes) if self.config.require_gpu else None
+        governor = None
+        if maps and self.attachments:
+            stay = self.config.nccl_probes == "always" or self.config.nccl_calls_per_second > 0
+            entries = maps["processes"], maps["slots"]
+            governor = ProbeGovernor(self.config.probe_share, self.cost, self.attachments, *entries, calls_stay=stay)
+        object.__setattr__(self, "governor", governor)
         object.__setattr__(self, "shares", shares)
         object.__setattr__(self, "training", TrainingProcesses(self.processes, pool, use))
 

@@ -23,6 +23,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from agent.binaries.dwarf_layout import find_layout
+from agent.binaries.first_instruction import stepped_of
 from agent.binaries.opened_file import Opened, open_library
 from agent.binaries.struct_layouts import Layout, LayoutCache, shipped
 from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
@@ -192,7 +193,8 @@ def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict
         elf = ELFFile(file)
         found = find(elf, data, wanted)
         more = layout_for in found["functions"]
-        yield answer | found | {"done": not more}
+        stepped = stepped_of(data, found["functions"].values())  # type: ignore[arg-type]
+        yield answer | found | {"stepped": stepped, "done": not more}
         if more:
             yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
 

@@ -35,6 +35,8 @@ class LookupResult:
     """File offsets, by name, of the counters that switch trace points on."""
     variables: dict[str, list[int]] = field(default_factory=dict)
     """By name, bytes from the beginning of the executable mapping to the variable, and its size."""
+    stepped: list[int] = field(default_factory=list)
+    """File offsets with an instruction that the kernel does not emulate: a probe there costs more."""
     layout: Layout | None = None
     error: str = ""
     """Why the file cannot be read."""

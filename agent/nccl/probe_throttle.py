@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.probes.attachments import Attachments
+from agent.probes.groups import CALLS
 from agent.probes.library import Library
 from agent.process.procfs import Process
 
@@ -17,6 +18,13 @@ AGAIN_S, SOON_S = 600.0, 30.0
 """When to resume, and when because of communicators that no call has shown yet; that doubles up to the other."""
 _CALM = 0.5
 """Share of the limit below which calls come seldom enough."""
+TooMany = Callable[[int, float, bool], bool]
+"""Whether the calls of a process (number, calls a second) are too many; True: its probes were just suspended."""
+
+
+def above(most: float) -> TooMany:
+    """More than so many a second."""
+    return lambda pid, rate, resumed: rate > most * (_CALM if resumed else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ class _LibraryState:
 class ProbeThrottle:
     """Decides for each library whether its calls are worth a probe; Attachments does it. Modes: config.NCCL_PROBES."""
 
-    def __init__(self, attachments: Attachments, mode: str, most: float) -> None:
-        self._attachments, self._mode, self._most = attachments, mode, most
+    def __init__(self, attachments: Attachments, mode: str, too_many: TooMany) -> None:
+        self._attachments, self._mode, self._too_many = attachments, mode, too_many
         self._states: dict[str, _LibraryState] = {}
         self._suspended: set[Process] = set()
         self._before: tuple[float, dict[int, int]] = 0.0, {}
@@ -65,20 +73,20 @@ class ProbeThrottle:
         then, before = self._before
         rates = {pid: (one.total - before.get(pid, one.total)) / max(clock - then, 1e-3) for pid, one in calls.items()}
         self._before = clock, {pid: one.total for pid, one in calls.items()}
-        libraries = {one.identity: one for one in tuple(self._attachments.libraries.values()) if one.hot}
+        libraries = {one.identity: one for one in tuple(self._attachments.libraries.values()) if CALLS in one.functions}
         self._states = {name: self._states.get(name, _LibraryState(clock)) for name in libraries}
         self._suspended = set()
         for name, library in libraries.items():
             state, users = self._states[name], tuple(library.users)
             mine = [calls[user.pid] for user in users if user.pid in calls]
-            rate = max((rates[user.pid] for user in users if user.pid in rates), default=0.0)
-            if state.suspended != library.suspended:
-                state.suspended, state.since, state.fast_since = library.suspended, clock, None
-                state.has_suspended |= library.suspended
-            if library.suspended:
+            suspended = CALLS in library.suspended
+            if state.suspended != suspended:
+                state.suspended, state.since, state.fast_since = suspended, clock, None
+                state.has_suspended |= suspended
+            if suspended:
                 self._wait(library, state, clock, sum(one.unseen for one in mine))
             else:
-                self._watch(library, state, clock, rate, mine)
+                self._watch(library, state, clock, {user.pid: rates.get(user.pid, 0.0) for user in users}, mine)
             if state.has_suspended:
                 self._suspended.update(users)
 
@@ -89,26 +97,28 @@ class ProbeThrottle:
         state.unseen = unseen
         if clock - state.since >= (min(state.soon, AGAIN_S) if unseen else AGAIN_S):
             state.soon = max(SOON_S, 2 * state.soon)
-            library.suspend_reason = ""
+            library.resume(CALLS)
 
-    def _watch(self, library: Library, state: _LibraryState, clock: float, rate: float, calls: Iterable[Calls]) -> None:
+    def _watch(
+        self, library: Library, state: _LibraryState, clock: float, rates: Mapping[int, float], calls: Iterable[Calls]
+    ) -> None:
         """Suspend where a sample has lasted, or calls come too often; only where memory shows as much."""
         lasted, why = clock - state.since, "the sample of its calls is over"
         over = lasted >= (SAMPLE_S if state.has_suspended else FIRST_SAMPLE_S)
         if self._mode == "auto":
-            fast = rate > self._most * (_CALM if state.has_suspended else 1.0)
+            fast = [rate for pid, rate in rates.items() if self._too_many(pid, rate, state.has_suspended)]
             state.fast_since = (state.fast_since or clock) if fast else None
             over = state.fast_since is not None and clock - state.fast_since >= (
                 SAMPLE_S if state.has_suspended else FAST_S
             )
-            why = f"a process calls it {rate:.0f} times a second"
-            if state.has_suspended and not fast and lasted >= CALM_S:
-                state.has_suspended, library.reason = False, ""
+            why = f"a process calls it {max(fast, default=0.0):.0f} times a second"
+            if not fast and lasted >= CALM_S:
+                state.has_suspended, library.remark = False, ""
         if not over:
             return
         followed = [one.followed for one in calls]
         if followed and all(followed):
-            library.suspend_reason = f"probes on its calls are suspended: {why}, and progress is read from memory"
+            library.pause(CALLS, f"probes on its calls are suspended: {why}, and progress is read from memory")
         elif self._mode == "auto" or followed:
             state.has_suspended = False
-            library.reason = f"probes on its calls stay, though {why}: not all communicators have a count in memory"
+            library.remark = f"probes on its calls stay, though {why}: not all communicators have a count in memory"

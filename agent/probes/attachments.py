@@ -11,6 +11,7 @@ from itertools import islice
 from agent.binaries.known_files import FileKey, KnownFiles
 from agent.binaries.struct_layouts import Layout
 from agent.binaries.symbol_lookup import LookupResult, SymbolLookup
+from agent.probes.groups import ASKED, CUDA, VARIANTS, group_of
 from agent.probes.library import (
     ATTACHED,
     LISTED,
@@ -30,19 +31,6 @@ from bpf.uprobe import Point, attach, detach
 
 log = logging.getLogger(__name__)
 
-VARIANTS = ("", "Config", "_ptsz", "_ptds")
-"""Suffixes of functions that take the same arguments in the same places and share a program."""
-GROUPS: dict[str, tuple[str, ...]] = {
-    "launches": ("cudaLaunchKernel", "cudaLaunchKernelExC"),
-    "graphs": ("cudaGraphLaunch",),
-    "copies": ("cudaMemcpy", "cudaMemcpyAsync"),
-    "allocations": ("cudaMalloc", "cudaMallocAsync"),
-}
-"""Programs that are attached only on request: their functions are called too often to be free."""
-LIFE = tuple(
-    f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow", "Finalize", "Destroy", "Abort", "Revoke")
-)
-"""Beginnings of NCCL's functions that are called seldom: they make or end communicators."""
 COUNTS_CALLS = "ncclAllReduceConfig"
 """Came with the version (2.31) in which `ncclComm.opCount` began to count calls, on every communicator."""
 _NAMES = ("nccl", "cudart")
@@ -66,7 +54,7 @@ class Attachments:
         left_out: LeftOut | None = None,
     ) -> None:
         wanted_groups = set(groups)
-        off = {name for group, names in GROUPS.items() if group not in wanted_groups for name in names}
+        off = {name for group, names in ASKED.items() if CUDA[group] not in wanted_groups for name in names}
         self._processes = processes
         self._programs = {
             name + suffix: descriptor for name, descriptor in programs.items() if name not in off for suffix in VARIANTS
@@ -99,8 +87,8 @@ class Attachments:
                 continue
             if library.owner[1] not in {process.pid for process in library.users}:
                 library.owner = self._owner(next(iter(library.users)))
-            if bool(library.suspend_reason) != library.suspended and library.state == "on":
-                self._toggle_hot_probes(library)
+            if library.suspend.keys() != library.suspended and library.state == "on":
+                self._toggle(library)
         self._retry_blocked()
         self.scans += 1
 
@@ -218,7 +206,7 @@ class Attachments:
                 self._unlisted.update(users)
                 return
             self.libraries[name] = library
-            log.info("%s: %s, %d probes %s", library.path, library.state, len(library.probes), library.reason)
+            log.info("%s: %s, %d probes %s", library.path, library.state, len(library.probes), library.words)
         self.libraries[name].users.update(users)
 
     def _check(self, library: Library, file: MappedFile, answer: LookupResult) -> None:
@@ -246,7 +234,9 @@ class Attachments:
             return
         places = {offset: name for name, offset in reversed((answer.functions or {}).items())}  # the first of aliases
         library.counts_calls = COUNTS_CALLS in (answer.functions or {})
-        library.hot = {at: name for at, name in places.items() if name.startswith("nccl") and not name.startswith(LIFE)}
+        for at, function in places.items():
+            library.functions.setdefault(group_of(function), {})[at] = function
+        library.stepped = frozenset(group_of(places[at]) for at in answer.stepped if at in places)
         self._put(library, places)
 
     def _put(self, library: Library, places: Mapping[int, str]) -> None:
@@ -257,14 +247,16 @@ class Attachments:
         except OSError as error:
             library.state, library.reason = "blocked", f"{name}: {error.strerror}"
 
-    def _toggle_hot_probes(self, library: Library) -> None:
-        """Take the probes off the functions that are called over and over, or put them on again."""
-        library.suspended, library.reason = bool(library.suspend_reason), library.suspend_reason
-        if library.suspended:
-            detach([library.probes.pop(offset) for offset in library.hot])
-        else:
-            self._put(library, library.hot)
-        log.info("%s: %d probes %s", library.path, len(library.probes), library.reason)
+    def _toggle(self, library: Library) -> None:
+        """Take the probes off the groups that shall carry none, and put them on the others again."""
+        wanted = frozenset(library.suspend)
+        off = [offset for group in wanted - library.suspended for offset in library.functions[group]]
+        on = library.suspended - wanted
+        library.suspended = wanted
+        detach([library.probes.pop(offset) for offset in off])
+        for group in on:
+            self._put(library, library.functions[group])
+        log.info("%s: %d probes %s", library.path, len(library.probes), library.words)
 
     def _detach(self, library: Library, why: str) -> None:
         detach(library.probes.values())

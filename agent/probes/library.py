@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent.binaries.struct_layouts import Layout
+from agent.probes.groups import CALLS
 from agent.process.procfs import Process
 from agent.system.costs import Owner
 
@@ -39,19 +40,23 @@ class Library:
     probes: dict[int, int] = field(default_factory=dict)
     """Descriptors by file offset."""
     users: set[Process] = field(default_factory=set)
-    hot: dict[int, str] = field(default_factory=dict)
-    """NCCL's functions that a task calls over and over, by file offset."""
-    suspended: bool = False
-    """Those carry no probes now."""
-    suspend_reason: str = ""
-    """Why they shall carry none; empty: they shall."""
+    functions: dict[int, dict[int, str]] = field(default_factory=dict)
+    """By group (agent/probes/groups.py) and file offset, the functions that can carry probes."""
+    stepped: frozenset[int] = frozenset()
+    """Groups with a function on which a hit costs more."""
+    suspend: dict[int, str] = field(default_factory=dict)
+    """The groups that shall carry no probes, and why."""
+    suspended: frozenset[int] = frozenset()
+    """The groups that carry none now."""
+    remark: str = ""
+    """Why probes stay that cost more than they should."""
     file: int = -1
     """Descriptor by which probes are put on."""
 
     @property
     def unread(self) -> tuple[str, ...]:
         """What cannot be read of NCCL in this version, in words."""
-        if not self.hot or self.state != "on":
+        if CALLS not in self.functions or self.state != "on":
             return ()
         if self.layout is None:
             return ("its structures are not known: no transfers, no ranks of split communicators, no earlier counts",)
@@ -61,6 +66,19 @@ class Library:
         if "peer" not in self.layout.get("ncclProxyOp", ()):
             gaps.append("the rank that a transfer waits for is not read")
         return tuple(gaps)
+
+    def pause(self, group: int, why: str) -> None:
+        """Have a group carry no probes from the next scan on. Another thread may read it: a new mapping each time."""
+        self.suspend = self.suspend | {group: why}
+
+    def resume(self, group: int) -> None:
+        """Have a group carry probes again from the next scan on."""
+        self.suspend = {other: why for other, why in self.suspend.items() if other != group}
+
+    @property
+    def words(self) -> str:
+        """Why it is blocked or gone, or what it carries no probes on and what cannot be read of it."""
+        return "; ".join(filter(None, (self.reason, *self.suspend.values(), self.remark, *self.unread)))
 
     @property
     def name(self) -> str:

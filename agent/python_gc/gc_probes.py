@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from agent.binaries.symbol_lookup import LookupResult, SymbolLookup
+from agent.probes.governor import ProbeGovernor
+from agent.probes.groups import PYTHON
 from agent.probes.uretprobe_policy import UretprobePolicy
 from agent.process.memory import Memory
 from agent.process.procfs import MappedFile, Process, Processes
@@ -20,8 +22,6 @@ from agent.system.file_identity import identity, open_first
 from bpf.loader import Kernel
 from bpf.uprobe import attach, detach
 
-HITS_PER_SECOND = 1000
-"""More than that is not worth what it costs the process: at 1 to 10 microseconds each, a hundredth of its time."""
 _CHECK_NS = 5_000_000_000
 _REST_NS = 60_000_000_000
 _MOST_LOST = 8
@@ -34,8 +34,9 @@ FileKey = tuple[str, int]
 class GcProbes:
     """Finds the interpreters of training processes, attaches probes, and detaches those that cost too much."""
 
-    def __init__(self, kernel: Kernel, processes: Processes, returns: UretprobePolicy) -> None:
+    def __init__(self, kernel: Kernel, processes: Processes, returns: UretprobePolicy, governor: ProbeGovernor) -> None:
         self._kernel, self._processes, self._returns = kernel, processes, returns
+        self._governor = governor
         self._array, self._index_of = kernel.maps["gc_entries"], kernel.maps["gc_entry_of"]
         self._free = list(range(self._array.capacity))
         self._finder = SymbolLookup(list(WANTED), layout_for="")
@@ -217,9 +218,12 @@ class GcProbes:
         hits, lost, pauses = (int(entry[name] - probe.counted[name]) for name in ("hits", "lost", "pauses"))
         probe.checked_at, probe.counted = now, entry
         rate = hits * 1e9 / max(elapsed, _CHECK_NS)
-        if rate > HITS_PER_SECOND:
+        pid, stepped = probe.process.pid, {point.offset for _, point in probe.plan.points} & set(probe.answer.stepped)
+        self._governor.report(pid, rate, bool(stepped))
+        if self._governor.exceeds(pid, PYTHON):
+            reason = f"{self._governor.why(pid, PYTHON)}: off for {_REST_NS // 1_000_000_000} s"
             self._take_off(probe)
-            reason = f"{rate:.0f} hits a second are too many: off for {_REST_NS // 1_000_000_000} s"
+            self._governor.report(pid, 0.0, bool(stepped))
             probe.transition(State.RATE_LIMITED, reason)
         elif lost > _MOST_LOST and not pauses:
             self._take_off(probe)

@@ -14,6 +14,7 @@ from typing import Protocol
 from agent.config import AgentConfig
 from agent.context import Context, Source, SourceUnavailableError
 from agent.probes.attachments import Attachments
+from agent.probes.hit_cost import measure
 from agent.process.procfs import Processes
 from agent.sampling.reader import Reader, Worker
 from agent.sampling.zoom import STACKS, Zoom
@@ -33,6 +34,8 @@ PROBED = ("nccl", "cuda")
 """Sources that count in the kernel what every process calls, in the order of their .bpf.c files."""
 WATCHED = ("scheduler", "python")
 """Sources that count what the processes do that the agent names, by their .bpf.c files."""
+_HARMLESS = "ncclCommGetAsyncError"
+"""The program that measures the cost of a hit: it counts nothing of a process without communicators, which we are."""
 BACKLOG = 600
 """Batches that wait while the store cannot be written: ten minutes at one a second."""
 PRUNE_PERIOD_S = 60.0
@@ -122,7 +125,8 @@ def open_context(config: AgentConfig) -> Context:
     programs = {name: fd for name, fd in kernel.programs.items() if name.startswith(tuple(wanted))}
     left_out = LeftOut()
     attachments = Attachments(programs, processes, config.cuda_calls, left_out)
-    return Context(config, kernel, attachments, processes=processes, left_out=left_out)
+    cost = measure(kernel.programs[_HARMLESS])
+    return Context(config, kernel, attachments, processes=processes, left_out=left_out, cost=cost)
 
 
 def open_worker(context: Context, name: str) -> Worker:

@@ -9,6 +9,7 @@ import numpy as np
 
 from agent.config import CUDA_CALLS
 from agent.context import Context
+from agent.probes.groups import CUDA
 from agent.process.procfs import Process
 from bpf.maps import Map
 from store.schema.sample import Sample, Value
@@ -20,6 +21,12 @@ _GROUP_OF = {
     "allocated_bytes": ("allocated_bytes", "allocations"),
 }
 """Column: the field of the kernel's entry, and the group that must be attached for it to count."""
+_OF_GROUP = (
+    ("synchronize_calls_total", "synchronize"),
+    ("synchronize_seconds_total", "synchronize"),
+    *((column, group) for column, (_, group) in _GROUP_OF.items()),
+)
+"""Columns and the group of probes that they need."""
 
 
 class Cuda:
@@ -28,6 +35,7 @@ class Cuda:
     def __init__(self, context: Context, processes: Map) -> None:
         self._training = context.training
         self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
+        self._governor = context.governor
         self._processes = processes
         self._synchronized: dict[Process, int] = {}  # ns, as last reported
 
@@ -40,6 +48,7 @@ class Cuda:
         there = {trainer.process for trainer in living.values()}
         self._synchronized = {process: ns for process, ns in self._synchronized.items() if process in there}
         rows: dict[str, dict[str, Value]] = {}
+        partial: dict[str, set[str]] = {}
         for entry in entries:
             pid = int(entry["tgid"])
             trainer = living.get(pid)
@@ -47,14 +56,24 @@ class Cuda:
                 continue
             row = rows.setdefault(trainer.gpu, {"gpu": trainer.gpu, "pid": pid})
             values = self._values(trainer.process, entry, clock)
+            partial.setdefault(trainer.gpu, set()).update(self._partial(trainer.process))
             if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
                 del values["synchronize_seconds_total"]
             for column, value in values.items():
                 row[column] = row.get(column, 0) + value  # type: ignore[operator]
-        return [Sample("cuda", row) for row in rows.values()]
+        # A sum that lost one of its parts would look like a counter that was reset.
+        whole = {gpu: {column: row[column] for column in row.keys() - partial[gpu]} for gpu, row in rows.items()}
+        return [Sample("cuda", row) for row in whole.values()]
 
     def close(self) -> None:
         """The maps are the loader's."""
+
+    def _partial(self, process: Process) -> list[str]:
+        """The columns with gaps, because probes of this process were suspended."""
+        if self._governor is None:
+            return []
+        groups = {CUDA[group] for group in self._governor.partial(process)}
+        return [column for column, group in _OF_GROUP if group in groups]
 
     def _values(self, process: Process, entry: Any, clock: int) -> dict[str, float]:
         values: dict[str, float] = {

@@ -13,8 +13,9 @@ from agent.nccl.communicator_table import CommunicatorTable, TrackedCommunicator
 from agent.nccl.communicators import Communicator, Communicators
 from agent.nccl.inspector import Inspector
 from agent.nccl.operation_logs import OperationLogs
-from agent.nccl.probe_throttle import ProbeThrottle
+from agent.nccl.probe_throttle import ProbeThrottle, above
 from agent.nccl.row import STILL_S, of_process, of_transfers, operation_of, pending_of
+from agent.probes.groups import CALLS, SYNCHRONIZE
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcess
 from bpf.loader import Kernel
@@ -34,7 +35,7 @@ class Nccl:
         self._logs = OperationLogs(maps["logs"])
         self._table = CommunicatorTable(maps["slots"], inspector)
         self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"], shares.slots)
-        self._shares, self._left_out = shares, context.left_out
+        self._shares, self._left_out, self._governor = shares, context.left_out, context.governor
 
     def read(self, now: int) -> list[Sample]:
         """A row for each communicator of a living process, and an event for each process that left some behind."""
@@ -108,6 +109,7 @@ class Nccl:
         shares = self._inspector.shares(pid, comm)
         idle_seconds = max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None
         replayed = tracked.note_replays(idle_seconds, shares)
+        waits_unseen = self._governor is not None and SYNCHRONIZE in self._governor.partial(trainer.process)
         return {
             "gpu": tracked.gpu,
             "slot": str(tracked.slot),
@@ -123,7 +125,7 @@ class Nccl:
             "pending": pending_of(asked, tracked.watched, shares),
             "replayed": replayed,
             "idle_seconds": idle_seconds,
-            "host_blocked_seconds_total": tracked.host_blocked_ns(entry, clock) / 1e9,
+            "host_blocked_seconds_total": None if waits_unseen else tracked.host_blocked_ns(entry, clock) / 1e9,
             "departs": self._departs(trainer, idle_seconds),
             "iteration_seconds": self._logs.iteration_seconds(trainer.process, clock),
         } | of_transfers(shares, known.ranks)
@@ -200,5 +202,8 @@ def open_source(context: Context) -> Nccl:
     """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, attachments = context.probes()
     config = context.config
-    throttle = ProbeThrottle(attachments, config.nccl_probes, config.nccl_calls_per_second)
+    governor, most = context.governor, config.nccl_calls_per_second
+    assert governor is not None  # where there are probes there is one
+    too_many = above(most) if most else lambda pid, _, resumed: governor.exceeds(pid, CALLS, resumed)
+    throttle = ProbeThrottle(attachments, config.nccl_probes, too_many)
     return Nccl(context, kernel, Inspector(attachments, config.progress_hertz), throttle)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from agent.context import Context
 from agent.probes.attachments import Attachments
+from agent.probes.governor import ProbeGovernor
 from agent.probes.library import Library
 from agent.system.left_out import LeftOut
 from agent.system.on_change import OnChange
 from store.schema.sample import Sample
 
+COST = "probes: cost"
+"""The name of the row of all probes together."""
+
 
 class Probe:
     """Rescans every few periods; writes a row for each library on change and once a minute."""
 
-    def __init__(self, attachments: Attachments, left_out: LeftOut, scan_ns: int) -> None:
-        self._attachments, self._left_out, self._scan_ns = attachments, left_out, scan_ns
+    def __init__(self, attachments: Attachments, governor: ProbeGovernor, left_out: LeftOut, scan_ns: int) -> None:
+        self._attachments, self._governor = attachments, governor
+        self._left_out, self._scan_ns = left_out, scan_ns
         self._scanned = 0
         self._states = OnChange[str, tuple[str, str, int]]()
 
@@ -25,6 +31,7 @@ class Probe:
         if 0 <= now - self._scanned < self._scan_ns:  # a clock that was set back is no reason to wait
             return []
         self._scanned = now
+        self._governor.update(time.monotonic())
         self._attachments.update()
         libraries, names = self._attachments.libraries.values(), dict[str, str]()
         copies = Counter[str]()
@@ -33,32 +40,37 @@ class Probe:
             # A number distinguishes several copies of one library, not their path: few series.
             number = copies[library.name]
             names[library.identity] = library.name if number == 1 else f"{library.name}#{number}"
-        left_out = self._left_out.rows() if self._states.repeats(now) else []
-        states = {one.identity: (one.state, _reason(one), len(one.probes)) for one in libraries}
+        minutely = [*self._left_out.rows(), self._cost()] if self._states.repeats(now) else []
+        states = {one.identity: (one.state, one.words, len(one.probes)) for one in libraries}
         due = set(self._states.due(now, states))
-        return [_sample(names[one.identity], one) for one in libraries if one.identity in due] + left_out
+        return [self._sample(names[one.identity], one) for one in libraries if one.identity in due] + minutely
 
     def close(self) -> None:
         """Take the probes off."""
         self._attachments.close()
 
+    def _sample(self, name: str, library: Library) -> Sample:
+        on = bool(library.probes)
+        values = {
+            "library": name,
+            "state": library.state,
+            "reason": library.words or None,
+            "symbols": len(library.probes),
+            "path": library.path,
+            "hit_seconds": self._governor.cost_of(library) if on else None,
+            "core_ratio": self._governor.of_library(library) if on else None,
+        }
+        return Sample("probe", values)
 
-def _reason(library: Library) -> str:
-    return "; ".join(filter(None, (library.reason, *library.unread)))
-
-
-def _sample(name: str, library: Library) -> Sample:
-    values = {
-        "library": name,
-        "state": library.state,
-        "reason": _reason(library) or None,
-        "symbols": len(library.probes),
-        "path": library.path,
-    }
-    return Sample("probe", values)
+    def _cost(self) -> Sample:
+        """The row of all probes together."""
+        most, _ = self._governor.most
+        values = {"library": COST, "state": "on", "reason": self._governor.words, "symbols": None, "path": None}
+        return Sample("probe", {**values, "hit_seconds": self._governor.cost.emulated, "core_ratio": most})
 
 
 def open_source(context: Context) -> Probe:
     """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     _, attachments = context.probes()
-    return Probe(attachments, context.left_out, int(context.config.scan_seconds * 1e9))
+    assert context.governor is not None  # where there are probes there is one
+    return Probe(attachments, context.governor, context.left_out, int(context.config.scan_seconds * 1e9))

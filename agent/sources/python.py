@@ -84,4 +84,5 @@ def open_source(context: Context) -> Python:
     """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
     kernel, _ = context.probes()
     returns = UretprobePolicy(context.config.return_probes, os.uname().release, context.proc)
-    return Python(context, GcProbes(kernel, context.processes, returns))
+    assert context.governor is not None  # where there are probes there is one
+    return Python(context, GcProbes(kernel, context.processes, returns, context.governor))

@@ -14,6 +14,9 @@ struct pt_regs {
 
 #define NONE 0xffffffffU
 
+/* What the agent takes off together; in this order in agent/probes/groups.py. */
+enum group { LIFE, CALLS, SYNCHRONIZE, LAUNCHES, GRAPHS, COPIES, ALLOCATIONS, GROUPS };
+
 /* One process that called into a library with probes. Read by the agent through a memory map: only additions. */
 struct process {
 	u64 tgid;
@@ -32,8 +35,9 @@ struct process {
 	u64 born_ns;
 	u64 operation_ns;
 	u64 uid;
-	u64 slots;  /* ever taken by it; the agent counts what it gave back (slot_returns_of) */
-	u64 events; /* likewise (event_returns_of) */
+	u64 slots;	  /* ever taken by it; the agent counts what it gave back (slot_returns_of) */
+	u64 events;	  /* likewise (event_returns_of) */
+	u64 hits[GROUPS]; /* without ncclCommGetAsyncError, which its slot counts */
 };
 
 /* One communicator of one process. */
@@ -222,7 +226,7 @@ static __always_inline void settle(struct thread *thread, struct process *proces
 }
 
 /* The calling thread and its process, both settled; null where there is no room (counted) or nothing to count. */
-static __always_inline struct thread *enter(u64 id, u64 now, struct process **process)
+static __always_inline struct thread *enter(u64 id, u64 now, struct process **process, enum group group)
 {
 	struct thread *thread, fresh = {.behind = NONE, .synchronizes = NONE};
 	u64 tgid = id >> 32;
@@ -248,6 +252,7 @@ static __always_inline struct thread *enter(u64 id, u64 now, struct process **pr
 		ADD((*process)->lost, 1);
 		return 0;
 	}
+	ADD((*process)->hits[group], 1);
 	settle(thread, *process, tgid, now);
 	return thread;
 }

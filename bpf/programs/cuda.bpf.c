@@ -11,7 +11,7 @@ static __always_inline int synchronize(void)
 {
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct process *process;
-	struct thread *thread = enter(id, now, &process);
+	struct thread *thread = enter(id, now, &process, SYNCHRONIZE);
 	struct slot *slot;
 
 	if (!thread)
@@ -42,21 +42,21 @@ int cudaEventSynchronize(struct pt_regs *ctx)
 	return synchronize();
 }
 
-#define COUNT(name, field, amount)                                                                                     \
+#define COUNT(name, group, field, amount)                                                                              \
 	int name(struct pt_regs *ctx)                                                                                  \
 	{                                                                                                              \
 		struct process *process;                                                                               \
 		u64 id = caller();                                                                                     \
                                                                                                                        \
-		if (enter(id, bpf_ktime_get_ns(), &process))                                                           \
+		if (enter(id, bpf_ktime_get_ns(), &process, group))                                                    \
 			ADD(process->field, amount);                                                                   \
 		return 0;                                                                                              \
 	}
 
-COUNT(cudaLaunchKernel, launches, 1)
-COUNT(cudaLaunchKernelExC, launches, 1)
-COUNT(cudaGraphLaunch, graph_launches, 1)
-COUNT(cudaMemcpy, copy_bytes, ctx->dx)
-COUNT(cudaMemcpyAsync, copy_bytes, ctx->dx)
-COUNT(cudaMalloc, allocated_bytes, ctx->si)
-COUNT(cudaMallocAsync, allocated_bytes, ctx->si)
+COUNT(cudaLaunchKernel, LAUNCHES, launches, 1)
+COUNT(cudaLaunchKernelExC, LAUNCHES, launches, 1)
+COUNT(cudaGraphLaunch, GRAPHS, graph_launches, 1)
+COUNT(cudaMemcpy, COPIES, copy_bytes, ctx->dx)
+COUNT(cudaMemcpyAsync, COPIES, copy_bytes, ctx->dx)
+COUNT(cudaMalloc, ALLOCATIONS, allocated_bytes, ctx->si)
+COUNT(cudaMallocAsync, ALLOCATIONS, allocated_bytes, ctx->si)

@@ -133,9 +133,9 @@ static __always_inline void deliver(struct thread *thread, struct process *proce
 	send(event);
 }
 
-static __always_inline struct thread *enter_nccl(u64 id, u64 now, struct process **process)
+static __always_inline struct thread *enter_nccl(u64 id, u64 now, struct process **process, enum group group)
 {
-	struct thread *thread = enter(id, now, process);
+	struct thread *thread = enter(id, now, process, group);
 
 	if (thread)
 		deliver(thread, *process, now);
@@ -163,7 +163,7 @@ static __always_inline int operation(u64 comm, u64 count, u32 datatype, u32 kind
 {
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct process *process;
-	struct thread *thread = enter_nccl(id, now, &process);
+	struct thread *thread = enter_nccl(id, now, &process, CALLS);
 	struct slot *slot;
 	u32 index = NONE;
 
@@ -251,7 +251,7 @@ int ncclGroupStart(struct pt_regs *ctx)
 	struct process *process;
 	u64 id = caller();
 
-	if (enter_nccl(id, bpf_ktime_get_ns(), &process))
+	if (enter_nccl(id, bpf_ktime_get_ns(), &process, CALLS))
 		ADD(process->group_starts, 1);
 	return 0;
 }
@@ -261,7 +261,7 @@ int ncclGroupEnd(struct pt_regs *ctx)
 	struct process *process;
 	u64 id = caller();
 
-	if (enter_nccl(id, bpf_ktime_get_ns(), &process))
+	if (enter_nccl(id, bpf_ktime_get_ns(), &process, CALLS))
 		ADD(process->group_ends, 1);
 	return 0;
 }
@@ -271,7 +271,7 @@ static __always_inline int init(u64 kind, u64 out, u64 ranks, s64 rank, u64 uniq
 {
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct process *process;
-	struct thread *thread = enter_nccl(id, now, &process);
+	struct thread *thread = enter_nccl(id, now, &process, LIFE);
 	struct event *event;
 
 	if (!thread)
@@ -322,7 +322,7 @@ static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s6
 {
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct process *process;
-	struct thread *thread = enter_nccl(id, now, &process);
+	struct thread *thread = enter_nccl(id, now, &process, LIFE);
 	struct event *event;
 	struct slot *slot;
 	u32 index = NONE;
@@ -361,7 +361,7 @@ static __always_inline int end(u64 kind, u64 comm)
 	u64 id = caller(), now = bpf_ktime_get_ns();
 	struct slot_key key = {.comm = comm, .tgid = id >> 32};
 	struct process *process;
-	struct thread *thread = enter_nccl(id, now, &process);
+	struct thread *thread = enter_nccl(id, now, &process, LIFE);
 	struct event *event;
 	struct slot *slot;
 	u32 *index;

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cli import time_format
+from cli.queries.probe_share import ProbeShare, read_probe_share
 from detector.topology.maintenance import in_maintenance
 from store.schema.catalogue import METRICS, UNJUDGED
 from store.schema.contract import Store
@@ -55,6 +56,8 @@ class FleetStatus:
     """Index in `verdicts` -> its acknowledgement."""
     lease: Term | None = None
     """Of detectors with standby the one that speaks, or spoke last."""
+    probes: ProbeShare | None = None
+    """What probes take of training processes, where agents report it."""
 
 
 def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
@@ -81,7 +84,9 @@ def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
     level = _worst(levels) if fresh or "crit" in levels else "unknown"
     shown = {name: why for name, why in alone.items() if name in machines and name not in idle}
     acks = {at: ack for at, one in enumerate(verdicts) if (ack := _acknowledged(orders, one))}
-    return FleetStatus(now, level, machines, verdicts, newest, idle, shown, acks, current(store))
+    return FleetStatus(
+        now, level, machines, verdicts, newest, idle, shown, acks, current(store), read_probe_share(store, now)
+    )
 
 
 def _acknowledged(orders: OperatorState, row: Mapping[str, Any]) -> Acknowledgement | None:

@@ -83,7 +83,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
                 word, why = str(sample.values["source"]), sample.values.get("error")
                 name = f"source {word}"
                 yield _blocked(name, str(why)) if why else Finding(name, "on", nothing[word])
-            elif sample.table == "probe" and str(sample.values["library"]).startswith("tracepoint "):
+            elif sample.table == "probe" and str(sample.values["library"]).startswith(("tracepoint ", "probes: ")):
                 name, why = str(sample.values["library"]), str(sample.values["reason"] or "")
                 yield _blocked(name, why) if sample.values["state"] == "blocked" else Finding(name, "on", why)
         yield from _libraries(context)
@@ -105,14 +105,14 @@ def _libraries(context: Context) -> Iterator[Finding]:
         name = f"library {library.path}"
         pids = ", ".join(str(process.pid) for process in sorted(library.users, key=lambda user: user.pid))
         if library.state == "blocked":
-            yield _blocked(name, f"{library.reason} (pid {pids})")
+            yield _blocked(name, f"{library.words} (pid {pids})")
         else:
             found = [
                 f"{len(library.probes)} probes, pid {pids}",
                 *["layout known"] * bool(library.layout),
-                *library.unread,
+                library.words,
             ]
-            yield Finding(name, "on", "; ".join(found))
+            yield Finding(name, "on", "; ".join(filter(None, found)))
 
 
 def _surroundings() -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from detector.model.job import job_from
 from store.schema.time import LATEST
 
 if TYPE_CHECKING:
+    from cli.queries.probe_share import ProbeShare
     from detector.service.lease import Term
 
 EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
@@ -94,6 +95,7 @@ def as_json(found: FleetStatus) -> dict[str, Any]:
         ],
         "without_peers": [{"machine": name, "reason": reason} for name, reason in found.without_peers.items()],
         "lease": _lease_json(found),
+        "probes": _probes_json(found.probes),
     }
 
 
@@ -104,6 +106,13 @@ def _lease_json(found: FleetStatus) -> dict[str, Any] | None:
         return None
     about = {"holder": held.holder, "machine": held.machine, "term": held.term, "since": held.time}
     return {**about, "until": held.until, "lapsed": held.until < found.time}
+
+
+def _probes_json(share: ProbeShare | None) -> dict[str, Any] | None:
+    """What probes take of the process that loses the most (share of a core); None where no agent reports it."""
+    if share is None:
+        return None
+    return {"machine": share.machine, "core_ratio": share.core_ratio, "suspended": list(share.suspended)}
 
 
 def _ack_json(found: FleetStatus, at: int) -> dict[str, Any] | None:
@@ -136,6 +145,8 @@ def show(found: FleetStatus, place: str, most: int) -> None:
         screen.print(Text(f"no peers: {names}: {reason}; only hard evidence applies"))
     if found.lease:
         screen.print(Text(_speaker(found.lease, found.time)))
+    if found.probes:
+        screen.print(Text(_probes(found.probes), "dim"))
     screen.print(Text(_sum(found, place), STYLE[found.level]))
 
 
@@ -145,6 +156,12 @@ def _speaker(held: Term, now: int) -> str:
         return f"detector: {held.holder} speaks, term {held.term} since {time_format.shown(held.time)} UTC"
     since = f"for {time_format.ago((now - held.until) / 1e9)}" if held.until else "since it stopped"
     return f"detector: none speaks; the lease of {held.holder} (term {held.term}) has lapsed {since}"
+
+
+def _probes(share: ProbeShare) -> str:
+    """Cost of a hit, what probes take and may take, and where some are suspended."""
+    rest = f"; some are suspended on {_named(share.suspended)}" if share.suspended else ""
+    return f"probes: {share.machine}: {share.words}{rest}"
 
 
 def _verdict(found: FleetStatus, at: int) -> str:

@@ -16,7 +16,8 @@ import pytest
 
 from agent.nccl import probe_throttle
 from agent.nccl.operation_count import CountTracker
-from agent.nccl.probe_throttle import Calls, ProbeThrottle
+from agent.nccl.probe_throttle import Calls, ProbeThrottle, above
+from agent.probes.groups import CALLS
 from agent.probes.library import Library
 from agent.process.procfs import Process
 from emulator.libraries.build import Libraries
@@ -48,11 +49,11 @@ time.sleep(60)
 """
 
 
-def one_library(reason: str = "") -> tuple[Library, ProbeThrottle, str]:
+def one_library() -> tuple[Library, ProbeThrottle, str]:
     """A library that process 71 maps, and who decides about it in mode auto, from 100 calls a second on."""
-    library = Library("8:1:2", "/x/libnccl.so.2", hot={64: "ncclAllReduce"}, users={Process(71, 7)}, reason=reason)
+    library = Library("8:1:2", "/x/libnccl.so.2", functions={CALLS: {64: "ncclAllReduce"}}, users={Process(71, 7)})
     attachments: Any = SimpleNamespace(libraries={"8:1:2": library})
-    return library, ProbeThrottle(attachments, "auto", 100.0), "calls it"
+    return library, ProbeThrottle(attachments, "auto", above(100.0)), "calls it"
 
 
 def run(decides: ProbeThrottle, library: Library, span: tuple[int, int], rate: int, **facts: Any) -> list[int]:
@@ -62,7 +63,7 @@ def run(decides: ProbeThrottle, library: Library, span: tuple[int, int], rate: i
         total = run.total = getattr(run, "total", 0) + rate
         rate_and_calls = {"followed": True, "unseen": 0} | facts
         decides.update(float(second), {71: Calls(total, **rate_and_calls)})
-        library.suspended = bool(library.suspend_reason)
+        library.suspended = frozenset(library.suspend)
         if library.suspended:
             off.append(second)
     return off
@@ -74,7 +75,7 @@ def test_frequent_calls_suspend_probes_which_resume_later() -> None:
     assert run(decides, library, (0, 9), 90) == []
     off = run(decides, library, (9, 1300), 110)
     assert off[0] == 9 + probe_throttle.FAST_S
-    assert why in library.suspend_reason
+    assert why in library.words
     looks = [second for second in range(off[0], 1300) if second not in set(off)]
     assert 5 < len(looks) < 15
     assert len(off) > 1200
@@ -107,7 +108,7 @@ def test_what_memory_does_not_tell_stays_probed() -> None:
     """A library with communicators that cannot be read retains its probes, and its reason says so."""
     library, decides, _ = one_library()
     assert run(decides, library, (0, 30), 1000, followed=False) == []
-    assert "stay" in library.reason
+    assert "stay" in library.words
 
 
 def test_a_count_goes_on_by_the_librarys_own() -> None:
@@ -161,7 +162,7 @@ def test_progress_goes_on_without_probes(
     for name, value in (("FAST_S", 0.5), ("FIRST_SAMPLE_S", 0.5), ("SAMPLE_S", 0.5)):
         monkeypatch.setattr(probe_throttle, name, value)
     with busy(emulated.cudart, emulated.nccl) as process:
-        settings = {"nccl_probes": mode, "nccl_calls_per_second": 5.0}
+        settings = {"nccl_probes": mode, "probe_share": 1e-5}
         seen, totals = watch(sources=("probe", "nccl"), **settings), Totals(process.pid)
 
         def followed(rows: dict[str, Any], count: int) -> bool:
@@ -174,10 +175,10 @@ def test_progress_goes_on_without_probes(
 
         seen.until(lambda rows: followed(rows, 1))
         (library,) = nccl()
-        assert "are suspended" in library.reason
+        assert "are suspended" in library.words
         before = dict(totals.last)
         seen.until(lambda rows: totals.of(rows) and totals.last["0"] > before["0"] + 50)
-        assert 0 < len(library.probes) < len(library.hot)
+        assert 0 < len(library.probes) < len(library.functions[CALLS])
         process.stdin.write("make\n")
         process.stdin.flush()
         seen.until(lambda rows: followed(rows, 2))
@@ -202,4 +203,4 @@ def test_a_stripped_library_stays_probed(
         (library,) = [one for one in seen.context.attachments.libraries.values() if one.path == str(nccl)]
     assert rows[0]["state"] == "on"
     assert not library.suspended
-    assert set(library.hot) <= set(library.probes)
+    assert set(library.functions[CALLS]) <= set(library.probes)

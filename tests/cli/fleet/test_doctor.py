@@ -196,6 +196,9 @@ def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Sample("source", {"source": "kernel", "lost_total": 4711}),
         Sample("probe", blocked),
         Sample("probe", left_out),
+        Sample(
+            "probe", {"library": "probes: cost", "state": "on", "reason": "a hit costs 1.9 µs", "core_ratio": 0.004}
+        ),
         Sample("probe", {"library": "libcudart.so.12", "state": "on", "symbols": 5, "path": "/opt/libcudart.so.12"}),
     )
     with closing(open_store(str(place), create=True)) as store:
@@ -214,6 +217,7 @@ def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert library["mend"].startswith("use a libnccl")
     assert found["left out: communicators"]["why"] == "3744 in the last minute"
     assert found["library /opt/libcudart.so.12"]["why"] == "5 probes"
+    assert (found["probes: cost"]["state"], found["probes: cost"]["why"]) == ("on", "a hit costs 1.9 µs")
     assert not any("other" in name for name in found)
 
 

@@ -45,6 +45,26 @@ def test_exit_code_follows_the_verdicts(place: Path, level: str, code: int) -> N
     assert [row["message"] for row in found["verdicts"]] == (["m02 differs"] if code else [])
 
 
+def test_what_probes_take_is_one_line(place: Path) -> None:
+    """The machine with the process that loses the most is named with its cost and limit, and where probes are off."""
+    now = time.time_ns()
+    assert json.loads(run("status", "--json", "--store", place).stdout)["probes"] is None
+    store = Embedded(place)
+    for name, share, why in (
+        ("m01", 0.002, ""),
+        ("m03", 0.007, ""),
+        ("m02", 0.004, "probes on its calls are suspended"),
+    ):
+        cost = {"library": "probes: cost", "state": "on", "core_ratio": share, "reason": f"{share:.2%} of 3.00%"}
+        library = {"library": "libnccl.so.2", "state": "on", "reason": why or None}
+        store.write([Batch(name, now - 50 * SECOND, (Sample("probe", cost), Sample("probe", library)))])
+    store.close()
+    found = json.loads(run("status", "--json", "--store", place).stdout)["probes"]
+    assert found == {"machine": "m03", "core_ratio": 0.007, "suspended": ["m02"]}
+    shown = " ".join(run("status", "--store", place).stdout.split())
+    assert "probes: m03: 0.70% of 3.00%; some are suspended on m02" in shown
+
+
 def test_a_verdict_names_the_job(place: Path) -> None:
     """An open verdict is shown with the job that it was reached in, in words and as JSON."""
     store, batch = Embedded(place), verdict("m02", time.time_ns() - 40 * SECOND, "warn")

@@ -1,0 +1,188 @@
+"""The share of a core that probes take of each training process: the dearest ones are suspended above a limit.
+
+A process loses (hits a second) x (cost of a hit). Probes on NCCL's calls are suspended by agent/nccl/probe_throttle.py
+and those on garbage collections by agent/python_gc/gc_probes.py, which ask here; those on CUDA's calls are suspended
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.probes.attachments import Attachments
+from agent.probes.groups import CALLS, CUDA, GROUPS, LIFE, PYTHON, WORDS
+from agent.probes.hit_cost import HitCost
+from agent.probes.library import Library
+from agent.process.procfs import Process
+from bpf.maps import Map
+
+FAST_S, CALM_S = 5.0, 10.0
+"""How long probes must take too much before they are suspended, and little enough before they stay on again."""
+AGAIN_S, SAMPLE_S = 600.0, 2.0
+"""After how long suspended probes are put on to look, and for how long they must take too much then."""
+
+
+@dataclass(slots=True)
+class _GroupState:
+    """What is remembered of one group of one library; times in monotonic seconds."""
+
+    since: float
+    """When its probes were put on, or suspended."""
+    suspended: bool = False
+    partial: bool = False
+    """They were suspended since they were put on for good: the counts have gaps."""
+    fast_since: float | None = None
+
+
+class ProbeGovernor:
+    """Knows what probes take of each process, and which of them have to go.
+
+    `processes` and `slots` are the kernel's arrays; with `calls_stay`, probes on NCCL's calls are not to be suspended.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        cost: HitCost,
+        attachments: Attachments,
+        processes: Map,
+        slots: Map,
+        calls_stay: bool = False,
+    ) -> None:
+        self.share, self.cost, self._calls_stay = share, cost, calls_stay
+        self._attachments, self._processes, self._slots = attachments, processes, slots
+        self._before: tuple[float, dict[int, NDArray[np.int64]]] = 0.0, {}
+        self._shares: dict[int, NDArray[np.float64]] = {}
+        self._collections: dict[int, float] = {}
+        self._fixed: dict[int, set[int]] = {}
+        self._states: dict[tuple[str, int], _GroupState] = {}
+        self._partial: dict[Process, set[int]] = {}
+
+    def update(self, clock: float) -> None:
+        """Look at the hits of all processes, at that time (monotonic seconds); suspend CUDA probes or resume them."""
+        libraries = [one for one in tuple(self._attachments.libraries.values()) if one.state == "on"]
+        self._shares = self._measure(clock, libraries)
+        self._fixed = {
+            user.pid: {CALLS} for one in libraries if one.remark or self._calls_stay for user in tuple(one.users)
+        }
+        places = {(one.identity, group): one for one in libraries for group in one.functions if group in CUDA}
+        self._states = {place: self._states.get(place) or _GroupState(clock) for place in places}
+        partial: dict[Process, set[int]] = {}
+        for (name, group), library in places.items():
+            state = self._states[name, group]
+            self._decide(library, group, state, clock)
+            for user in tuple(library.users) if state.partial else ():
+                partial.setdefault(user, set()).add(group)
+        self._partial = partial
+
+    def report(self, pid: int, hits_per_second: float, stepped: bool) -> None:
+        """Hits on garbage collections, which are counted apart."""
+        self._collections[pid] = hits_per_second * self.cost.of(stepped)
+        if pid in self._shares:
+            self._shares[pid][PYTHON] = self._collections[pid]
+
+    def exceeds(self, pid: int, group: int, resumed: bool = False) -> bool:
+        """Whether the probes on a process take too much, and those of the group the most of all that can be suspended.
+
+        Those that were suspended a moment ago count twice: they stay on once they cost half as much.
+        """
+        parts = self._shares.get(pid)
+        if parts is None or not parts[group]:
+            return False
+        free = [one for one in range(GROUPS) if one not in (LIFE, *self._fixed.get(pid, ())) or one == group]
+        total = float(parts.sum() + (parts[group] if resumed else 0.0))
+        return total > self.share and bool(parts[group] == parts[free].max())
+
+    def partial(self, process: Process) -> frozenset[int]:
+        """The groups of CUDA calls that go uncounted now, or did a moment ago and may again."""
+        return frozenset(self._partial.get(process, ()))
+
+    def of_process(self, pid: int) -> float:
+        """Share of a core that all probes take of a process now."""
+        parts = self._shares.get(pid)
+        return 0.0 if parts is None else float(parts.sum())
+
+    def of_library(self, library: Library) -> float:
+        """Share of a core that the probes on a library take now of the process that loses the most."""
+        groups, users = list(library.functions), [user.pid for user in tuple(library.users)]
+        return max((float(self._shares[pid][groups].sum()) for pid in users if pid in self._shares), default=0.0)
+
+    def cost_of(self, library: Library) -> float:
+        """Seconds of one hit on the library's dearest functions."""
+        return self.cost.of(bool(library.stepped))
+
+    @property
+    def most(self) -> tuple[float, int]:
+        """Share of a core that probes take now of the process that loses the most, and its number; 0, 0: of none."""
+        return max(((float(parts.sum()), pid) for pid, parts in self._shares.items()), default=(0.0, 0))
+
+    @property
+    def words(self) -> str:
+        """Cost, what is taken and what is allowed, in one line."""
+        most, pid = self.most
+        taken = f"{most:.2%} of a core of process {pid}, the most of all" if most else "nothing of any process"
+        return f"{self.cost.words}; probes take {taken}, and may take {self.share:.2%} (agent.probe_share)"
+
+    def _measure(self, clock: float, libraries: list[Library]) -> dict[int, NDArray[np.float64]]:
+        """By process the share of a core that each group takes, from the hits since the last look."""
+        then, before = self._before
+        hits = self._hits()
+        self._before = clock, hits
+        self._collections = {pid: share for pid, share in self._collections.items() if pid in hits}
+        dear: dict[int, set[int]] = {}
+        for library in libraries:
+            for user in tuple(library.users) if library.stepped else ():
+                dear.setdefault(user.pid, set()).update(library.stepped)
+        shares = {}
+        for pid, counted in hits.items():
+            costs = np.full(GROUPS, self.cost.emulated)
+            costs[list(dear.get(pid, ()))] = self.cost.stepped
+            more = np.maximum(counted - before.get(pid, counted), 0)
+            shares[pid] = more * costs / max(clock - then, 1e-3)
+            shares[pid][PYTHON] = self._collections.get(pid, 0.0)
+        return shares
+
+    def _hits(self) -> dict[int, NDArray[np.int64]]:
+        """Hits by process and group, ever; NCCL's queries are counted by communicator."""
+        rows, slots = self._processes.rows(), self._slots.rows()
+        rows = rows[rows["tgid"] != 0]
+        hits = np.zeros((len(rows), GROUPS), np.int64)
+        hits[:, : rows["hits"].shape[1]] = rows["hits"]
+        slots = slots[np.isin(slots["tgid"], rows["tgid"])]
+        order = np.argsort(rows["tgid"])
+        np.add.at(
+            hits[:, CALLS],
+            order[np.searchsorted(rows["tgid"], slots["tgid"], sorter=order)],
+            slots["queries"].astype(np.int64),
+        )
+        return dict(zip(rows["tgid"].tolist(), hits, strict=True))
+
+    def _decide(self, library: Library, group: int, state: _GroupState, clock: float) -> None:
+        """Suspend a group that has taken too much for seconds; put it on again after a while, to look."""
+        if state.suspended != (group in library.suspended):
+            state.suspended, state.since, state.fast_since = not state.suspended, clock, None
+        if state.suspended:
+            if clock - state.since >= AGAIN_S:
+                library.resume(group)
+            return
+        pid = next((one.pid for one in tuple(library.users) if self.exceeds(one.pid, group, state.partial)), None)
+        if pid is None:
+            state.fast_since = None
+            state.partial &= clock - state.since < CALM_S
+            return
+        state.fast_since = clock if state.fast_since is None else state.fast_since
+        if clock - state.fast_since >= (SAMPLE_S if state.partial else FAST_S):
+            state.partial = True
+            library.pause(group, self.why(pid, group))
+
+    def why(self, pid: int, group: int) -> str:
+        """Why a group has to go."""
+        parts: Any = self._shares.get(pid, np.zeros(GROUPS))
+        return (
+            f"probes on its {WORDS[group]} are suspended: they take {parts[group]:.2%} of a core of process {pid}, "
+            f"all probes {parts.sum():.2%} of the {self.share:.2%} allowed"
+        )
