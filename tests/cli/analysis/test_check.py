@@ -97,11 +97,11 @@ def test_what_passes_has_its_figure(place: Path, tools: Any) -> None:
     words = ("--only", "dcgm", "--only", "nccl", "--only", "ib")
     done = run("check", "localhost", *words, "--json", "--store", place, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = {one["check"]: one for one in json.loads(done.stdout)}
-    assert {one["machine"] for one in told.values()} == {HOST}
-    assert {name: one["outcome"] for name, one in told.items()} == dict.fromkeys(("dcgm", "nccl", "ib"), "passed")
-    assert (told["nccl"]["value"], told["nccl"]["measure"]) == (361.25, "GB/s")
-    assert (told["ib"]["value"], told["ib"]["measure"]) == (391.07, "Gbit/s")
+    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    assert {one["machine"] for one in checks.values()} == {HOST}
+    assert {name: one["outcome"] for name, one in checks.items()} == dict.fromkeys(("dcgm", "nccl", "ib"), "passed")
+    assert (checks["nccl"]["value"], checks["nccl"]["measure"]) == (361.25, "GB/s")
+    assert (checks["ib"]["value"], checks["ib"]["measure"]) == (391.07, "Gbit/s")
     assert {row["check"]: row["value"] for row in rows(place, "check")}["ib"] == 391.07
     assert rows(place, "event") == []
 

@@ -77,7 +77,7 @@ def test_a_large_fleet(tmp_path: Path) -> None:
 
 
 def test_a_fleet_gone_silent(tmp_path: Path) -> None:
-    """Where most are silent, or many accused, a screen holds what is said, and all are counted."""
+    """Status of many silent machines and many verdicts fits on one screen and counts all of them."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     names = [f"m{n:03}" for n in range(83)]
     store.write([host(name, now - (5 if name == "m082" else 90) * SECOND, 0.3) for name in names])
@@ -124,8 +124,8 @@ def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     assert missing == ["GPU busy %"]
 
 
-def test_columns_that_decide_are_kept(tmp_path: Path) -> None:
-    """On 80 columns a straggler's readings stay, others go, and the line below says which."""
+def test_columns_that_decide_stay(tmp_path: Path) -> None:
+    """On 80 columns status shows a straggler's readings and lists the columns that it left out."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     nccl = {"gpu": "0", "slot": "0", "iteration_seconds": 2.25, "active_ratio": 0.5, "send_pending_ratio": 0.25}
     values = {"cpu_utilization_ratio": 0.3, "memory_utilization_ratio": 0.4}
@@ -154,7 +154,7 @@ def test_readings(tmp_path: Path) -> None:
 
 
 def test_who_has_no_peers(place: Path) -> None:
-    """Who is compared with nobody is told in words and in the object, as the detector said it last."""
+    """Text and JSON name the machines without peers, as of the detector's last event."""
     store, now = Embedded(place), time.time_ns()
     reason = "fewer than 4 of its kind by host"
     for machine, code, back in (("m01", "no_peers", 50), ("m02", "no_peers", 40), ("m01", "peers", 30)):
@@ -206,7 +206,7 @@ def test_orders_are_no_readings(tmp_path: Path) -> None:
 
 
 def test_a_critical_verdict_is_known_though_all_are_silent(tmp_path: Path) -> None:
-    """What was found and is not over counts for more than that nothing is read now; who is silent is told of all."""
+    """An open critical verdict gives exit code 2 though no machine is read; the JSON lists all silent machines."""
     path, now = tmp_path / "s.db", time.time_ns()
     store = Embedded(path)
     store.write([host(name, now - 90 * SECOND, 0.3) for name in ("m01", "m02")])

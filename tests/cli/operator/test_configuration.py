@@ -118,8 +118,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, cause: str) -> None:
     assert cause in one_line(run("config", "check", "--config", file), 1)
 
 
-def test_every_key_is_told() -> None:
-    """Each key has words in the template, and the template with all keys set is a configuration."""
+def test_every_key_has_words() -> None:
+    """The template describes each key, and the template with all keys set is a configuration."""
     assert [key.name for found in keys().values() for key in found if not key.words] == []
     settings = msgspec.toml.decode(re.sub(r"^#(?! )", "", template(), flags=re.MULTILINE))
     assert msgspec.convert(settings, config.Settings) == config.Settings()

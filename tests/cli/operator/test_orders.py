@@ -216,7 +216,7 @@ def test_places_that_take_no_orders(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_machine_that_died_long_ago_can_be_named(place: Path) -> None:
-    """Of whom a verdict speaks is known, however long silent."""
+    """A machine with a verdict is known, however long it is silent."""
     store = Embedded(place)
     store.write([verdict("m77", time.time_ns() - 86400 * SECOND, "crit")])
     assert machines(store, SECOND) == ["m01", "m02", "m03", "m77"]
@@ -262,8 +262,8 @@ def lost(at: int) -> Batch:
     return Batch("m02", at, (Sample("event", values),))
 
 
-def test_a_detector_that_starts_anew_goes_on_with_what_was_said(tmp_path: Path) -> None:
-    """A verdict of days ago is neither repeated nor dropped; a clear order ends it, be it given before the start."""
+def test_a_new_detector_goes_on_with_what_was_said(tmp_path: Path) -> None:
+    """A new detector neither repeats nor drops a verdict of days ago; a clear order of before the start ends it."""
     path, now = tmp_path / "s.db", time.time_ns() // SECOND * SECOND
     two_days, stop = 2 * 86400 * SECOND, threading.Event()
     with closing(Embedded(path)) as store:
@@ -280,7 +280,7 @@ def test_a_detector_that_starts_anew_goes_on_with_what_was_said(tmp_path: Path) 
         assert Runner(store, Config(), now).catch_up(now, stop) == []
 
 
-def test_a_detector_that_starts_anew_honours_a_running_maintenance(tmp_path: Path) -> None:
+def test_a_new_detector_honours_a_running_maintenance(tmp_path: Path) -> None:
     """An order that is older than the history which a detector reads still holds."""
     path, now, stop = tmp_path / "s.db", time.time_ns() // SECOND * SECOND, threading.Event()
     with closing(Embedded(path)) as store:

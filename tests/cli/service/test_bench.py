@@ -74,7 +74,7 @@ def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) 
 
 
 def test_healthy_lives_of_16_ranks(probes_allowed: None, tmp_path: Path) -> None:
-    """Checkpoints, evaluations, a phase in which all are slow alike and a restart make the detector name nobody."""
+    """Checkpoints, evaluations, a phase in which all are slow alike and a restart give no verdict."""
     shape = (4, 4, 2, 2)
     with ThreadPoolExecutor(TOGETHER) as executor:
         said = list(executor.map(lambda seed: live(tmp_path / f"{seed}", seed, shape), range(500, 500 + RUNS)))

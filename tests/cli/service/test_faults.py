@@ -215,7 +215,7 @@ def test_a_store_that_takes_half_a_minute(tmp_path: Path) -> None:
     event = {"source": "kernel_log", "code": "79", "severity": "crit", "message": "Xid 79", "device": "gpu:0"}
     direct.write([Batch("m4", time.time_ns(), (Sample("event", dict(event)),))])
     wire.slow_s = 0.0
-    told = ear.wait(3)
+    sent = ear.wait(3)
     stop.set()
     thread.join()
     fed.set()
@@ -225,5 +225,5 @@ def test_a_store_that_takes_half_a_minute(tmp_path: Path) -> None:
     direct.close()
     wire.close()
     server.kill()
-    kinds = {(event, machine) for event, machine, _ in told}
+    kinds = {(event, machine) for event, machine, _ in sent}
     assert kinds == {("begun", "peerwatch"), ("over", "peerwatch"), ("begun", "m4")}

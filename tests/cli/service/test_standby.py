@@ -84,8 +84,8 @@ def test_one_of_two_speaks_and_the_other_takes_over(scene: Scene) -> None:
     time.sleep(3)
     assert scene.sent()[2:] == [[first, "m7", "crit", "begun"], [first, "m1", "crit", "begun"]]
     with closing(open_store(scene.place)) as plain:
-        kept: Store = Signed(plain, scene.key)
-        said = [(row["machine"], row["level"]) for row in kept.read("verdict").to_pylist()]
+        signed: Store = Signed(plain, scene.key)
+        said = [(row["machine"], row["level"]) for row in signed.read("verdict").to_pylist()]
     assert sorted(said) == [(name, "crit") for name in ("m1", "m3", "m5", "m7")]
     shown = status(scene.folder / first / "p.toml")
     assert shown["lease"]["holder"].split("-")[-2] == str(scene.detectors[first].pid)

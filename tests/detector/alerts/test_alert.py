@@ -95,8 +95,8 @@ def test_a_machine_stands_at_its_worst() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), st.sampled_from(["ok", "warn", "crit"])), max_size=30))
-def test_a_book_begun_anew_knows_the_same(words: list[tuple[str, Level]]) -> None:
-    """Whether verdicts are heard as they come or read back later, incidents and their keys are the same."""
+def test_a_restored_tracker_knows_the_same(words: list[tuple[str, Level]]) -> None:
+    """A tracker that reads verdicts back later has the same incidents and keys as one that heard them live."""
     said = [verdict(100 + 10 * at, level, machine) for at, (machine, level) in enumerate(words)]
     live, later = IncidentTracker(), IncidentTracker()
     alerts = [alert for word in said if (alert := live.record(word))]

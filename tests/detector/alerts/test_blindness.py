@@ -23,7 +23,7 @@ Open = Callable[..., AlertDispatcher]
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Open]:
-    """A function that starts a desk over these sinks, which was told nothing before."""
+    """A function that starts a dispatcher without history over these sinks."""
     dispatchers: list[AlertDispatcher] = []
 
     def make(**sinks: Ear) -> AlertDispatcher:
@@ -37,7 +37,7 @@ def begin(tmp_path: Path) -> Iterator[Open]:
 
 
 def test_a_silent_fleet_is_an_alert_and_so_is_its_return(begin: Open) -> None:
-    """Nothing before a minute is over; then one alert with a key of its own, and one when readings are back."""
+    """A silent fleet gives one alert after a minute, with a key of its own, and one when readings are back."""
     ear = Ear()
     dispatcher = begin(ear=ear)
     for at in (100, 159, 160, 161, 230):
@@ -101,7 +101,7 @@ def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None
 
 
 def test_open_incidents_say_that_they_are_as_last_seen(begin: Open) -> None:
-    """While nothing is read a repeated alert says since when; blindness names what is open; nobody is called well."""
+    """A repeated alert says since when nothing is read, blindness names open incidents, no machine is called well."""
     ear = Ear()
     ear.repeat_s, ear.heartbeat_s = 30.0, 1.0
     dispatcher = begin(ear=ear)
@@ -122,8 +122,8 @@ def test_open_incidents_say_that_they_are_as_last_seen(begin: Open) -> None:
     assert len(ear.heartbeats) == 2
 
 
-def test_a_detector_that_starts_anew_while_blind_says_it_once_and_ends_it(begin: Open) -> None:
-    """What was open is known to the next one, which tells each sink only how it ends."""
+def test_a_detector_that_restarts_while_blind_says_it_once_and_ends_it(begin: Open) -> None:
+    """The next detector knows the open incident and sends each sink only its end."""
     first, second = Ear(), Ear()
     dispatcher = begin(ear=first)
     dispatcher.publish([], FLEET, 100 * SECOND)

@@ -35,7 +35,7 @@ class Clock:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Command]:
-    """A function that opens a command which notes its arguments, or runs these lines of Python; state is kept."""
+    """A function that opens a command with state on disk, which notes its arguments and runs these lines of Python."""
 
     def open_command(code: str = "", clock: Clock | None = None, **settings: Any) -> Command:
         script = tmp_path / "program.py"
@@ -90,7 +90,7 @@ def test_the_program_gets_the_alert(
 
 
 def test_dry_is_the_default(make: Callable[..., Command], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Unless told otherwise it only says what would be run, under the same bounds; a test does no more than that."""
+    """By default the sink only says what it would run, under the same bounds; a test does no more than that."""
     assert CommandConfig().dry_run
     dry = make(dry_run=True)
     assert dry.send(alert()).startswith("dry run, so not run: [")

@@ -1,4 +1,4 @@
-"""The webhook: what is posted, what is done with each answer, and that its address is told to nobody."""
+"""The webhook: what it posts, what it does with each answer, and that its address stays secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.schema.time import SECOND
 from tests.wires import Reply, Scripted
 
 NOW = 1_780_000_000 * SECOND
-SECRET = "/services/T0/hush-4711"  # noqa: S105 - of nobody
+SECRET = "/services/T0/hush-4711"  # noqa: S105 - made up
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_every_form_carries_cause_numbers_hardware_and_next_step(serve: Callable
 
 
 def test_alertmanager_gets_one_identity(serve: Callable[..., Scripted]) -> None:
-    """The labels of beginning and end are the same; what lasts ends by itself unless it is told again."""
+    """Beginning and end have the same labels; an alert that is not repeated ends by itself."""
     server = serve()
     webhook = hook(server, template="alertmanager")
     for alert in alerts("warn", "ok"):
@@ -209,8 +209,8 @@ def test_answers(
     assert len(server.asked) == 1
 
 
-def test_nobody_there_and_nobody_answering(caplog: pytest.LogCaptureFixture) -> None:
-    """A closed port and a server that says nothing are said as such, without the address."""
+def test_no_server_and_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The error names a closed port or a server that does not answer, without the address."""
     with caplog.at_level(logging.DEBUG), socket.create_server(("127.0.0.1", 0)) as mute:
         for port, why in ((mute.getsockname()[1], "timed out"), (1, "refused")):
             webhook = Webhook(WebhookConfig(url=f"http://127.0.0.1:{port}{SECRET}", timeout_seconds=0.2), lambda: NOW)

@@ -44,8 +44,8 @@ def test_a_threshold_moves_with_its_feature() -> None:
     assert forest.tuned(np.array([5.2]), np.array([2.1])).threshold[0].tolist() == [7.0, 0.0, 0.0]
 
 
-def test_the_model_can_be_kept(tmp_path: Path) -> None:
-    """A model that was saved reads back alike; a file that holds none is refused in one line."""
+def test_the_model_can_be_saved(tmp_path: Path) -> None:
+    """A saved model reads back alike; a file without a model is refused in one line."""
     place = tmp_path / "model.json"
     tiny(6.0).save(place)
     assert load(place).probability(np.array([[6.5]])).tolist() == [0.9]

@@ -76,7 +76,7 @@ def test_step(machines: int) -> None:
         f"worst {taken[-1]:.1f} ms, {1e6 * taken[TAKEN // 2] / fleet.cells:.0f} ns a reading; process {memory:.0f} MB"
     )
     if machines == 1_000:
-        print(f"keeping its memory: {_milliseconds(lambda: dump(detector.state, now)):.0f} ms")
+        print(f"saving its memory: {_milliseconds(lambda: dump(detector.state, now)):.0f} ms")
 
 
 def test_replay() -> None:

@@ -48,7 +48,7 @@ def test_alerts_step(tmp_path: Path) -> None:
 
 
 def test_alerts_delivery(tmp_path: Path) -> None:
-    """A hundred alerts from verdict to a real HTTP server on this machine, ledger included."""
+    """A hundred alerts go from verdict to a real HTTP server on this machine, delivery log included."""
     server = Scripted()
     dispatcher = AlertDispatcher({"webhook": Webhook(WebhookConfig(url=f"{server.url}/x"), time.time_ns)}, tmp_path)
     dispatcher.begin([])

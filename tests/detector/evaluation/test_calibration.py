@@ -159,14 +159,14 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     config = Config(calibration=str(file))
     good = Calibration(1, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail_of(np.zeros(0), 9, 1)})
-    told: dict[str, Any] = msgspec.to_builtins(good)
-    tail = told["tails"]["gpu"]
+    made: dict[str, Any] = msgspec.to_builtins(good)
+    tail = made["tails"]["gpu"]
     for text, said in (
         (b"{", "is no calibration: Input data was truncated"),
         (b"\xff\xfe", "is no calibration"),
-        (msgspec.json.encode({**told, "version": 7}), "was made by another version"),
-        (msgspec.json.encode({**told, "tails": {"gpu": {**tail, "caution": 900.0}}}), "is no calibration: Expected"),
-        (msgspec.json.encode({**told, "settings": {**told["settings"], "nats": 3.5}}), r"detector.nats was 3.5, now"),
+        (msgspec.json.encode({**made, "version": 7}), "was made by another version"),
+        (msgspec.json.encode({**made, "tails": {"gpu": {**tail, "caution": 900.0}}}), "is no calibration: Expected"),
+        (msgspec.json.encode({**made, "settings": {**made["settings"], "nats": 3.5}}), r"detector.nats was 3.5, now"),
     ):
         file.write_bytes(text)
         with pytest.raises(CalibrationError, match=said) as caught:

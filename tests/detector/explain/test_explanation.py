@@ -184,7 +184,7 @@ def test_a_healthy_machine() -> None:
         assert (found.likely.kind.name, found.gone) == ("unknown", ())
 
 
-def test_every_kind_can_be_told() -> None:
+def test_every_kind_can_be_found() -> None:
     """Each telling sign alone leads to a kind of its own tier, and each kind has its own signs."""
     for tier in TABLE:
         for kind in tier:

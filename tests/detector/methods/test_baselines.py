@@ -31,7 +31,7 @@ def bent(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_plain_fault_is_found_and_health_is_not(name: str, memory: Any, fleet: Make) -> None:
-    """The machine that leaves its peers is named after the method's own time, and nobody else."""
+    """Each baseline names the machine that leaves its peers after the method's own time, and no other."""
     for fault in (bent, None):
         table = fleet("power_watts", machines=9, steps=520, bend=fault, seed=13)
         faults = (Fault("m4", None, "wander", START + 200 * SECOND, START + 520 * SECOND),) if fault else ()
@@ -55,7 +55,7 @@ def capped(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", [*BASELINES, OURS])
 def test_an_easy_fault_is_found_by_every_method_although_the_step_jitters(name: str, memory: Any, fleet: Make) -> None:
-    """All GPUs of one of 16 machines at 70 % of their power for ten minutes: nobody misses that."""
+    """Every method finds one of 16 machines with all its GPUs at 70 % of their power for ten minutes."""
     table = jittered(fleet("power_watts", machines=16, steps=790, bend=capped, seed=17, noise=1.3), 37)
     faults = (Fault("m11", None, "power_cap", START + 190 * SECOND, START + 790 * SECOND),)
     (outcome,) = measure(memory({"meter": table}), Labels(16, faults), [name], "r", Counting())

@@ -108,13 +108,13 @@ def test_of_two_that_differ_the_one_that_departs_from_its_own_history_is_named(m
     assert ranks(memory, stops_at=33, differs=3, columns=both, operation=called, **pairs) == []
 
 
-def test_nobody_is_named_when_nobody_waits(memory: Any) -> None:
+def test_no_rank_is_named_when_no_rank_waits(memory: Any) -> None:
     """A checkpoint stops everybody with nothing pending; a task in motion lags a little all the time."""
     assert ranks(memory, stops_at=25, pending=False) == []
     assert ranks(memory, stops_at=60) == []
 
 
-def test_all_waiting_alike_blames_nobody(memory: Any) -> None:
+def test_all_waiting_alike_names_no_rank(memory: Any) -> None:
     """When every rank waits at the same count, no rank is behind."""
     assert ranks(memory, stops_at=27) == []
 
@@ -210,13 +210,13 @@ def test_findings_4_1_a_late_gpu_is_named_where_hosts_run_ahead(memory: Any) -> 
     assert 0 < found[0].time - START - 35 * SECOND <= 18 * SECOND
 
 
-def test_data_that_lies_unread_and_holds_nobody_up_names_nobody(memory: Any) -> None:
+def test_data_that_lies_unread_and_delays_no_rank_names_no_rank(memory: Any) -> None:
     """A rank that takes its data later without making any iteration longer is no straggler."""
     assert ranks(memory, stops_at=60, columns=ahead(2, 1.0)) == []
 
 
 @pytest.mark.parametrize(("further", "device"), [(1.0, "gpu:3"), (900.0, "gpu:5"), (-1.0, "gpu:5")])
-def test_of_two_that_come_late_together_the_one_is_named_whose_steps_are_missing(
+def test_of_two_that_come_late_together_the_one_with_missing_steps_is_named(
     memory: Any, further: float, device: str
 ) -> None:
     """A rank that waits for its neighbour comes late with it, but the neighbour is behind within their operations.
@@ -242,17 +242,17 @@ def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
     assert {(v.machine, v.metric) for v in found} == {("m3", "nccl.send_pending_ratio")}
 
 
-def test_a_slow_sender_that_nobody_waits_for_is_left_alone(memory: Any) -> None:
+def test_a_slow_sender_without_waiting_ranks_is_not_named(memory: Any) -> None:
     """Congestion that slows no collective is no fault of progress."""
     assert ranks(memory, stops_at=60, columns=shares(-1, 2, felt=False)) == []
 
 
-def test_equal_shares_name_nobody(memory: Any) -> None:
+def test_equal_shares_name_no_rank(memory: Any) -> None:
     """A task in which all wait alike has no straggler."""
     assert ranks(memory, stops_at=60, columns=shares(-1, -1)) == []
 
 
-def test_a_partner_that_recovers_leaves_nobody_late(memory: Any) -> None:
+def test_a_partner_that_recovers_leaves_no_rank_late(memory: Any) -> None:
     """When a rank that came late from the start does so no more, its partner waits less, which is no lateness."""
 
     def active(step: Any) -> Any:

@@ -68,7 +68,7 @@ class Link:
 
 
 class World:
-    """Some detectors, whose clocks differ, that are paused and cut off at random."""
+    """Detectors with clocks that differ, paused and cut off at random."""
 
     def __init__(self, seed: int, detectors: int) -> None:
         self.chance = random.Random(seed)
@@ -125,7 +125,7 @@ def test_a_dead_holder_is_replaced_in_half_a_minute() -> None:
 
 
 def test_a_store_that_was_away_does_not_depose_the_holder() -> None:
-    """All are cut off for a minute: nobody speaks, and then the same one does again, in the same term."""
+    """No detector speaks while all are cut off for a minute; then the same one speaks again, in the same term."""
     world = World(9, 3)
     world.run(30, 0.0)
     (first,) = (number for number, one in enumerate(world.leases) if one.held())

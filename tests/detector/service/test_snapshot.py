@@ -123,8 +123,8 @@ def test_damaged_files_are_set_aside(state: Any, tmp_path: Path) -> None:
         assert (tmp_path / "state.damaged").read_bytes() == broken
 
 
-def test_what_is_no_plain_data_is_not_kept(state: Any) -> None:
-    """A thing that cannot be written down is a mistake of ours, and says so."""
+def test_what_is_no_plain_data_is_not_saved(state: Any) -> None:
+    """An object that is no plain data is a mistake in the program and raises TypeError."""
     state.incidents.still = object()
     with pytest.raises(TypeError, match="object"):
         dump(state, 5)

@@ -84,8 +84,8 @@ def test_a_second_fault_is_named(second: Any, named: set[str], fleet: Make) -> N
     assert {verdict.machine for verdict in replay(Memory(tables)) if verdict.level != "ok"} == named
 
 
-def test_what_is_told_apart_belongs_to_what_is_open(fleet: Make) -> None:
-    """Looks are read while something is open, and the state carries what they show."""
+def test_zoomed_readings_belong_to_what_is_open(fleet: Make) -> None:
+    """The detector reads zooms while an incident is open, and its state has their result."""
     tables = {"gpu": fleet("power_watts", machines=6, steps=90)}
     detector = Detector(state=State())
     list(judge(Memory({**tables, "gpu_zoom": closer({"a": bursts(1), "b": bursts(2)}, 10.0)}), detector))

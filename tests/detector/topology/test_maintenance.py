@@ -87,8 +87,8 @@ def test_clear_forgives_counts_and_marks_as_they_are(memory: Any, fleet: Make, c
     assert found == [("m3", "crit", 40), ("m3", "ok", 61), ("m3", "crit", 100)]
 
 
-def test_what_is_still_wrong_after_clear_is_found_anew(memory: Any, fleet: Make) -> None:
-    """A soft verdict is cleared, its evidence begins at nothing, and it is raised again about a minute later."""
+def test_what_is_still_wrong_after_clear_is_found_again(memory: Any, fleet: Make) -> None:
+    """A soft verdict that was cleared begins without evidence and is raised again about a minute later."""
 
     def odd(values: np.ndarray) -> None:
         values[130:, 3] += 70

@@ -119,7 +119,7 @@ def test_a_restarted_task_is_another_one() -> None:
     assert {pid for _, pid in task.processes} == {600, 601, 602, 603}
 
 
-def test_a_communicator_formed_anew_replaces_the_old_one() -> None:
+def test_a_new_communicator_replaces_the_old_one() -> None:
     """The same processes on a new communicator are one task, with its groups once."""
     fleet = Fleet()
     fleet.task("g", {"tensor": 2, "data": 2}, ["m9", "m10"], first_pid=700, span=range(20))

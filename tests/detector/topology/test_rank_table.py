@@ -100,8 +100,8 @@ def test_a_count_that_is_null_at_rest_is_compared_later() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 15, 30, 60])
-def test_rows_that_come_seldom_are_no_standstill(every: int) -> None:
-    """Where a rank is read a moment before the others it is not missing, however old the row gets."""
+def test_rows_that_come_seldom_are_no_hang(every: int) -> None:
+    """A rank that is read a moment before the others is not missing, however old its row gets."""
 
     def columns(second: int) -> Columns:
         total = 1000.0 * second + (np.arange(6) != 4)
@@ -124,8 +124,8 @@ def test_who_is_not_known_has_no_vote(unknown: Columns) -> None:
 
 
 @pytest.mark.parametrize("gone", ["silent", "null", "flickering"])
-def test_who_is_heard_no_more_makes_nobody_late(gone: str) -> None:
-    """The mean of those that are left is no measure of what was usual with all; it is learned again."""
+def test_a_rank_that_falls_silent_makes_no_rank_late(gone: str) -> None:
+    """The detector learns the mean again from the ranks that are left: the mean of all is no measure of theirs."""
     noise = np.random.default_rng(6).normal(0, 0.01, (200, 3))
     progress, tasks = Progress(Config()), Tasks(said=dict.fromkeys(SIX[:3], "run"), seen=set(SIX[:3]))
     for second in range(200):
@@ -154,7 +154,7 @@ def test_a_straggler_is_named_at_any_period(every: int, flickers: bool) -> None:
     assert named(judged(columns, range(0, 90 * every, every), SIX)) == {"m4"}
 
 
-def test_steps_are_held_against_what_is_usual() -> None:
+def test_steps_are_compared_with_what_is_usual() -> None:
     """A rank that is always a step behind its neighbour is not the one that comes late when both do."""
     noise = np.random.default_rng(8).normal(0, 0.01, (140, 6))
     names = ["m0", "m0", "m1", "m1", "m2", "m2"]

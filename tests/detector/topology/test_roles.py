@@ -181,7 +181,7 @@ def test_small_roles_are_compared_with_their_task(
     ]
 
 
-def test_a_simulated_pipeline_whose_stages_shift(memory: Any) -> None:
+def test_a_simulated_pipeline_with_stages_that_shift(memory: Any) -> None:
     """Stages that do less for minutes raise no alarm where roles are known, and the slow GPU is named alone."""
     labels, parts = pieces(Plan(32, 1, 7, 1.0, "slow_gpu", 7, 8, True), ("gpu", "nccl", "task"))
     chunks: dict[str, list[pa.Table]] = {}
@@ -202,8 +202,8 @@ def test_what_a_communicator_is_for_may_show_late() -> None:
     assert stages(roles, 8) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_task_that_forms_anew_in_parts_keeps_its_roles() -> None:
-    """While some ranks are on new communicators and the rest not yet, no role changes; nor does it afterwards."""
+def test_a_task_that_forms_again_in_parts_keeps_its_roles() -> None:
+    """No role changes while some ranks are on new communicators and the rest not yet, nor afterwards."""
 
     def formed(life: str, read: int) -> list[Comm]:
         halves = [(f"{life}{p}", [f"m{n}" if n < read else "" for n in range(p, 8, 2)]) for p in range(2)]
