@@ -54,7 +54,7 @@ def test_stacks_name_the_group(place: Path) -> None:
 
 
 def test_plan_goes_from_groups_to_the_machine() -> None:
-    """First the horizontal groups, then the vertical ones, then the machine in both failing groups."""
+    """The plan tests the horizontal groups, then the vertical ones, then the machine in both failing groups."""
     words = ("suspects", "plan", "m[08-31]", "--pipeline", "4", "--json")
     first = json.loads(run(*words).stdout)
     assert (first["phase"], first["groups"][3]) == ("horizontal", ["m20", "m21", "m22", "m23"])

@@ -34,7 +34,7 @@ def fleet(folder: Path, slow: str | None) -> Path:
 
 
 def test_the_slow_machine_is_named(tmp_path: Path) -> None:
-    """One JSON object a line with the contract's keys; for people a table with the same message."""
+    """--json prints one object a line with the contract's keys; text is a table with the same message."""
     folder = fleet(tmp_path / "r", "m5")
     done = run("replay", folder, "--json")
     assert (done.returncode, done.stderr) == (0, "")

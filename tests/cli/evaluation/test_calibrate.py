@@ -11,7 +11,7 @@ from tests.cli.evaluation.test_evaluate import labelled
 
 
 def test_from_recording_to_configuration(tmp_path: Path) -> None:
-    """The file that is written is the one that the detector goes by, and a damaged one is refused by name."""
+    """The detector uses the file that the command wrote, and refuses a damaged one by name."""
     for name in ("a", "b"):
         fleet(tmp_path / "set" / name, None)
     file, config = tmp_path / "c.json", tmp_path / "p.toml"

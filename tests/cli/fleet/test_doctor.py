@@ -33,7 +33,7 @@ def run(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 @pytest.mark.bpf
 def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
-    """Where probes are allowed every source is on and the exit code is 0."""
+    """Every source is on and the exit code is 0 where probes are allowed."""
     code, found = run("--store", str(tmp_path / "none.db"))
     assert code == 0
     assert {name: found[f"source {name}"]["state"] for name in USUAL} == dict.fromkeys(USUAL, "on")
@@ -141,7 +141,7 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
     ],
 )
 def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without probes the sources that need them are blocked with cause and mend, the others are on; exit code 1."""
+    """Sources that need probes are blocked with cause and mend, the others are on; the exit code is 1."""
 
     def refuse(*wanted: Any) -> Any:
         raise BpfError(cause)
@@ -155,7 +155,7 @@ def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.Monke
 
 
 def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What others may name as they like is printed as it is, but for what a terminal would obey."""
+    """Doctor prints foreign names as they are, without characters that a terminal would obey."""
     odd = Finding("library /x/[/bold]libnccl[red].so\x1b[2J", "blocked", "[/]", "")
     monkeypatch.setattr("cli.commands.fleet.doctor._surroundings", lambda: [odd])
     config = tmp_path / "peerwatch.toml"
@@ -168,7 +168,7 @@ def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without --json the same is a table; a source that is not configured is off."""
+    """Text is a table with the same findings; a source that is not configured is off."""
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
     result = CliRunner(env={"COLUMNS": "300"}).invoke(
@@ -180,7 +180,7 @@ def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the agent of this machine reports is shown, not what this command sees itself; other machines' is not."""
+    """Doctor shows what the agent of this machine reports, not its own findings nor another machine's."""
     place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
     now = time.time_ns()
@@ -218,7 +218,7 @@ def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_agent_that_is_silent_is_not_asked(tmp_path: Path) -> None:
-    """Where the last reading of this machine is old no agent runs: that is said, and this command looks for itself."""
+    """Doctor says that no agent runs where the machine's last reading is old, and looks for itself."""
     place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
     old = Sample("source", {"source": "host", "success": 0.0, "error": "long ago"})

@@ -153,7 +153,7 @@ def test_a_slower_start_than_last_week(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
-    """Without a reading, without a start, and with older processes only: one line that says what to do."""
+    """A store without readings, without a start or with older processes only gives one line that says what to do."""
     path = tmp_path / "s.db"
     store = Embedded(path)
     assert "holds no reading yet" in one_line(run("report", "startup", "--store", path), 1)
@@ -166,7 +166,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
 
 
 def test_many_machines(tmp_path: Path) -> None:
-    """A thousand machines of eight GPUs: each has its own slowest GPU."""
+    """Each of a thousand machines with eight GPUs has its own slowest GPU."""
     store = Embedded(tmp_path / "s.db")
     for n in range(1000):
         rows = tuple(row(gpu, 200 + gpu, communicator_begun_seconds=10.0 + (n + gpu) % 8 / 8) for gpu in range(8))
@@ -179,7 +179,7 @@ def test_many_machines(tmp_path: Path) -> None:
 
 
 def test_a_store_without_the_columns(tmp_path: Path) -> None:
-    """A table that lacks columns is what it is: nothing is known."""
+    """A table that lacks columns is a StoreError."""
     store = Embedded(tmp_path / "s.db")
     store.write([Batch("m1", BEGIN * SECOND, (Sample("startup", {"gpu": "0", "phase_of_moon": 5.5}),))])
     with pytest.raises(StoreError):

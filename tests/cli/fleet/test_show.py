@@ -157,7 +157,7 @@ def test_in_words(place: Path) -> None:
 
 
 def test_a_narrow_terminal(place: Path) -> None:
-    """On 80 columns a curve still ends where it ends, and a long name stands over several lines: nothing is cut."""
+    """A terminal of 80 columns gets whole curves, and long names over several lines: nothing is cut."""
     done = run("show", "1", "--store", place, COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1")
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert "its peers  effect" in said
@@ -168,7 +168,7 @@ def test_a_narrow_terminal(place: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
-    """The file and the cause are named in one line."""
+    """One line names the file and the cause."""
     file = tmp_path / "absent" / "v.html"
     error = one_line(run("report", "verdict", "2", "--html", file, "--store", place), 1)
     assert f"{file} cannot be written: No such file or directory" in error
@@ -249,7 +249,7 @@ def hang(tmp_path: Path) -> Path:
 
 
 def test_a_hang_in_words(hang: Path) -> None:
-    """How the ranks stood and where they were, the odd one first, in frames that are printed as they are."""
+    """Text shows the state and the stack of each rank, the odd one first, and prints frames as they are."""
     done = run("show", "1", "--store", hang)
     assert done.returncode == 0, done.stderr
     text = done.stdout

@@ -24,7 +24,7 @@ from tests.cli.conftest import ROOT, SECOND, host, one_line, run, verdict
 
 
 def test_all_is_well(place: Path) -> None:
-    """Fresh readings and no verdict: 0, a row for each machine, and no open verdict."""
+    """Fresh readings without a verdict give exit code 0 and a row for each machine."""
     done = run("status", "--store", place)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["m01", "m02", "m03"]
@@ -60,7 +60,7 @@ def test_a_verdict_names_the_job(place: Path) -> None:
 
 
 def test_a_large_fleet(tmp_path: Path) -> None:
-    """Of many machines those that are not ok are listed, the worst first, and the rest is counted; --all lists it."""
+    """Status lists the machines of a large fleet that are not ok, worst first, and counts the rest; --all lists it."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     names = [f"m{n:03}" for n in range(97)]
     store.write([host(name, now - (190 if name == "m003" else 20) * SECOND, 0.3) for name in names])
@@ -96,7 +96,7 @@ def test_a_fleet_gone_silent(tmp_path: Path) -> None:
     st.integers(0, 19),
 )
 def test_a_narrow_terminal(heads: list[str], width: int, cell: int) -> None:
-    """What is shown is shown whole and in order: three columns at least, else as many as fit by their ranks."""
+    """Status shows whole columns in order: three at least, and as many more as fit by their ranks."""
     columns = [[f"{at} {head}", "x" * cell] for at, head in enumerate(heads)]
     ranks = [-1, -1, -1, *range(len(heads) - 3, 0, -1)]
     shown = fitting(columns, ranks, width)
@@ -177,7 +177,7 @@ def test_silence(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    """An empty store, an absent one, a wrong file: 3, and what to do."""
+    """An empty store, an absent one and a wrong file give exit code 3 and say what to do."""
     Embedded(tmp_path / "empty.db").close()
     done = run("status", "--store", tmp_path / "empty.db")
     assert (done.returncode, "holds no reading; start the agent" in done.stdout) == (3, True)

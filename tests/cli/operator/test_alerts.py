@@ -64,7 +64,7 @@ def test_a_test_alert_goes_through_each_sink(place: Path, config: Path, server: 
 
 
 def test_a_sink_that_fails_is_said(place: Path, config: Path, server: Scripted) -> None:
-    """Exit code 1 and the reason, without the address; a sink needs not be switched on to be tried."""
+    """A sink that fails gives exit code 1 and the reason without the address, even if it is switched off."""
     server.reply = lambda _: (403, "who are you", {})
     done = run("alerts", "test", "webhook", "--config", config)
     assert (done.returncode, done.stdout) == (1, "")

@@ -71,7 +71,7 @@ def test_agent_reads_until_a_signal(config: Path, tmp_path: Path, number: signal
 
 
 def test_agent_says_what_is_wrong(tmp_path: Path) -> None:
-    """A configuration that is not there, or a store in a folder that is not: one line and 1."""
+    """An absent configuration and a store in an absent folder give one line and exit code 1."""
     assert "No such file" in one_line(run("agent", "--config", tmp_path / "absent.toml"), 1)
     assert "there is no folder" in one_line(run("agent", "--store", tmp_path / "no" / "s.db"), 1)
     assert "there is no folder" in one_line(run("detector", "--store", tmp_path / "no" / "s.db"), 1)

@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
-    """Both slow machines are named once, although the worker that watched one of them was killed, and only they are."""
+    """The detector names both slow machines once and no other, although the worker of one was killed."""
     order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
         coordinator = Coordinator(client, store, order)
@@ -120,7 +120,7 @@ def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogC
 
 
 def test_an_acknowledgement_is_known(store: Embedded, cluster: Any) -> None:
-    """What the operator has acknowledged is not repeated by a detector that is spread over a cluster; all else is."""
+    """A detector that is spread over a cluster does not repeat what the operator has acknowledged; all else it does."""
     order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
         coordinator = Coordinator(client, store, order)

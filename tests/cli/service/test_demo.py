@@ -76,7 +76,7 @@ def demos(probes_allowed: None, folder: Path) -> Iterator[dict[str, Future[Any]]
 @pytest.mark.bpf
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_right_machine_is_named_and_no_other(fault: str, demos: dict[str, Future[Any]]) -> None:
-    """Within 30 s of the onset the verdict names machine and device at fault; without a fault there is none."""
+    """The verdict names machine and device at fault within 30 s of the onset; a healthy run has no verdict."""
     code, said = demos[fault].result()
     assert said["fault"]["kind"] == fault
     assert (code, said["correct"]) == (0, True), said
@@ -93,7 +93,7 @@ def test_the_right_machine_is_named_and_no_other(fault: str, demos: dict[str, Fu
 @pytest.mark.bpf
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: dict[str, Future[Any]]) -> None:
-    """Of 16 ranks (tensor 2, pipeline 2, data 4) the one at fault is named, or its port, within 30 s."""
+    """A verdict names the rank at fault or its port among 16 (tensor 2, pipeline 2, data 4) within 30 s."""
     code, said = demos[f"injected_{kind}"].result()
     assert (code, said["correct"], said["fault"]["kind"]) == (0, True, kind), said
     assert named_device(said), said
@@ -101,7 +101,7 @@ def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: 
 
 
 @pytest.mark.bpf
-def test_a_hang_tells_where_everybody_was(demos: dict[str, Future[Any]], folder: Path) -> None:
+def test_a_hang_shows_where_each_rank_was(demos: dict[str, Future[Any]], folder: Path) -> None:
     """The verdict has the stacks of all ranks: those that wait are one group, the one that hangs is odd."""
     _, said = demos["rank_hang"].result()
     place = str(folder / "rank_hang" / "readings.db")
@@ -176,7 +176,7 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
 def test_without_root_it_says_what_it_does_without() -> None:
-    """Without root the demo says so, shows a simulated fleet, and judges that."""
+    """The demo says that it lacks root, shows a simulated fleet, and judges that."""
     try:
         subprocess.run([COMMAND[0], "--version"], user="nobody", check=True)
     except PermissionError:

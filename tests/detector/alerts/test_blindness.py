@@ -76,7 +76,7 @@ def test_a_store_that_is_gone_is_an_alert_and_two_log_lines(begin: Open, caplog:
 
 
 def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> None:
-    """After an outage of everything the last readings are old; they need a minute to come before that is said."""
+    """A detector that starts after an outage waits a minute for new readings before it says that it is blind."""
     ear = Ear()
     dispatcher = begin(ear=ear)
     for at in (1000, 1059):
@@ -88,7 +88,7 @@ def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> Non
 
 
 def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None:
-    """Less than half of the fleet is a warning; when it becomes more, it is the same incident and critical."""
+    """Silence of less than half of the fleet is a warning; of more it is critical and the same incident."""
     ear = Ear()
     dispatcher = begin(ear=ear)
     dispatcher.publish([], FLEET, 100 * SECOND, {})
@@ -153,7 +153,7 @@ def test_no_machine_is_taken_out_because_nothing_is_read(tmp_path: Path) -> None
 
 
 def test_the_heartbeat_beats_while_machines_are_judged_and_stops_when_they_are_not(tmp_path: Path) -> None:
-    """An address is asked for and a file written each minute; neither happens while the detector sees nothing."""
+    """The heartbeat requests an address and writes a file each minute, but not while the detector sees nothing."""
     server = Scripted()
     sink = Heartbeat(HeartbeatConfig(url=f"{server.url}/ping/5eed"), tmp_path / "heartbeat")
     dispatcher = AlertDispatcher({"heartbeat": sink}, tmp_path)

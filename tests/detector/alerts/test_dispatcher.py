@@ -144,7 +144,7 @@ def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
 
 
 def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
-    """While a sink cannot pass anything on, only the newest word on each incident waits for it."""
+    """Only the newest alert of each incident waits for a sink that fails."""
     shut, tried = threading.Event(), threading.Event()
     shut.set()
 
@@ -169,7 +169,7 @@ def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatch
 def test_a_refusal_is_final(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a sink will never pass on is said and counted, and not tried again; the next alert is."""
+    """An alert that a sink refuses is logged, counted and not tried again; the next alert is sent."""
 
     def trouble(alert: Alert) -> None:
         if alert.verdict.machine == "m3":
@@ -225,7 +225,7 @@ def test_mild_incidents_can_be_left_out(begin: Callable[..., AlertDispatcher]) -
 
 
 def test_open_incidents_are_repeated_and_heartbeats_sent(begin: Callable[..., AlertDispatcher]) -> None:
-    """Where a sink asks for it: an open incident again after its period, and each period the machines without one."""
+    """A sink that asks for it gets open incidents again after its period, and a heartbeat each period."""
     ear = Ear()
     ear.repeat_s, ear.heartbeat_s = 60.0, 10.0
     dispatcher = begin([], ear=ear)
@@ -244,7 +244,7 @@ def test_open_incidents_are_repeated_and_heartbeats_sent(begin: Callable[..., Al
 def test_what_waits_is_bounded(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of more incidents than can wait the oldest are dropped, and counted."""
+    """The dispatcher drops and counts the oldest incidents where more wait than it may hold."""
     monkeypatch.setattr(module, "MOST_WAITING", 20)
     door = threading.Event()
     ear = Ear(lambda _: door.wait(30) and None)
@@ -262,7 +262,7 @@ def test_what_waits_is_bounded(
 def test_a_delivery_log_that_cannot_be_written_stops_nothing(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Alerts go out all the same, and the log says once that they may come twice."""
+    """Alerts go out though the delivery log cannot be written; one warning says that they may come twice."""
     os.mkdir(tmp_path / "ear.json")
     ear = Ear()
     with caplog.at_level(logging.WARNING):

@@ -66,7 +66,7 @@ def test_many_links_name_no_rank() -> None:
 
 
 def test_whoever_is_waited_for_and_waits_for_no_data_has_an_idle_gpu() -> None:
-    """With no chunk under way the wait for data ends at the rank with a GPU that sends nothing."""
+    """The wait for data ends, with no chunk under way, at the rank with a GPU that sends nothing."""
     assert ring({}, free=(4,)).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
 
 
@@ -97,7 +97,7 @@ def test_unknown_states_name_no_rank() -> None:
 
 
 def test_a_receiver_that_is_not_seen_leaves_the_sender() -> None:
-    """The other end may lie on a machine without an agent."""
+    """The root cause is the sender where its receiver lies on a machine without an agent."""
     chunks = ring({2: 3})
     chunks.rank[3] = np.nan
     assert chunks.root_cause() == RootCause(2, NO_PEER, "link", False, 1)
@@ -109,13 +109,13 @@ def test_ranks_of_other_communicators_are_not_mixed_up() -> None:
 
 
 def test_states_without_peers_are_taken_from_looks() -> None:
-    """Where a peer cannot be read, a state that all looks found counts without its name; a peer that is read stays."""
+    """A state that all looks found counts without the name of an unread peer; a peer that is read stays."""
     peer, share = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 5.0, NO_RANK]), np.array([0.97, 0.02, 0.4, 0.0, 0.99])
     assert resolve_peer(peer, share).tolist() == [SOME_RANK, NO_RANK, UNKNOWN, 5.0, NO_RANK]
 
 
 def test_a_sender_is_named_without_its_receiver() -> None:
-    """A rank that is known to send, but not to which one, is where to look."""
+    """The root cause is a rank that sends to an unknown peer."""
     chunks = ring({})
     chunks.sends_to[3] = SOME_RANK
     assert chunks.root_cause() == RootCause(3, NO_PEER, "link", False, 1)
