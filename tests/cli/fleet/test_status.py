@@ -125,7 +125,7 @@ def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
 
 
 def test_columns_that_decide_stay(tmp_path: Path) -> None:
-    """On 80 columns status shows a straggler's readings and lists the columns that it left out."""
+    """Status on 80 columns shows a straggler's readings and lists the columns that it left out."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     nccl = {"gpu": "0", "slot": "0", "iteration_seconds": 2.25, "active_ratio": 0.5, "send_pending_ratio": 0.25}
     values = {"cpu_utilization_ratio": 0.3, "memory_utilization_ratio": 0.4}
