@@ -16,8 +16,8 @@ from detector.model.verdict import RANK
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOP = "agent|analysis|bpf|cli|deploy|detector|docs|emulator|store|systemd|tests|tools"
-COMPARED_ONLY = {"mahalanobis", "median", "minder"}
-"""Methods of other work, which `peerwatch evaluate` compares and no detector runs."""
+COMPARED_ONLY = {"distribution", "mahalanobis", "median", "minder"}
+"""Methods that `peerwatch evaluate` compares and no detector runs."""
 
 
 def text_of(page: Path) -> str:

@@ -15,19 +15,26 @@ RETIRED = re.compile(
 )
 NOT_DONE = (
     "detector/engine/",
-    "detector/evaluation/",
     "detector/harm/",
     "detector/methods/evidence/",
     "detector/methods/peers/",
-    "tests/cli/",
-    "tests/detector/",
-    "CHANGELOG.md",
+    "tests/detector/engine/",
+    "tests/detector/methods/test_clustering.py",
+    "tests/detector/methods/test_corroboration.py",
+    "tests/detector/methods/test_evidence.py",
+    "tests/detector/methods/test_fusion.py",
+    "tests/detector/methods/test_peers.py",
+    "tests/detector/methods/test_rules.py",
 )
 """Folders that still have such words; this list only becomes shorter."""
 EXCEPTIONS = {
     "tests/test_language.py": "(?i)" + RETIRED.pattern,
     "detector/alerts/delivery_log.py": r'rename=\{"reported": "told"\}',  # the key in files of earlier versions
     "cli/commands/service/detector.py": r"\bkept\b|--kept",  # the old name of an option
+    "CHANGELOG.md": "--kept",  # the same
+    "tests/cli/operator/test_alerts.py": r'\["told"\]',  # the key in files of earlier versions
+    "tests/cli/service/test_demo.py": 'user="nobody"',  # a user of the system
+    "tests/systemd/test_install_bench.py": "--kill-whom",  # an option of systemctl
 }
 """What a file may say all the same."""
 

@@ -98,7 +98,7 @@ class Zoom:
         """Seconds in which a source was read quickly."""
         self.refused = self.failures = 0
         self.error = ""
-        self._told = (0.0, 0, 0)
+        self._reported = (0.0, 0, 0)
         self._stop, self._chance = threading.Event(), Random()
         self._thread = threading.Thread(target=self._run, name="zoom", daemon=True)
         self._thread.start()
@@ -107,9 +107,9 @@ class Zoom:
         """The quick rows since the last call, and, where there is news, a row on how it fares."""
         rows = [self._rows.popleft() for _ in range(len(self._rows))]
         state = (self.spent, self.refused, self.failures)
-        if state == self._told:
+        if state == self._reported:
             return rows
-        self._told = state
+        self._reported = state
         values: dict[str, Value] = {
             "source": "zoom",
             "success": float(not self.error),

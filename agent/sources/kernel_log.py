@@ -36,7 +36,7 @@ class KernelLog:
         self._downs: dict[str, deque[int]] = {}  # by device, the times of its last two link losses
         self._begun = ""
         self._lost_gpu = ""
-        self._told_lost = 0
+        self._reported_lost = 0
 
     def read(self, now: int) -> list[Sample]:
         """A row for each event that is news."""
@@ -47,10 +47,10 @@ class KernelLog:
             for record in records:
                 events += self._events(now, self._whole(record), living)
         lost = self._log.lost + self._repeats.unfolded
-        if lost > self._told_lost:
-            message = f"{lost - self._told_lost} messages of the kernel were lost: there were too many"
+        if lost > self._reported_lost:
+            message = f"{lost - self._reported_lost} messages of the kernel were lost: there were too many"
             events.append(Event("log_overrun", "", "info", message))
-            self._told_lost = lost
+            self._reported_lost = lost
         return samples("kernel_log", now, events)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Rdma:
         self._listing: list[str] = []
         self._look = 0
         self._turn = 0
-        self._told = False
+        self._warned = False
 
     def read(self, now: int) -> list[Sample]:
         """A row for each port, and events of links that went down, came up or flapped."""
@@ -112,8 +112,8 @@ class Rdma:
             return []
         self._listing, self._look = listing, now + REST_NS
         places = find(self._root) if listing else []
-        if len(places) > MOST_PORTS and not self._told:
-            self._told = True
+        if len(places) > MOST_PORTS and not self._warned:
+            self._warned = True
             log.warning("of %d RDMA ports the first %d are read", len(places), MOST_PORTS)
         found = {place.name: place for place in places[:MOST_PORTS]}
         for order, (name, place) in enumerate(found.items()):

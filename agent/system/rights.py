@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, CHECKPOINT_RESTORE = 2, 19, 21, 40
 """Numbers of capabilities (include/uapi/linux/capability.h)."""
-_DAC_OVERRIDE, _NOBODY = 1, 65534
+_DAC_OVERRIDE, _NO_USER = 1, 65534
 _VERSION, _LAST = 0x20080522, 64
 _SYS_CAPGET, _SYS_CAPSET = 125, 126  # x86-64
 _CAPBSET_DROP, _NO_NEW_PRIVS, _AMBIENT = 24, 38, 47  # include/uapi/linux/prctl.h
@@ -54,8 +54,8 @@ def unprivileged() -> Iterator[None]:
     root = os.geteuid() == 0
     try:
         if root:
-            _libc.setfsgid(_NOBODY)
-            _libc.setfsuid(_NOBODY)
+            _libc.setfsgid(_NO_USER)
+            _libc.setfsuid(_NO_USER)
         _check(_libc.syscall(_SYS_CAPSET, _header(), struct.pack("<6I", *_words(limited, permitted, inheritable))))
         yield
     finally:

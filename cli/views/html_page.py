@@ -34,7 +34,7 @@ def page(one: VerdictRecord, explained: Explanation, place: str, hardware: Mappi
     verdict = one.verdict
     name = f"{verdict.machine} {verdict.device or ''}".strip()
     parts = (_head(one, explained, hardware), _likely(explained), _curves(one, explained), _timeline(one, explained))
-    body = (*parts, _closer(explained), _standstill(explained))
+    body = (*parts, _closer(explained), _stacks(explained))
     footer = (
         f"Readings from {time_format.shown(explained.begin)} to {time_format.shown(explained.end)} UTC in "
         f"{escape(place)}. Effects are multiples of the smallest significant difference."
@@ -118,7 +118,7 @@ def _closer(explained: Explanation) -> str:
     return f"<section>{''.join(parts)}</section>" * bool(parts)
 
 
-def _standstill(explained: Explanation) -> str:
+def _stacks(explained: Explanation) -> str:
     """State and stacks of the ranks of a task that hangs; empty for other verdicts."""
     lines, title = "\n".join(rank_lines(explained.hang)), stacks_title(explained.hang)
     stood = f"<pre>{escape(lines)}</pre>" if lines else ""

@@ -36,7 +36,7 @@ PATIENCE_S = 10.0
 """The longest that an alert waits for its brief, in seconds."""
 MOST_ASKED = 8
 """Most requests that wait; in a flood of incidents further alerts go out without a brief."""
-MOST_KEPT = 1000
+MOST_REMEMBERED = 1000
 _BEFORE_S, _AFTER_S, _GUARD_S = 30.0, 30.0, 15.0
 _NUMBERS = 4
 _WORD = 100
@@ -98,7 +98,7 @@ class Briefing:
         with self._lock:
             self._asked.pop(alert.incident, None)
             self._asked[alert.incident] = time.monotonic(), answer
-            while len(self._asked) > MOST_KEPT:
+            while len(self._asked) > MOST_REMEMBERED:
                 self._asked.pop(next(iter(self._asked)))
 
     def enrich(self, alert: Alert) -> Alert:

@@ -24,7 +24,7 @@ PROGRESS = "progress"
 
 @dataclass(slots=True)
 class ExcursionPeaks:
-    """Of one table or method: peaks in multiples of what usually convicts, and the machine-hours they come from."""
+    """Peaks of one table or method in multiples of the threshold of a verdict, and the machine-hours behind them."""
 
     hours: float = 0.0
     peaks: list[Floats] = field(default_factory=list)
@@ -32,8 +32,8 @@ class ExcursionPeaks:
     """[machine]: how high the excursion that is under way has come."""
 
     def note(self, machine: Ints, weight: Floats, machines: int) -> None:
-        """The evidence of now: `weight` [cell] speaks against `machine` [cell]; who is not there has none."""
-        if machines < len(self.high):  # some went for good, and the others are numbered anew
+        """Note the evidence of this step: `weight` [cell] against `machine` [cell]; other machines have none."""
+        if machines < len(self.high):  # some went for good, and the others have new numbers
             self.peaks.append(self.high[self.high > 0])
             self.high = np.zeros(0)
         now = np.zeros(machines)
@@ -52,9 +52,9 @@ class ExcursionPeaks:
 def follow(store: ReadableStore, config: Config, name: str, tell: Callable[[int], None]) -> dict[str, ExcursionPeaks]:
     """The excursions of a healthy recording by table or method; `tell` hears how far it has come (Unix ns).
 
-    Raises CalibrationError where somebody is convicted all the same: then it was not healthy.
+    Raises CalibrationError where the detector raises a critical verdict: then the recording was not healthy.
     """
-    # What already convicted would count for less the next time: so the bar is out of the way.
+    # The threshold is as high as can be: evidence that has raised a verdict would count for less the next time.
     detector = Detector(replace(config, calibration="", threshold_multipliers={"*": MOST}))
     found: dict[str, ExcursionPeaks] = {}
     before, step = 0, 0
@@ -87,11 +87,11 @@ def _note(mine: ExcursionPeaks, panel: Panel, seconds: float) -> None:
 def _note_progress(mine: ExcursionPeaks, method: Progress, seconds: float) -> None:
     weight, machine = method.stragglers.evidence(method.config.straggler), method.ranks.machine
     count = min(len(weight), len(machine))
-    if not count or not (seated := machine[:count] >= 0).any():
+    if not count or not (known := machine[:count] >= 0).any():
         return
     machines = int(machine[:count].max()) + 1
-    mine.hours += len(np.unique(machine[:count][seated])) * seconds / 3600
-    mine.note(machine[:count][seated], weight[:count][seated], machines)
+    mine.hours += len(np.unique(machine[:count][known])) * seconds / 3600
+    mine.note(machine[:count][known], weight[:count][known], machines)
 
 
 def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: None) -> dict[str, ExcursionPeaks]:
@@ -107,7 +107,7 @@ def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: 
         raise CalibrationError(f"{folder} is not healthy, leave it out: its labels tell of {what}")
     found = follow(Recording(folder), config, str(folder), tell)
     if not found:
-        raise CalibrationError(f"{folder} has nobody who could be compared with peers: see peerwatch replay {folder}")
+        raise CalibrationError(f"{folder} has no machine with peers to compare with: see peerwatch replay {folder}")
     return found
 
 
@@ -120,7 +120,7 @@ def calibrate(studied: Iterable[dict[str, ExcursionPeaks]], budget: Budget, conf
     most = max(hours.values())
     if budget.rate * most * REACH < 1:
         raise CalibrationError(
-            f"one false alarm in {1 / budget.rate:,.0f} machine-hours cannot be told from {most:,.1f}: "
+            f"one false alarm in {1 / budget.rate:,.0f} machine-hours cannot be distinguished from {most:,.1f}: "
             f"record {1 / budget.rate / REACH:,.0f} machine-hours of health, or allow one in {REACH * most:,.0f}"
         )
     tails = {}
@@ -129,5 +129,5 @@ def calibrate(studied: Iterable[dict[str, ExcursionPeaks]], budget: Budget, conf
             # Each table has an equal share of the budget.
             tails[name] = tail_of(np.concatenate([one.found() for one in mine]), hours[name], budget.rate / len(parts))
         except CalibrationError as error:
-            raise CalibrationError(f"the budget cannot be kept by {name}: {error}") from error
+            raise CalibrationError(f"{name} cannot stay within the budget: {error}") from error
     return Calibration(VERSION, budget, len(all_), round(most, 2), settings_of(config), tails)

@@ -36,21 +36,21 @@ def test_version_and_bare_command() -> None:
 
 
 def test_completion() -> None:
-    """A shell that asks how `stat` goes on is told."""
+    """The shell completes `stat` to `status`."""
     variables = {"_PEERWATCH_COMPLETE": "complete_bash", "COMP_WORDS": "peerwatch stat", "COMP_CWORD": "1"}
     done = run(**variables)
     assert (done.returncode, done.stdout.split()) == (0, ["status"])
 
 
 def test_wrong_options() -> None:
-    """An unknown command or option is a usage error: 2, but 3 of `status`, whose 2 means a faulty machine."""
+    """An unknown command or option gives exit code 2, but 3 of `status`, where 2 means a faulty machine."""
     assert run("stat").returncode == 2
     assert run("replay", "--nonsense").returncode == 2
     assert run("status", "--nonsense").returncode == 3
 
 
 def test_what_the_system_refuses(tmp_path: Path) -> None:
-    """An error of the operating system's is told by file and reason, without its number."""
+    """An error of the operating system names file and reason, without its number."""
     little = typer.Typer(cls=Commands)
     little.callback()(lambda: None)
     little.command("read")(lambda: print((tmp_path / "none").read_text()))

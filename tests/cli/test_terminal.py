@@ -66,7 +66,7 @@ def strings(value: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).replace(RUDE, "RUDE")[:20])
 def test_no_command_lets_escapes_through(rude: Path, words: tuple[str, ...]) -> None:
-    """No escape, control character or turn of direction is written, and markup is shown as it is."""
+    """Commands write no escape, control character or turn of direction, and show markup as it is."""
     done = run(*words, "--store", rude)
     assert "Traceback" not in done.stderr
     for stream in (done.stdout, done.stderr):
@@ -78,7 +78,7 @@ def test_no_command_lets_escapes_through(rude: Path, words: tuple[str, ...]) -> 
 
 
 def test_a_live_terminal_keeps_its_own_colours(rude: Path) -> None:
-    """On a terminal our own colours are written, theirs are not."""
+    """A terminal gets the colours of Peerwatch and none from foreign names."""
     said = run("status", "--store", rude, FORCE_COLOR="1", TERM="xterm").stdout
     assert "\x1b[1;31m" in said
     assert "\x1b]0;" not in said
@@ -92,7 +92,7 @@ def test_lines_stay_lines() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_terminals_without_our_signs(rude: Path, encoding: str) -> None:
-    """Where a terminal has no blocks and dashes others stand for them; nothing ends half-way."""
+    """A terminal without blocks and dashes gets other signs; no output ends half-way."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "PYTHONIOENCODING": encoding}
     for words in (("show", "1"), ("status",), ("tasks",), ("status", "--json")):
         command = [sys.executable, "-m", "cli.main", *words, "--store", str(rude)]

@@ -11,7 +11,7 @@ from cli.time_format import ago, duration, moment, shown
 
 @given(st.integers(0, 4 * 10**9))
 def test_shown_times_can_be_given_back(second: int) -> None:
-    """What is shown is understood, as UTC."""
+    """The parser reads every time that a command shows, as UTC."""
     assert moment(shown(second * 10**9)) == second * 10**9
 
 
@@ -32,14 +32,14 @@ def test_durations() -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "5 parsecs", "-3s", "h"])
 def test_no_duration(text: str) -> None:
-    """What is no duration is refused with an example of one."""
+    """A text that is no duration is refused with an example of one."""
     with pytest.raises(ValueError, match="write for example 90s"):
         duration(text)
 
 
 @pytest.mark.parametrize("text", ["36501d", "99999999999999999w", "9" * 400 + "s"])
 def test_a_duration_beyond_all_clocks(text: str) -> None:
-    """What would lead beyond the times that a store can hold is refused."""
+    """A duration that leads beyond the times of a store is refused."""
     assert duration("36500d") == 36500 * 86400 * 10**9
     with pytest.raises(ValueError, match="is too long"):
         duration(text)
@@ -54,6 +54,6 @@ def test_a_time_beyond_all_clocks(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "now", "2026-13-45", "²", "9" * 5000])
 def test_no_time(text: str) -> None:
-    """What is no time is refused with an example of one."""
+    """A text that is no time is refused with an example of one."""
     with pytest.raises(ValueError, match="write for example 2026-05-01"):
         moment(text)

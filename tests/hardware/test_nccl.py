@@ -95,13 +95,13 @@ def test_one_rank(rank: Rank, seen: Watch) -> None:
     entries = seen.context.kernel.maps["processes"].rows()
     (entry,) = entries[entries["tgid"] == rank.pid]
     assert int(entry["synchronize_calls"]) == done["calls"]["cudaStreamSynchronize"]
-    assert _told_by_memory(rank, seen, done["comm"]) == Identity(int(row["comm"], 16), 0, 1, 0)
+    assert _identity_in_memory(rank, seen, done["comm"]) == Identity(int(row["comm"], 16), 0, 1, 0)
     rank.go()
     seen.until(lambda rows: not any(one["pid"] == rank.pid for one in rows.get("nccl", ())))
     assert rank.process.wait(30) == 0
 
 
-def _told_by_memory(rank: Rank, seen: Watch, comm: int) -> Identity | None:
+def _identity_in_memory(rank: Rank, seen: Watch, comm: int) -> Identity | None:
     """What ncclComm itself says, by the layout that the library's debug information or build id gives."""
     assert seen.context.attachments is not None
     attachments = seen.context.attachments

@@ -36,7 +36,7 @@ class Broken(Sink):
 
     def send(self, alert: Alert) -> str:
         """Raises OSError."""
-        raise OSError("nobody is there")
+        raise OSError("no server is there")
 
 
 def verdict(machine: str, time: int, level: Any = "crit", **more: Any) -> Verdict:

@@ -1,4 +1,4 @@
-/* MIG in the emulated libnvidia-ml: a GPU whose `mig` is n is split into n instances, numbered from 1. */
+/* MIG in the emulated libnvidia-ml: a GPU with `mig` = n is split into n instances, numbered from 1. */
 #include "device.h"
 
 #include <stdio.h>

@@ -139,7 +139,7 @@ def test_findings_4_3_the_librarys_own_questions_are_no_watchdog() -> None:
     assert not tracked.watched
 
 
-def test_findings_4_4_replays_are_told_from_calls() -> None:
+def test_findings_4_4_replays_differ_from_calls() -> None:
     """Transfers that move long after the last call are replays, also once they stand still, until a call comes."""
     tracked = TrackedCommunicator(Process(71, 7), "0", 0)
     assert tracked.note_replays(3.0, shares()) == 0.0

@@ -435,7 +435,7 @@ def test_a_real_interpreter(seen: Any, trainer: Any, emulated: Libraries) -> Non
 
 
 @pytest.mark.bpf
-def test_a_forked_child_is_no_trainee(seen: Any, trainer: Any, emulated: Libraries) -> None:
+def test_a_forked_child_is_no_training_process(seen: Any, trainer: Any, emulated: Libraries) -> None:
     """A child inherits the breakpoints; what it collects is its own affair, and the parent's count goes on."""
     process = trainer()
     if begin(seen, emulated, process).reason == STRIPPED:

@@ -93,8 +93,8 @@ def test_helpers(start: Callable[..., Process], tmp_path: Path) -> None:
         "for one in loaders: one.stdout.readline()\n" + PROGRAM
     )
     process = start(sys.executable, str(program))
-    told_of = take(process, spy_path())["threads"]
-    *_, last = told_of.split("\n\n")
+    threads = take(process, spy_path())["threads"]
+    *_, last = threads.split("\n\n")
     assert last.startswith("process python")
     assert last.splitlines()[0].endswith(" and 1 more")
     assert last.splitlines()[1:] == ["<module> (loader.py:3)"]

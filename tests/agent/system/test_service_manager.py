@@ -85,7 +85,7 @@ def test_a_service_manager_that_is_away(systemd: Systemd, caplog: pytest.LogCapt
 
 
 class Shut:
-    """A store that hangs when it is told to."""
+    """A store that hangs while `free` is not set."""
 
     def __init__(self) -> None:
         self.free = threading.Event()

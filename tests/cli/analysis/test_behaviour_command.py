@@ -34,7 +34,7 @@ def stored(place: Path, slow: str, collecting: float) -> Path:
 
 
 def test_a_slow_gpu_and_a_regression_are_shown(tmp_path: Path) -> None:
-    """Against a saved healthy run of the store's task all ranks collect garbage; one of them computes slowly."""
+    """The comparison with a saved healthy run shows that all ranks collect garbage and that one computes slowly."""
     healthy, later = stored(tmp_path / "a.db", "", 0.001), stored(tmp_path / "b.db", "m3", 0.04)
     saved = run("behaviour", "--store", healthy, "--save-baseline", tmp_path / "healthy.json")
     assert "No measure is worse" in saved.stdout, saved.stderr

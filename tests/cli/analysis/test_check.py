@@ -97,11 +97,11 @@ def test_what_passes_has_its_figure(place: Path, tools: Any) -> None:
     words = ("--only", "dcgm", "--only", "nccl", "--only", "ib")
     done = run("check", "localhost", *words, "--json", "--store", place, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = {one["check"]: one for one in json.loads(done.stdout)}
-    assert {one["machine"] for one in told.values()} == {HOST}
-    assert {name: one["outcome"] for name, one in told.items()} == dict.fromkeys(("dcgm", "nccl", "ib"), "passed")
-    assert (told["nccl"]["value"], told["nccl"]["measure"]) == (361.25, "GB/s")
-    assert (told["ib"]["value"], told["ib"]["measure"]) == (391.07, "Gbit/s")
+    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    assert {one["machine"] for one in checks.values()} == {HOST}
+    assert {name: one["outcome"] for name, one in checks.items()} == dict.fromkeys(("dcgm", "nccl", "ib"), "passed")
+    assert (checks["nccl"]["value"], checks["nccl"]["measure"]) == (361.25, "GB/s")
+    assert (checks["ib"]["value"], checks["ib"]["measure"]) == (391.07, "Gbit/s")
     assert {row["check"]: row["value"] for row in rows(place, "check")}["ib"] == 391.07
     assert rows(place, "event") == []
 
@@ -129,7 +129,7 @@ def test_wrong_values_and_errors(place: Path, tools: Any, text: str, code: int, 
 
 
 def test_a_tool_that_hangs_is_cut_off(place: Path, tools: Any) -> None:
-    """After its limit a check is ended with what it started, and that is no pass."""
+    """A check ends at its time limit with all that it started, and does not pass."""
     env = tools("dcgmi", "{}", before="sleep 321 & sleep 322")
     begin = time.monotonic()
     done = run("check", HOST, "--only", "dcgm", "--limit", "1", "--store", place, **env)
@@ -161,7 +161,7 @@ def test_a_machine_that_trains_is_left_alone(place: Path, tools: Any) -> None:
 
 
 def test_a_machine_that_does_not_answer(place: Path, tools: Any) -> None:
-    """What ssh says is in the one line; a name that ssh would take for an option is refused."""
+    """One line has the message of ssh; the command refuses a name that ssh would take for an option."""
     env = tools("ssh", "m8: No route to host\n", 255)
     assert "m8 was not checked: m8: No route to host" in one_line(run("check", "m8", "--store", place, **env), 1)
     assert "is no name of a machine" in one_line(run("check", "--store", place, "--", "-oProxyCommand=x"), 1)
@@ -169,7 +169,7 @@ def test_a_machine_that_does_not_answer(place: Path, tools: Any) -> None:
 
 
 def test_pairs_name_the_machine_that_both_pairs_share(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a ring of four the machine with two slow pairs fails, its neighbours pass; without any result none does."""
+    """The machine with two slow pairs in a ring of four fails, its neighbours pass; no result is no pass."""
     from analysis.checks.machine import run_pairs
 
     tools("all_gather_perf", NCCL)

@@ -54,14 +54,14 @@ def found(path: Path, *words: str) -> Any:
 
 def test_a_lemon_is_named_with_its_base_rate(fleet: Path) -> None:
     """One machine stands out; the base rate counts machines without incidents, and hours without maintenance."""
-    told = found(fleet)
-    assert (told["lemons"], len(told["machines"])) == (["m07"], 60)
-    first = told["machines"][0]
+    shown = found(fleet)
+    assert (shown["lemons"], len(shown["machines"])) == (["m07"], 60)
+    first = shown["machines"][0]
     assert (first["machine"], first["troubles"], first["lemon"]) == ("m07", 7, True)
     assert first["hours"] == pytest.approx(27 * 24, abs=0.1)
-    assert pytest.approx(told["base_rate_per_1000_hours"], rel=0.2) == 9 / 60 / 672 * 1000
-    assert told["base_rate_per_1000_hours"] < first["rate_per_1000_hours"] < 7 / 648 * 1000
-    assert told["expected_false_share"] < 0.05
+    assert pytest.approx(shown["base_rate_per_1000_hours"], rel=0.2) == 9 / 60 / 672 * 1000
+    assert shown["base_rate_per_1000_hours"] < first["rate_per_1000_hours"] < 7 / 648 * 1000
+    assert shown["expected_false_share"] < 0.05
 
 
 def test_a_card_takes_its_incidents_along(fleet: Path) -> None:
@@ -73,17 +73,17 @@ def test_a_card_takes_its_incidents_along(fleet: Path) -> None:
 
 
 def test_one_machine(fleet: Path) -> None:
-    """Its incidents, notes and maintenance are told in order of time."""
+    """The page lists incidents, notes and maintenance of the machine in order of time."""
     done = run("history", "m07", "--store", fleet)
     lines = done.stdout.splitlines()
     assert "m····" not in lines[1]
     assert lines[1].count("█") == 7
     assert lines[1].count("m") == 2  # the name, and the maintenance
     assert "7 separate incidents in 648 h" in lines[2]
-    told = [line for line in lines if line[:4] == "2026"]
-    assert len(told) == 9
-    assert told[7].endswith("the operator: maintenance (swap)")
-    assert told[8].endswith("note: m07 writes more to its disk")
+    dated = [line for line in lines if line[:4] == "2026"]
+    assert len(dated) == 9
+    assert dated[7].endswith("the operator: maintenance (swap)")
+    assert dated[8].endswith("note: m07 writes more to its disk")
     only = found(fleet, "m07")
     assert [one["machine"] for one in only["machines"]] == ["m07"]
     assert only["machines"][0]["incidents"][0]["serial"] == "S-771"
@@ -104,5 +104,5 @@ def test_an_alert_and_show_say_that_it_happened_before(fleet: Path) -> None:
     done = run("show", "m08", "--store", fleet)
     assert "has done this before: 7 times in 28 days" in done.stdout
     assert "the same card, then in m07" in done.stdout
-    told = json.loads(run("show", "m08", "--json", "--store", fleet).stdout)
-    assert (told["earlier"]["times"], told["earlier"]["elsewhere"]) == (7, ["m07"])
+    shown = json.loads(run("show", "m08", "--json", "--store", fleet).stdout)
+    assert (shown["earlier"]["times"], shown["earlier"]["elsewhere"]) == (7, ["m07"])

@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_values_and_curves(place: Path) -> None:
-    """The last known values, and the means over the time; what is not known is null."""
+    """JSON has the last known values and the means over the time; unknown values are null."""
     first, second = json.loads(run("jobs", "--json", "--store", place).stdout)
     assert (first["job"], first["machine"], first["step"], first["loss"]) == ("pretrain", "m1", 160.0, 2.05)
     assert (first["nan_total"], first["mfu_ratio"], first["checkpoint_age_seconds"]) == (1.0, 0.41, 660.0)
@@ -43,7 +43,7 @@ def test_values_and_curves(place: Path) -> None:
 
 
 def test_the_table(place: Path) -> None:
-    """People see a line a job with sparklines, and why something cannot be read."""
+    """The table has a line with sparklines for each job, and the reason where a log cannot be read."""
     done = run("jobs", "--store", place)
     line = next(line for line in done.stdout.splitlines() if line.startswith("pretrain"))
     assert "█" in line

@@ -26,7 +26,7 @@ def test_the_culprit_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_recording_is_read(tmp_path: Path) -> None:
-    """What the probes recorded of communicators becomes operations, a window each."""
+    """The command turns the probes' rows of communicators into operations, one a window."""
     store = Embedded(tmp_path / "s.db")
     for at in range(40):
         for rank, machine in enumerate(("m1", "m2")):

@@ -79,7 +79,7 @@ def test_as_json(store: Path, topology: Path) -> None:
 
 
 def test_errors_are_one_line(store: Path, topology: Path, tmp_path: Path) -> None:
-    """No such file, no topology, a store without communicators: one line and exit code 1."""
+    """A missing file, a missing topology and a store without communicators give one line and exit code 1."""
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("nothing of use\n")
     assert "wrong.txt: no topology" in one_line(run("placement", "--store", store, "--topology", wrong), 1)

@@ -48,13 +48,13 @@ def test_stacks_name_the_group(place: Path) -> None:
         "suspects: m4, m5, who share communicator abba0002 (flagged in 3 of 5 rounds)",
         "test them: peerwatch check m4 m5",
     ]
-    told = json.loads(run("suspects", "stacks", "--json", "--store", place).stdout)
-    assert (told["machines"], told["outliers"], told["sure"]) == (["m4", "m5"], {"m5": 3}, True)
+    shown = json.loads(run("suspects", "stacks", "--json", "--store", place).stdout)
+    assert (shown["machines"], shown["outliers"], shown["sure"]) == (["m4", "m5"], {"m5": 3}, True)
     assert "take them with --take" in one_line(run("suspects", "stacks", "--since", "1s", "--store", place), 1)
 
 
 def test_plan_goes_from_groups_to_the_machine() -> None:
-    """First the horizontal groups, then the vertical ones, then the machine in both failing groups."""
+    """The plan tests the horizontal groups, then the vertical ones, then the machine in both failing groups."""
     words = ("suspects", "plan", "m[08-31]", "--pipeline", "4", "--json")
     first = json.loads(run(*words).stdout)
     assert (first["phase"], first["groups"][3]) == ("horizontal", ["m20", "m21", "m22", "m23"])
@@ -71,10 +71,10 @@ def test_plan_goes_from_groups_to_the_machine() -> None:
 
 def test_standby_from_the_own_past(place: Path) -> None:
     """The incidents of the fleet give the spares; a repair time that the past does not carry is refused."""
-    told = json.loads(run("suspects", "standby", "--repair", "2d", "--json", "--store", place).stdout)
-    assert (told["incidents"], told["machines"], told["repair_hours"]) == (5, 8, 48.0)
-    assert told["chance"] == pytest.approx(1 - 2.718281828 ** (-5 / (26 * 8) * 2), rel=0.01)
-    assert told["binomial"] == 2
-    assert told["bursts"] >= 2
+    shown = json.loads(run("suspects", "standby", "--repair", "2d", "--json", "--store", place).stdout)
+    assert (shown["incidents"], shown["machines"], shown["repair_hours"]) == (5, 8, 48.0)
+    assert shown["chance"] == pytest.approx(1 - 2.718281828 ** (-5 / (26 * 8) * 2), rel=0.01)
+    assert shown["binomial"] == 2
+    assert shown["bursts"] >= 2
     assert "warm standbys for 8 machines" in run("suspects", "standby", "--store", place).stdout
     assert "at most a quarter" in one_line(run("suspects", "standby", "--repair", "9d", "--store", place), 1)

@@ -63,7 +63,7 @@ def test_there_and_back(tmp_path: Path, database: Callable[[], str]) -> None:
 
 
 def test_copies_that_cannot_be(tmp_path: Path) -> None:
-    """Nothing to copy, nowhere to copy to, nobody at the address: one line each."""
+    """A copy without rows, without a target or without a server at the address ends with one line."""
     source, recording = filled(tmp_path / "s.db"), tmp_path / "r"
     run("export", recording, "--store", source, "--since", "1970-01-01T09:00")
     for said, words in {
@@ -73,10 +73,10 @@ def test_copies_that_cannot_be(tmp_path: Path) -> None:
         "does not answer": (source, "http://127.0.0.1:9/metrics"),
         "names no database": (source, "http://127.0.0.1:9"),
     }.items():
-        told = run("copy", *words, code=1)
-        assert said in told
-        assert "(host=" not in told
-        assert told.count("\n") == 1
+        printed = run("copy", *words, code=1)
+        assert said in printed
+        assert "(host=" not in printed
+        assert printed.count("\n") == 1
 
 
 def test_a_server_that_is_new(tmp_path: Path, database: Callable[[], str]) -> None:
@@ -125,9 +125,9 @@ limit_seconds = 0.1
 
 @pytest.fixture
 def config(tmp_path: Path, database: Callable[[], str]) -> tuple[Path, str]:
-    """A configuration whose one line names InfluxDB, and that line."""
+    """A configuration with one line that names InfluxDB, and that line."""
     place, file = database(), tmp_path / "peerwatch.toml"
-    (tmp_path / "token").write_text("nobody:s3cr3t\n")
+    (tmp_path / "token").write_text("reader:s3cr3t\n")
     file.write_text(CONFIG.format(place=place, folder=tmp_path))
     return file, place
 
@@ -149,7 +149,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_one_line_moves_a_machine(config: tuple[Path, str], tmp_path: Path) -> None:
-    """Agent and detector with an address for a store: readings are in InfluxDB, the spool's too; no token is told."""
+    """Agent and detector with an address as store write to InfluxDB, what was in the spool too, and print no token."""
     file, place = config
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes = [

@@ -20,7 +20,7 @@ def filled(path: Path) -> Path:
 
 
 def test_spans(tmp_path: Path) -> None:
-    """All, the newest, or between two times."""
+    """The export has all rows, the newest ones, or those between two times."""
     store = filled(tmp_path / "s.db")
     done = run("export", tmp_path / "all", "--store", store)
     assert (done.returncode, done.stdout.split()[0]) == (0, "60")
@@ -32,7 +32,7 @@ def test_spans(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    """A folder that is there, a span without rows, a time that is none: one line each, nothing written."""
+    """An existing folder, a span without rows and a wrong time give one line each, and no file."""
     store = filled(tmp_path / "s.db")
     there = tmp_path / "there"
     there.mkdir()
@@ -53,7 +53,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_what_is_replaced(tmp_path: Path) -> None:
-    """A recording is replaced where that is said, but by no part of itself: its labels would be lost."""
+    """An option lets the export replace a recording, but not by a part of itself: its labels would be lost."""
     store, folder = filled(tmp_path / "s.db"), tmp_path / "r"
     assert run("export", folder, "--store", store, "--last", "2h").returncode == 0
     (folder / "labels.json").write_text("{}")

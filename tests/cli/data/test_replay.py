@@ -34,7 +34,7 @@ def fleet(folder: Path, slow: str | None) -> Path:
 
 
 def test_the_slow_machine_is_named(tmp_path: Path) -> None:
-    """One JSON object a line with the contract's keys; for people a table with the same message."""
+    """--json prints one object a line with the contract's keys; text is a table with the same message."""
     folder = fleet(tmp_path / "r", "m5")
     done = run("replay", folder, "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -47,14 +47,14 @@ def test_the_slow_machine_is_named(tmp_path: Path) -> None:
     assert verdicts[0]["message"] in shown.stdout
 
 
-def test_nobody(tmp_path: Path) -> None:
-    """A healthy fleet gives no line and 0."""
+def test_a_healthy_fleet(tmp_path: Path) -> None:
+    """A healthy fleet gives no line and exit code 0."""
     done = run("replay", fleet(tmp_path / "r", None), "--json")
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_task_that_is_not_there(tmp_path: Path) -> None:
-    """A task that nobody works for is an error that names those there are, not a healthy fleet."""
+    """A task without machines is an error that names the tasks of the recording, and not a healthy fleet."""
     rows = {"time": [SECOND] * 8, "machine": [f"m{n}" for n in range(8)], "task": ["pretrain"] * 4 + ["tune"] * 4}
     write_recording(tmp_path / "r", {"task": rows, "host": {**rows, "cpu_utilization_ratio": [0.3] * 8}})
     assert "has no task nope; it has pretrain, tune" in one_line(run("replay", tmp_path / "r", "--task", "nope"), 1)
@@ -62,13 +62,13 @@ def test_a_task_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_nothing_to_replay(tmp_path: Path) -> None:
-    """A store without a reading is no healthy fleet: it is said so, and the exit code tells it."""
+    """A store without readings is an error and not a healthy fleet."""
     Embedded(tmp_path / "s.db").close()
     assert "holds no reading" in one_line(run("replay", tmp_path / "s.db"), 1)
 
 
 def test_machines_are_those_named(tmp_path: Path) -> None:
-    """Without the faulty machine among the peers nobody is named; a machine that is not there is an error."""
+    """A replay without the faulty machine names no machine; an unknown machine is an error."""
     folder = fleet(tmp_path / "r", "m5")
     assert run("replay", folder, "--json", "--machines", "m0,m1,m2,m3,m4").stdout == ""
     assert "has no machine m77; it has m0, m1" in one_line(run("replay", folder, "--machines", "m0,m77"), 1)

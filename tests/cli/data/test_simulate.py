@@ -25,7 +25,7 @@ def test_a_recording_with_its_label(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    """A fault that is none, a fleet of nobody, a folder that is there."""
+    """The command refuses an unknown fault, a fleet of no machine, and a folder that has files."""
     assert "no fault is called gremlin" in one_line(run("simulate", tmp_path / "x", "--fault", "gremlin"), 1)
     assert run("simulate", tmp_path / "x", "--machines", "0").returncode == 2
     (tmp_path / "there").mkdir()

@@ -11,15 +11,15 @@ from tests.cli.evaluation.test_evaluate import labelled
 
 
 def test_from_recording_to_configuration(tmp_path: Path) -> None:
-    """The file that is written is the one that the detector goes by, and a damaged one is refused by name."""
+    """The detector uses the file that the command wrote, and refuses a damaged one by name."""
     for name in ("a", "b"):
         fleet(tmp_path / "set" / name, None)
     file, config = tmp_path / "c.json", tmp_path / "p.toml"
     words = ("calibrate", tmp_path / "set", "--budget", "1/day/10 machines", "--out", file)
-    told = json.loads(run(*words, "--json").stdout)
-    assert (told["recordings"], set(told["tails"]), told["beyond"] > 50) == (2, {"gpu"}, True)
+    shown_json = json.loads(run(*words, "--json").stdout)
+    assert (shown_json["recordings"], set(shown_json["tails"]), shown_json["beyond"] > 50) == (2, {"gpu"}, True)
     shown = run(*words).stdout
-    assert f"one false alarm in 240 machine-hours needs {told['beyond']:,.0f} times as many" in shown
+    assert f"one false alarm in 240 machine-hours needs {shown_json['beyond']:,.0f} times as many" in shown
     config.write_text(f'[detector]\ncalibration = "{file}"\n')
     done = run("replay", fleet(tmp_path / "slow", "m5"), "--json", "--config", config)
     assert {json.loads(line)["machine"] for line in done.stdout.splitlines()} == {"m5"}
@@ -34,7 +34,7 @@ def test_refusals(tmp_path: Path) -> None:
     faulty, short = labelled(tmp_path / "faulty", "m5"), fleet(tmp_path / "short", None)
     for words, said in (
         ((faulty,), "its labels tell of slow_gpu"),
-        ((short,), "machine-hours cannot be told from"),
+        ((short,), "machine-hours cannot be distinguished from"),
         ((tmp_path, "--budget", "soon"), "'soon' is no budget"),
         ((tmp_path / "absent",), "holds no recording"),
     ):

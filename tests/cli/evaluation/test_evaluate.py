@@ -20,7 +20,7 @@ def labelled(folder: Path, slow: str | None) -> Path:
 
 
 def test_methods_side_by_side(tmp_path: Path) -> None:
-    """Figures of each method over all recordings of a folder, as a table and as one object."""
+    """The command prints figures of each method over all recordings of a folder, as a table and as one object."""
     labelled(tmp_path / "set" / "a", "m5")
     labelled(tmp_path / "set" / "b", None)
     words = ("evaluate", tmp_path / "set", "--methods", "peerwatch,median")
@@ -72,7 +72,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_a_set_of_recordings(tmp_path: Path) -> None:
-    """Each has a name that tells its fault, the seed repeats the plans, and two faults may strike at once."""
+    """Each recording has a name with its fault, the seed repeats the plans, and two faults may strike at once."""
     from emulator.simulation.simulate import many, pieces
 
     plans = many(30, seed=4)
@@ -92,7 +92,7 @@ def test_a_set_of_recordings(tmp_path: Path) -> None:
 
 
 def test_a_data_set_becomes_recordings(tmp_path: Path) -> None:
-    """What was imported can be evaluated."""
+    """`peerwatch evaluate` reads recordings that `peerwatch import` made."""
     label = np.zeros((6, 60), np.uint8)
     np.savez(tmp_path / "js.npz", test=np.ones((6, 60, 2)), label=label)
     done = run("import", "jumpstarter", tmp_path / "js.npz", tmp_path / "out")

@@ -29,7 +29,7 @@ def test_a_model_is_trained_and_used(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_trained_is_one_line(tmp_path: Path) -> None:
-    """A folder without recordings, a task of three machines, and a place that cannot be written."""
+    """A folder without recordings, a task of three machines and an unwritable place are one line each."""
     assert "holds no recording" in one_line(run("train-minder", tmp_path, "--output", tmp_path / "m.npz"), 1)
     small = tmp_path / "small"
     assert run("simulate", small, "--machines", 3, "--gpus", 1, "--minutes", 1, "--fault", "none").returncode == 0

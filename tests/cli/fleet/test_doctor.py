@@ -33,7 +33,7 @@ def run(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 @pytest.mark.bpf
 def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
-    """Where probes are allowed every source is on and the exit code is 0."""
+    """Every source is on and the exit code is 0 where probes are allowed."""
     code, found = run("--store", str(tmp_path / "none.db"))
     assert code == 0
     assert {name: found[f"source {name}"]["state"] for name in USUAL} == dict.fromkeys(USUAL, "on")
@@ -43,26 +43,26 @@ def test_all_on(probes_allowed: None, tmp_path: Path) -> None:
 
 
 def test_sinks_of_alerts(tmp_path: Path) -> None:
-    """A sink that cannot be opened, or whose last alert failed, is blocked, with the reason and what to try."""
+    """A sink that cannot be opened, or has failed to send its last alert, is blocked, with reason and mend."""
     config, folder = tmp_path / "peerwatch.toml", tmp_path / "none.alerts"
     config.write_text('[agent]\nsources = ["host"]\n[alerts]\nsinks = ["log", "webhook", "command"]\n')
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
     assert (code, found["sink webhook"]["state"]) == (0, "off")  # no detector runs here
-    for name, ledger in (("log", DeliveryLog(delivered=7)), ("webhook", DeliveryLog(delivered=3))):
-        write_delivery_log(folder / f"{name}.json", ledger.packed())
+    for name, log in (("log", DeliveryLog(delivered=7)), ("webhook", DeliveryLog(delivered=3))):
+        write_delivery_log(folder / f"{name}.json", log.packed())
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
     assert (code, found["sink log"]["state"], found["sink log"]["why"]) == (1, "on", "7 alerts delivered")
     for name, word in (("webhook", "alerts.webhook names no address"), ("command", "alerts.command names no program")):
-        told = found[f"sink {name}"]
-        assert (told["state"], told["mend"]) == ("blocked", f"peerwatch alerts test {name}")
-        assert word in told["why"]
+        sink = found[f"sink {name}"]
+        assert (sink["state"], sink["mend"]) == ("blocked", f"peerwatch alerts test {name}")
+        assert word in sink["why"]
     write_delivery_log(folder / "log.json", DeliveryLog(delivered=9, error="no space left").packed())
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
     assert found["sink log"]["why"] == "the last alert failed: no space left"
 
 
 def test_sources_that_have_nothing_to_read_say_so(tmp_path: Path) -> None:
-    """A machine without GPU driver or RDMA is well, and is told apart from one whose GPUs and ports are read."""
+    """A machine without GPU driver or RDMA is well; its lines differ from those of a machine with GPUs and ports."""
     configuration = tmp_path / "peerwatch.toml"
     port = tmp_path / "one/sys/class/infiniband/mlx5_3/ports/1"
     port.mkdir(parents=True)
@@ -82,7 +82,7 @@ PY_SPY = f"{sys.executable} -m pip install py-spy"
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "check"),
     [
         (None, ("stacks", "on", "Python stacks of ranks that hang; kernel stacks of other processes", "")),
         (
@@ -96,14 +96,14 @@ PY_SPY = f"{sys.executable} -m pip install py-spy"
         ),
     ],
 )
-def test_stacks(path: str | None, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whether stacks can be taken is tried out; without py-spy it is said what goes without it, and what mends that."""
+def test_stacks(path: str | None, check: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Doctor tries to take stacks; without py-spy it says what works without it, and names the mend."""
     if path:
         monkeypatch.setattr("agent.stacks.py_spy.spy_path", lambda: path)
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
     code, found = run("--config", str(config), "--store", str(tmp_path / "none.db"))
-    assert (code, tuple(found["stacks"].values())) == (0, told)
+    assert (code, tuple(found["stacks"].values())) == (0, check)
 
 
 @pytest.mark.bpf
@@ -112,7 +112,7 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
 
     def refuse(program: int) -> int:
         if program == loaded[0].programs["tp_btf__mark_victim"]:
-            raise OSError(1, "nobody dies here")
+            raise OSError(1, "the kernel refuses")
         return attach(program)
 
     def remember(*wanted: Any) -> Kernel:
@@ -125,7 +125,7 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
     code, found = run("--store", str(tmp_path / "none.db"))
     assert code == 1
     assert found["tracepoint mark_victim"]["state"] == "blocked"
-    assert found["tracepoint mark_victim"]["why"] == "nobody dies here"
+    assert found["tracepoint mark_victim"]["why"] == "the kernel refuses"
     assert found["tracepoint sched_switch"]["state"] == found["source scheduler"]["state"] == "on"
 
 
@@ -141,7 +141,7 @@ def test_a_tracepoint_that_is_blocked(probes_allowed: None, monkeypatch: pytest.
     ],
 )
 def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without probes the sources that need them are blocked with cause and mend, the others are on; exit code 1."""
+    """Sources that need probes are blocked with cause and mend, the others are on; the exit code is 1."""
 
     def refuse(*wanted: Any) -> Any:
         raise BpfError(cause)
@@ -155,7 +155,7 @@ def test_blocked_probes_say_why(cause: str, mend: str, monkeypatch: pytest.Monke
 
 
 def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What others may name as they like is printed as it is, but for what a terminal would obey."""
+    """Doctor prints foreign names as they are, without characters that a terminal would obey."""
     odd = Finding("library /x/[/bold]libnccl[red].so\x1b[2J", "blocked", "[/]", "")
     monkeypatch.setattr("cli.commands.fleet.doctor._surroundings", lambda: [odd])
     config = tmp_path / "peerwatch.toml"
@@ -168,7 +168,7 @@ def test_paths_are_not_markup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without --json the same is a table; a source that is not configured is off."""
+    """Text is a table with the same findings; a source that is not configured is off."""
     config = tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nsources = ["host"]\n')
     result = CliRunner(env={"COLUMNS": "300"}).invoke(
@@ -180,7 +180,7 @@ def test_table_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the agent of this machine reports is shown, not what this command sees itself; other machines' is not."""
+    """Doctor shows what the agent of this machine reports, not its own findings nor another machine's."""
     place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
     now = time.time_ns()
@@ -222,7 +222,7 @@ def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_agent_that_is_silent_is_not_asked(tmp_path: Path) -> None:
-    """Where the last reading of this machine is old no agent runs: that is said, and this command looks for itself."""
+    """Doctor says that no agent runs where the machine's last reading is old, and looks for itself."""
     place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
     config.write_text('[agent]\nmachine = "m17"\nsources = ["host"]\n')
     old = Sample("source", {"source": "host", "success": 0.0, "error": "long ago"})

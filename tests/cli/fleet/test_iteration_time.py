@@ -15,7 +15,7 @@ from tests.cli.conftest import SECOND, run, verdict
 
 @pytest.fixture(scope="module")
 def slower(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """Two machines whose iterations take 1.5 s instead of 1 s since two minutes, and a verdict on one; the onset."""
+    """A store with two machines, iterations of 1.5 s instead of 1 s for two minutes, and one verdict; the onset."""
     place, now = tmp_path_factory.mktemp("pace") / "s.db", time.time_ns()
     onset = now - 120 * SECOND
     store = Embedded(place)
@@ -24,9 +24,9 @@ def slower(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         for second in range(300, 0, -1):
             at = now - second * SECOND
             took = (1.0 if at < onset else 1.5) + second % 7 / 1000
-            told = {"gpu": "0", "slot": "0", "comm": "c0ffee", "rank": rank, "ranks": 2, "pid": 40 + rank}
-            told |= {"operation": "AllReduce:f32:9", "operations_total": 300 - second, "iteration_seconds": took}
-            batches.append(Batch(machine, at, (Sample("nccl", told),)))
+            values = {"gpu": "0", "slot": "0", "comm": "c0ffee", "rank": rank, "ranks": 2, "pid": 40 + rank}
+            values |= {"operation": "AllReduce:f32:9", "operations_total": 300 - second, "iteration_seconds": took}
+            batches.append(Batch(machine, at, (Sample("nccl", values),)))
         store.write(batches)
     store.write([verdict("m2", now - 60 * SECOND, "crit")])
     store.close()

@@ -62,15 +62,15 @@ def found(place: Path) -> dict[str, Any]:
     """What --json prints, by machine."""
     done = run("report", "startup", "--json", "--store", place)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def test_phases(place: Path) -> None:
     """The slowest machine is first, with the GPU that was ready last, and the phase that differs most."""
-    told = found(place)
-    assert [machine["machine"] for machine in told["machines"]] == ["m3", "m2", "m1", "m0", "m4"]
-    slowest = told["machines"][0]
+    report = found(place)
+    assert [machine["machine"] for machine in report["machines"]] == ["m3", "m2", "m1", "m0", "m4"]
+    slowest = report["machines"][0]
     assert (slowest["gpu"], slowest["slowest_phase"], slowest["above_median_seconds"]) == ("1", "read", 18.0)
     assert slowest["ready_seconds"] == 26.75
     assert slowest["phases"] == {
@@ -81,9 +81,9 @@ def test_phases(place: Path) -> None:
         "connect_seconds": 0.25,
         "work_seconds": 0.5,
     }
-    assert told["machines"][1]["slowest_phase"] == "late"
-    assert told["median"]["read_seconds"] == 2.0
-    assert told["start_time_seconds"] == BEGIN - 0.5
+    assert report["machines"][1]["slowest_phase"] == "late"
+    assert report["median"]["read_seconds"] == 2.0
+    assert report["start_time_seconds"] == BEGIN - 0.5
 
 
 def test_what_is_not_known_is_null(place: Path) -> None:
@@ -111,16 +111,16 @@ def test_the_drawing(place: Path) -> None:
 
 
 def test_a_restart(place: Path) -> None:
-    """Of several runs the latest is told, of several processes the youngest; --until shows an earlier run."""
+    """The report shows the youngest process of the latest run; --until shows an earlier run."""
     store = Embedded(place)
     again = BEGIN + 4000
     for machine, pid in (("m0", 900), ("m1", 901)):
         rows = (row(0, pid, again + pid / 1000, nccl_loaded_seconds=5.5), row())
         store.write([Batch(machine, (again + 100) * SECOND, rows)])
     store.close()
-    told = found(place)
-    assert [machine["machine"] for machine in told["machines"]] == ["m1", "m0"]
-    assert told["machines_of_earlier_runs"] == 0  # rows of ten minutes are read, where nothing is said of the others
+    report = found(place)
+    assert [machine["machine"] for machine in report["machines"]] == ["m1", "m0"]
+    assert report["machines_of_earlier_runs"] == 0  # rows of ten minutes are read, where nothing is said of the others
     since = run("report", "startup", "--json", "--store", place, "--since", f"{BEGIN * SECOND}")
     assert json.loads(since.stdout)["machines_of_earlier_runs"] == 3
     before = run("report", "startup", "--json", "--store", place, "--until", f"{(BEGIN + 70) * SECOND}")
@@ -153,7 +153,7 @@ def test_a_slower_start_than_last_week(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
-    """Without a reading, without a start, and with older processes only: one line that says what to do."""
+    """A store without readings, without a start or with older processes only gives one line that says what to do."""
     path = tmp_path / "s.db"
     store = Embedded(path)
     assert "holds no reading yet" in one_line(run("report", "startup", "--store", path), 1)
@@ -166,7 +166,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
 
 
 def test_many_machines(tmp_path: Path) -> None:
-    """A thousand machines of eight GPUs: each has its own slowest GPU."""
+    """Each of a thousand machines with eight GPUs has its own slowest GPU."""
     store = Embedded(tmp_path / "s.db")
     for n in range(1000):
         rows = tuple(row(gpu, 200 + gpu, communicator_begun_seconds=10.0 + (n + gpu) % 8 / 8) for gpu in range(8))
@@ -179,7 +179,7 @@ def test_many_machines(tmp_path: Path) -> None:
 
 
 def test_a_store_without_the_columns(tmp_path: Path) -> None:
-    """A table that lacks columns is what it is: nothing is known."""
+    """A table that lacks columns is a StoreError."""
     store = Embedded(tmp_path / "s.db")
     store.write([Batch("m1", BEGIN * SECOND, (Sample("startup", {"gpu": "0", "phase_of_moon": 5.5}),))])
     with pytest.raises(StoreError):

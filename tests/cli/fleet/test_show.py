@@ -64,7 +64,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_the_list(place: Path) -> None:
-    """Each accusation is one line with its number; what was cleared says until when."""
+    """Each incident is one line with its number; a cleared one has its end."""
     done = run("show", "--store", place)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()[1:3]
@@ -87,7 +87,7 @@ def test_names(place: Path, word: str) -> None:
 
 
 def test_the_key_of_an_alert(place: Path) -> None:
-    """What an alert carries names its incident, here one that was told twice and cleared; nobody else's does."""
+    """The key in an alert names its incident, here one that was raised twice; an unknown key names none."""
     store = Embedded(place)
     store.write([said("m3", 180, "crit", "its clock is low again")])  # soon after: the same incident
     store.close()
@@ -134,7 +134,7 @@ def test_the_numbers(place: Path) -> None:
     assert clock["onset"] < power["onset"]
     assert len(clock["time"]) == len(clock["machine"]) == len(clock["peers_p10"]) == len(clock["peers_p90"])
     assert found["likely"]["kind"] == "software_crash"  # Xid 13 is a program's
-    assert found["runners_up"] == []  # nobody else's clock moved at all
+    assert found["runners_up"] == []  # no other machine's clock moved at all
     lines = [row["what"] for row in found["timeline"]]
     assert [line.split(":")[0] for line in lines][-3:] == ["warn", "crit", "resolved"]
     assert [line.split(": ")[1] for line in lines if line.startswith("differs")] == [
@@ -157,7 +157,7 @@ def test_in_words(place: Path) -> None:
 
 
 def test_a_narrow_terminal(place: Path) -> None:
-    """On 80 columns a curve still ends where it ends, and a long name stands over several lines: nothing is cut."""
+    """A terminal of 80 columns gets whole curves, and long names over several lines: nothing is cut."""
     done = run("show", "1", "--store", place, COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1")
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert "its peers  effect" in said
@@ -168,7 +168,7 @@ def test_a_narrow_terminal(place: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
-    """The file and the cause are named in one line."""
+    """One line names the file and the cause."""
     file = tmp_path / "absent" / "v.html"
     error = one_line(run("report", "verdict", "2", "--html", file, "--store", place), 1)
     assert f"{file} cannot be written: No such file or directory" in error
@@ -228,7 +228,7 @@ def test_the_page(place: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hang(tmp_path: Path) -> Path:
-    """Five machines whose ranks stand still, m3 elsewhere than the others; nothing could be read of m4."""
+    """A store with five machines: their ranks stand still, m3 elsewhere than the others, m4 without a stack."""
     path = tmp_path / "hang.db"
     store = Embedded(path)
     for number in range(5):
@@ -249,7 +249,7 @@ def hang(tmp_path: Path) -> Path:
 
 
 def test_a_hang_in_words(hang: Path) -> None:
-    """How the ranks stood and where they were, the odd one first, in frames that are printed as they are."""
+    """Text shows the state and the stack of each rank, the odd one first, and prints frames as they are."""
     done = run("show", "1", "--store", hang)
     assert done.returncode == 0, done.stderr
     text = done.stdout
@@ -317,8 +317,8 @@ def test_nothing_to_show(tmp_path: Path) -> None:
     assert "is no store" in one_line(run("show", "--store", tmp_path / "absent"), 1)
 
 
-def test_one_accusation_until_it_is_cleared() -> None:
-    """Words on one machine of one task are one until "ok"; the gravest speaks, tasks are apart."""
+def test_one_incident_until_it_is_cleared() -> None:
+    """Verdicts on one machine of one task are one incident until "ok", with the gravest message; tasks are separate."""
 
     def word(at: int, task: str, level: Level) -> Verdict:
         return Verdict(at * SECOND, task, "m1", None, "peer", "gpu.power_watts", 2.5, 3, level, f"{level} at {at}")

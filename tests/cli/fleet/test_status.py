@@ -24,7 +24,7 @@ from tests.cli.conftest import ROOT, SECOND, host, one_line, run, verdict
 
 
 def test_all_is_well(place: Path) -> None:
-    """Fresh readings and no verdict: 0, a row for each machine, and no open verdict."""
+    """Fresh readings without a verdict give exit code 0 and a row for each machine."""
     done = run("status", "--store", place)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["m01", "m02", "m03"]
@@ -80,7 +80,7 @@ def test_a_verdict_names_the_job(place: Path) -> None:
 
 
 def test_a_large_fleet(tmp_path: Path) -> None:
-    """Of many machines those that are not ok are listed, the worst first, and the rest is counted; --all lists it."""
+    """Status lists the machines of a large fleet that are not ok, worst first, and counts the rest; --all lists it."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     names = [f"m{n:03}" for n in range(97)]
     store.write([host(name, now - (190 if name == "m003" else 20) * SECOND, 0.3) for name in names])
@@ -97,7 +97,7 @@ def test_a_large_fleet(tmp_path: Path) -> None:
 
 
 def test_a_fleet_gone_silent(tmp_path: Path) -> None:
-    """Where most are silent, or many accused, a screen holds what is said, and all are counted."""
+    """Status of many silent machines and many verdicts fits on one screen and counts all of them."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     names = [f"m{n:03}" for n in range(83)]
     store.write([host(name, now - (5 if name == "m082" else 90) * SECOND, 0.3) for name in names])
@@ -116,7 +116,7 @@ def test_a_fleet_gone_silent(tmp_path: Path) -> None:
     st.integers(0, 19),
 )
 def test_a_narrow_terminal(heads: list[str], width: int, cell: int) -> None:
-    """What is shown is shown whole and in order: three columns at least, else as many as fit by their ranks."""
+    """Status shows whole columns in order: three at least, and as many more as fit by their ranks."""
     columns = [[f"{at} {head}", "x" * cell] for at, head in enumerate(heads)]
     ranks = [-1, -1, -1, *range(len(heads) - 3, 0, -1)]
     shown = fitting(columns, ranks, width)
@@ -144,8 +144,8 @@ def test_names_are_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     assert missing == ["GPU busy %"]
 
 
-def test_columns_that_decide_are_kept(tmp_path: Path) -> None:
-    """On 80 columns a straggler's readings stay, others go, and the line below says which."""
+def test_columns_that_decide_stay(tmp_path: Path) -> None:
+    """Status on 80 columns shows a straggler's readings and lists the columns that it left out."""
     store, now = Embedded(tmp_path / "s.db"), time.time_ns()
     nccl = {"gpu": "0", "slot": "0", "iteration_seconds": 2.25, "active_ratio": 0.5, "send_pending_ratio": 0.25}
     values = {"cpu_utilization_ratio": 0.3, "memory_utilization_ratio": 0.4}
@@ -174,7 +174,7 @@ def test_readings(tmp_path: Path) -> None:
 
 
 def test_who_has_no_peers(place: Path) -> None:
-    """Who is compared with nobody is told in words and in the object, as the detector said it last."""
+    """Text and JSON name the machines without peers, as of the detector's last event."""
     store, now = Embedded(place), time.time_ns()
     reason = "fewer than 4 of its kind by host"
     for machine, code, back in (("m01", "no_peers", 50), ("m02", "no_peers", 40), ("m01", "peers", 30)):
@@ -197,7 +197,7 @@ def test_silence(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    """An empty store, an absent one, a wrong file: 3, and what to do."""
+    """An empty store, an absent one and a wrong file give exit code 3 and say what to do."""
     Embedded(tmp_path / "empty.db").close()
     done = run("status", "--store", tmp_path / "empty.db")
     assert (done.returncode, "holds no reading; start the agent" in done.stdout) == (3, True)
@@ -226,7 +226,7 @@ def test_orders_are_no_readings(tmp_path: Path) -> None:
 
 
 def test_a_critical_verdict_is_known_though_all_are_silent(tmp_path: Path) -> None:
-    """What was found and is not over counts for more than that nothing is read now; who is silent is told of all."""
+    """An open critical verdict gives exit code 2 though no machine is read; the JSON lists all silent machines."""
     path, now = tmp_path / "s.db", time.time_ns()
     store = Embedded(path)
     store.write([host(name, now - 90 * SECOND, 0.3) for name in ("m01", "m02")])
@@ -251,7 +251,7 @@ def test_a_row_of_another_schema(place: Path) -> None:
     store.close()
     done = run("status", "--store", place)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "warn: m02 (for 0 s)" in done.stdout or "warn: m02 (for 1 s)" in done.stdout
+    assert re.search(r"^warn: m02 \(for \d s\)$", done.stdout, re.MULTILINE)
 
 
 def test_a_reader_that_hangs_up(place: Path) -> None:

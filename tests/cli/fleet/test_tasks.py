@@ -84,7 +84,7 @@ def test_jobs_of_a_scheduler(place: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_there(place: Path, tmp_path: Path) -> None:
-    """Where nothing was read one line says so, and names the time that was asked for."""
+    """One line says that the store has no reading, and names the time that was asked for."""
     open_store(str(tmp_path / "empty.db"), create=True).close()
     now = run(tmp_path / "empty.db")
     assert (now.returncode, now.stderr.count("\n")) == (1, 1)

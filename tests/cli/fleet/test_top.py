@@ -78,7 +78,7 @@ def screen(state: TopState, history: LiveHistory, size: tuple[int, int] = (80, 2
 
 
 def test_the_fleet_at_80_columns(place: Path) -> None:
-    """One row a machine, the worst first, with a curve; nothing is wider than the terminal."""
+    """The screen has one row a machine, the worst first, with a curve; no line is wider than the terminal."""
     lines = screen(TopState(), history_of(place))
     assert lines[0].startswith("fleet  1 crit, 2 unknown, 2 ok, sorted by level")
     wanted = [["m2", "crit"], ["m4", "unknown"], ["m5", "unknown"], ["m1", "ok"], ["m3", "ok"]]
@@ -289,7 +289,7 @@ def test_a_signal_restores_the_terminal(terminal: Terminal, number: int) -> None
 
 
 def test_a_store_that_goes_away(place: Path) -> None:
-    """While the store cannot be read the screen says so and keys are answered."""
+    """The screen says that the store cannot be read, and still answers keys."""
     terminal = Terminal(place)
     terminal.until("sorted by level")
     for file in place.parent.glob("s.db*"):
@@ -302,7 +302,7 @@ def test_a_store_that_goes_away(place: Path) -> None:
 
 
 def test_an_ascii_terminal(place: Path) -> None:
-    """Without Unicode the curves are made of plain characters."""
+    """A terminal without Unicode gets curves of plain characters."""
     terminal = Terminal(place, PYTHONIOENCODING="ascii", NO_COLOR="1")
     terminal.until("m2")
     terminal.press("q")
@@ -311,7 +311,7 @@ def test_an_ascii_terminal(place: Path) -> None:
 
 
 def test_without_a_terminal(place: Path) -> None:
-    """In a pipe one line names the command for scripts."""
+    """A pipe gets one line that names the command for scripts."""
     assert "peerwatch status --json" in one_line(run("top", "--store", place), 1)
 
 

@@ -23,7 +23,7 @@ from store.sqlite.embedded import Embedded
 from tests.cli.conftest import ROOT, SECOND, host, run, verdict
 from tests.wires import Scripted
 
-SECRET = "/services/T0/hush-4711"  # noqa: S105 - of nobody
+SECRET = "/services/T0/hush-4711"  # noqa: S105 - made up
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_test_alert_goes_through_each_sink(place: Path, config: Path, server: 
 
 
 def test_a_sink_that_fails_is_said(place: Path, config: Path, server: Scripted) -> None:
-    """Exit code 1 and the reason, without the address; a sink needs not be switched on to be tried."""
+    """A sink that fails gives exit code 1 and the reason without the address, even if it is switched off."""
     server.reply = lambda _: (403, "who are you", {})
     done = run("alerts", "test", "webhook", "--config", config)
     assert (done.returncode, done.stdout) == (1, "")
@@ -98,12 +98,12 @@ def detector(config: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
 def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
     place: Path, config: Path, server: Scripted, detector: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    """What happened while none ran is told by the next one, what was told is not, and `alerts show` counts it."""
+    """A new detector sends the alerts of the pause, repeats none, and `alerts show` counts them."""
     now = time.time_ns()
     store = Signed(Embedded(place), signing_key(str(place), Settings(), True))
     store.write([verdict("m01", now - 90 * SECOND, "crit")])
     wait_for(detector(), store, lambda: (place.parent / "s.alerts" / "webhook.json").exists()).kill()
-    assert server.received == []  # nobody knows whether it was told
+    assert server.received == []  # the delivery log does not say whether it was sent
     store.write([verdict("m02", now - 80 * SECOND, "crit"), verdict("m01", now - 70 * SECOND, "ok")])
     wait_for(detector(), store, lambda: delivered(place) >= 2).kill()
     said = [(row["event"], row["machine"], row["level"]) for row in map(json.loads, server.received)]
@@ -115,8 +115,8 @@ def test_a_killed_detector_repeats_nothing_and_forgets_nothing(
     assert [json.loads(one)["machine"] for one in server.received[2:]] == ["m03"]
     shown = CliRunner().invoke(app, ["alerts", "show", "--config", str(config)]).output
     assert "webhook: 3 delivered, 0 failed, 0 refused, 0 dropped, 0 hung, 2 open" in shown
-    told = json.loads(CliRunner().invoke(app, ["alerts", "show", "--json", "--config", str(config)]).output)
-    assert (told["webhook"]["delivered"], [level for level, _ in told["webhook"]["told"].values()]) == (
+    found = json.loads(CliRunner().invoke(app, ["alerts", "show", "--json", "--config", str(config)]).output)
+    assert (found["webhook"]["delivered"], [level for level, _ in found["webhook"]["told"].values()]) == (
         3,
         ["crit", "warn"],
     )
@@ -145,8 +145,8 @@ def test_a_sink_that_cannot_be_opened_stops_nothing(
 
 def delivered(place: Path) -> int:
     """What the webhook has passed on."""
-    ledger = read_delivery_log(place.parent / "s.alerts" / "webhook.json")
-    return ledger.delivered if ledger else 0
+    log = read_delivery_log(place.parent / "s.alerts" / "webhook.json")
+    return log.delivered if log else 0
 
 
 def wait_for(process: subprocess.Popen[str], store: Store, done: Callable[[], bool]) -> subprocess.Popen[str]:

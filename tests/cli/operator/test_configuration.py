@@ -48,7 +48,7 @@ def test_nothing_is_installed(fresh: Path) -> None:
 
 @pytest.mark.parametrize(("user", "folder"), [(0, "var"), (1000, "mine/peerwatch")])
 def test_a_place_of_ones_own(fresh: Path, monkeypatch: pytest.MonkeyPatch, user: int, folder: str) -> None:
-    """What writes makes the folder, root the usual one, others their own; what reads then finds it."""
+    """A writing command makes the folder, root the usual one, others their own; reading commands then find it."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
     place, settings = config.locate_store(None, None, writing=True)
     assert place == str(fresh / folder / "peerwatch.db")
@@ -85,7 +85,7 @@ def test_help_names_the_usual_places() -> None:
 
 
 def test_begin_check_and_show(tmp_path: Path) -> None:
-    """What `init` writes changes nothing and can be used; `show` tells what a file changes."""
+    """The file of `init` is valid and changes nothing; `show` prints what a file changes."""
     file = tmp_path / "new" / "c.toml"
     assert run("config", "init", file).returncode == 0
     assert config.read_settings(file) == config.Settings()
@@ -112,14 +112,14 @@ def test_begin_check_and_show(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, cause: str) -> None:
-    """One line that names the key, or the file that cannot be read; 1."""
+    """One line names the wrong key or the unreadable file; the exit code is 1."""
     file = tmp_path / "c.toml"
     file.write_text(text)
     assert cause in one_line(run("config", "check", "--config", file), 1)
 
 
-def test_every_key_is_told() -> None:
-    """Each key has words in the template, and the template with all keys set is a configuration."""
+def test_every_key_has_words() -> None:
+    """The template describes each key, and the template with all keys set is a configuration."""
     assert [key.name for found in keys().values() for key in found if not key.words] == []
     settings = msgspec.toml.decode(re.sub(r"^#(?! )", "", template(), flags=re.MULTILINE))
     assert msgspec.convert(settings, config.Settings) == config.Settings()

@@ -79,7 +79,7 @@ def test_orders_are_events(faulty: Path) -> None:
 
 
 def test_an_order_needs_the_key(place: Path) -> None:
-    """Orders are signed with the key beside the store, which is begun; to a server's detector only with that one's."""
+    """Commands sign orders with the key beside the store; an order to a server needs the key of its detector."""
     key = place.with_suffix(".key")
     assert said("maintenance", "--store", place).returncode == 0
     assert not key.exists()
@@ -93,7 +93,7 @@ def test_an_order_needs_the_key(place: Path) -> None:
 
 
 def test_the_old_name_says_so(place: Path) -> None:
-    """`clear` does what it did, and names what is to be written instead."""
+    """`clear` still works and names its replacement."""
     done = said("clear", "m01", "--reason", "swapped", "--store", place)
     assert done.returncode == 0
     assert "peerwatch: clear is deprecated" in done.stderr
@@ -101,7 +101,7 @@ def test_the_old_name_says_so(place: Path) -> None:
 
 
 def test_an_acknowledgement_is_seen(faulty: Path) -> None:
-    """Status and show say who knows of it and why, also in JSON; the verdict stays open, a worse one is news."""
+    """`status` and `show` name operator and reason, also in JSON; the verdict stays open, a worse one is news."""
     start = time.monotonic()
     assert said("ack", "m02", "--reason", "waits for a card", "--store", faulty).returncode == 0
     done = run("status", "--store", faulty)
@@ -120,7 +120,7 @@ def test_an_acknowledgement_is_seen(faulty: Path) -> None:
 
 
 def test_the_reason_of_an_end_is_seen(faulty: Path) -> None:
-    """In which words a verdict was closed stands at the end of its time line."""
+    """The time line of a verdict ends with the words of the operator who closed it."""
     with closing(signed(faulty)) as store:
         row = verdict("m02", time.time_ns() - 20 * SECOND, "ok").samples[0]
         closed = {**row.values, "message": "m02 was cleared by the operator: card swapped"}
@@ -134,7 +134,7 @@ def test_the_reason_of_an_end_is_seen(faulty: Path) -> None:
 
 
 def test_who_is_in_maintenance(place: Path) -> None:
-    """Alone the command lists the machines with their times and reasons; `status` shows them and is silent on them."""
+    """The command without arguments lists machines, times and reasons; `status` shows them and gives no warning."""
     assert said("maintenance", "--store", place).stdout == "no machine is in maintenance\n"
     before = time.time_ns()
     assert said("maintenance", "m02", "--for", "90m", "--reason", "fan", "--store", place).returncode == 0
@@ -151,7 +151,7 @@ def test_who_is_in_maintenance(place: Path) -> None:
 
 
 def test_maintenance_that_comes_again(place: Path) -> None:
-    """It begins when that is said, comes again so many times, is listed before it begins, and can be ended."""
+    """Planned maintenance is listed, begins at its time, comes again as often as ordered, and can be ended."""
     begin = time_format.shown(time.time_ns() + 7200 * SECOND).replace(" ", "T")
     words = ("--from", begin, "--for", "30m", "--every", "1d", "--times", "5", "--reason", "backup")
     assert said("maintenance", "m0*", *words, "--store", place).returncode == 0
@@ -164,7 +164,7 @@ def test_maintenance_that_comes_again(place: Path) -> None:
 
 
 def test_a_silent_machine_in_maintenance_is_no_warning(place: Path) -> None:
-    """Who is worked on may be off: `status` stays ok."""
+    """A silent machine in maintenance leaves `status` at ok."""
     store = Embedded(place)
     store.write([host("m00", time.time_ns() - 120 * SECOND, 0.7)])
     store.close()
@@ -191,7 +191,7 @@ def test_a_silent_machine_in_maintenance_is_no_warning(place: Path) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(faulty: Path, words: tuple[str, ...], cause: str) -> None:
-    """One line with the cause, and nothing is written."""
+    """The command says the cause in one line and writes nothing."""
     assert cause in one_line(said(*words, "--store", faulty), 1)
     assert orders(faulty) == []
 
@@ -201,13 +201,13 @@ def test_what_cannot_be_meant_is_refused(faulty: Path, words: tuple[str, ...], c
     [("m01", "--for", "1h", "--end"), ("--end",), ("--reason", "why"), ("m01", "--every", "1d"), ("--every", "1d")],
 )
 def test_options_that_contradict_each_other(place: Path, words: tuple[str, ...]) -> None:
-    """A wrong use is 2, as everywhere."""
+    """A wrong use gives exit code 2, as everywhere."""
     assert said("maintenance", *words, "--store", place).returncode == 2
     assert orders(place) == []
 
 
 def test_places_that_take_no_orders(place: Path, tmp_path: Path) -> None:
-    """An absent store and a finished recording: one line."""
+    """An absent store and a finished recording give one line each."""
     assert "is the agent running" in one_line(said("ack", "m01", "--store", tmp_path / "absent.db"), 1)
     assert not (tmp_path / "absent.db").exists()
     assert said("export", tmp_path / "rec", "--store", place).returncode == 0
@@ -216,7 +216,7 @@ def test_places_that_take_no_orders(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_machine_that_died_long_ago_can_be_named(place: Path) -> None:
-    """Of whom a verdict speaks is known, however long silent."""
+    """A machine with a verdict is known, however long it is silent."""
     store = Embedded(place)
     store.write([verdict("m77", time.time_ns() - 86400 * SECOND, "crit")])
     assert machines(store, SECOND) == ["m01", "m02", "m03", "m77"]
@@ -224,7 +224,7 @@ def test_a_machine_that_died_long_ago_can_be_named(place: Path) -> None:
 
 
 def test_names_are_completed(place: Path) -> None:
-    """The shell is given the machines that begin so."""
+    """The shell completes the names of machines."""
     asked = {"_PEERWATCH_COMPLETE": "complete_bash", "COMP_WORDS": "peerwatch ack m0", "COMP_CWORD": "2"}
     done = run("ack", PEERWATCH_STORE=str(place), **asked)
     assert done.stdout.split() == ["m01", "m02", "m03"]
@@ -262,8 +262,8 @@ def lost(at: int) -> Batch:
     return Batch("m02", at, (Sample("event", values),))
 
 
-def test_a_detector_that_starts_anew_goes_on_with_what_was_said(tmp_path: Path) -> None:
-    """A verdict of days ago is neither repeated nor dropped; a clear order ends it, be it given before the start."""
+def test_a_new_detector_goes_on_with_what_was_said(tmp_path: Path) -> None:
+    """A new detector neither repeats nor drops a verdict of days ago; a clear order of before the start ends it."""
     path, now = tmp_path / "s.db", time.time_ns() // SECOND * SECOND
     two_days, stop = 2 * 86400 * SECOND, threading.Event()
     with closing(Embedded(path)) as store:
@@ -280,7 +280,7 @@ def test_a_detector_that_starts_anew_goes_on_with_what_was_said(tmp_path: Path) 
         assert Runner(store, Config(), now).catch_up(now, stop) == []
 
 
-def test_a_detector_that_starts_anew_honours_a_running_maintenance(tmp_path: Path) -> None:
+def test_a_new_detector_honours_a_running_maintenance(tmp_path: Path) -> None:
     """An order that is older than the history which a detector reads still holds."""
     path, now, stop = tmp_path / "s.db", time.time_ns() // SECOND * SECOND, threading.Event()
     with closing(Embedded(path)) as store:

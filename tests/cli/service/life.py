@@ -63,7 +63,7 @@ def _ranks(fleet: Fleet) -> list[Progress]:
 
 
 def _watched(store: Store, now: int) -> set[str]:
-    """The machines whose agents have just told of operations."""
+    """The machines with operations within the last five seconds."""
     found = store.read("nccl", now - 5 * 10**9, now, ("machine", "operations_total"))
     return {row["machine"] for row in found.to_pylist() if row["operations_total"]}
 

@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def start(command: str, config: Path) -> subprocess.Popen[str]:
-    """A command that runs until it is told to stop."""
+    """A command that runs until a signal stops it."""
     words = [sys.executable, "-m", "cli.main", command, "--config", str(config)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
@@ -53,8 +53,8 @@ def wait_for_rows(place: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_agent_reads_until_told_to_stop(config: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """The agent keeps readings under its configured name and ends well when told to; the detector beside it too."""
+def test_agent_reads_until_a_signal(config: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """The agent stores readings under its configured name; a signal ends agent and detector with exit code 0."""
     agent, detector = start("agent", config), start("detector", config)
     first = [process.stderr.readline() for process in (agent, detector) if process.stderr]
     assert ["m42: sources host" in first[0], "judging what comes into" in first[1]] == [True, True], first
@@ -71,7 +71,7 @@ def test_agent_reads_until_told_to_stop(config: Path, tmp_path: Path, number: si
 
 
 def test_agent_says_what_is_wrong(tmp_path: Path) -> None:
-    """A configuration that is not there, or a store in a folder that is not: one line and 1."""
+    """An absent configuration and a store in an absent folder give one line and exit code 1."""
     assert "No such file" in one_line(run("agent", "--config", tmp_path / "absent.toml"), 1)
     assert "there is no folder" in one_line(run("agent", "--store", tmp_path / "no" / "s.db"), 1)
     assert "there is no folder" in one_line(run("detector", "--store", tmp_path / "no" / "s.db"), 1)

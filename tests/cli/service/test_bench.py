@@ -27,7 +27,7 @@ RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
 
 
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
-    """All faults are named correctly in all seeds, and no healthy run names anybody."""
+    """Verdicts name all faults correctly in all seeds, and no healthy run has a verdict."""
     runs = [(fault, 100 + seed) for fault in FAULTS for seed in range(HEALTHY if fault == "none" else SEEDS)]
 
     def one(run: tuple[str, int]) -> tuple[str, bool, float | None]:
@@ -49,7 +49,7 @@ def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
 
 
 def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) -> None:
-    """In 16 ranks (tensor 2, pipeline 2, data 4) 95 % of the runs of each injection are located."""
+    """The detector locates each injection in 95 % of its runs on 16 ranks (tensor 2, pipeline 2, data 4)."""
     runs = [(fault, seed) for seed in range(300, 300 + RUNS) for fault in INJECTED]
 
     def one(run: tuple[str, int]) -> tuple[str, bool, bool, float]:
@@ -74,7 +74,7 @@ def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) 
 
 
 def test_healthy_lives_of_16_ranks(probes_allowed: None, tmp_path: Path) -> None:
-    """Checkpoints, evaluations, a phase in which all are slow alike and a restart make the detector name nobody."""
+    """Checkpoints, evaluations, a phase in which all are slow alike and a restart give no verdict."""
     shape = (4, 4, 2, 2)
     with ThreadPoolExecutor(TOGETHER) as executor:
         said = list(executor.map(lambda seed: live(tmp_path / f"{seed}", seed, shape), range(500, 500 + RUNS)))

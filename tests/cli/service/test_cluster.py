@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
-    """Both slow machines are named once, although the worker that watched one of them was killed, and only they are."""
+    """The detector names both slow machines once and no other, although the worker of one was killed."""
     order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
         coordinator = Coordinator(client, store, order)
@@ -82,10 +82,10 @@ def test_a_worker_dies(store: Embedded, cluster: Any) -> None:
             (task, machine, "gpu.sm_clock_hertz") for machine, task in SLOW.items()
         }
         assert coordinator.reports["blue"].worker != homes["blue"]
-        again = Coordinator(client, store, order)  # a coordinator that starts anew says nothing twice
+        again = Coordinator(client, store, order)  # a new coordinator says nothing twice
         assert again.step(START + 355 * SECOND) == []
-    kept = [(row["task"], row["machine"]) for row in store.read("verdict").to_pylist()]
-    assert kept == [(one.task, one.machine) for one in named]
+    written = [(row["task"], row["machine"]) for row in store.read("verdict").to_pylist()]
+    assert written == [(one.task, one.machine) for one in named]
 
 
 def test_machines_move_on(tmp_path: Path, cluster: Any) -> None:
@@ -108,7 +108,7 @@ def test_machines_move_on(tmp_path: Path, cluster: Any) -> None:
 
 
 def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Parts whose worker cannot open the store are judged as soon as it can."""
+    """A worker that cannot open the store judges its task as soon as it can."""
     order = JudgeTask(f"{store.path}.absent.db", InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
         coordinator = Coordinator(client, store, order)
@@ -120,7 +120,7 @@ def test_a_store_that_is_gone(store: Embedded, cluster: Any, caplog: pytest.LogC
 
 
 def test_an_acknowledgement_is_known(store: Embedded, cluster: Any) -> None:
-    """What the operator has acknowledged is not repeated by a detector that is spread over a cluster; all else is."""
+    """A detector that is spread over a cluster does not repeat what the operator has acknowledged; all else it does."""
     order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START + 230 * SECOND)
     with distributed.Client(cluster, set_as_default=False) as client:
         coordinator = Coordinator(client, store, order)
@@ -133,8 +133,8 @@ def test_an_acknowledgement_is_known(store: Embedded, cluster: Any) -> None:
         assert [coordinator.acknowledged(other) for other in others] == [False] * len(others)
 
 
-def test_nobody_schedules(store: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no scheduler is, an error that the command says in one line names the address."""
+def test_no_scheduler(store: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address without a scheduler is an OSError that names the address."""
     monkeypatch.setattr(cluster_module, "CONNECT_S", 0.3)
     order = JudgeTask(str(store.path), InfluxConfig(), Config(), "", frozenset(), START)
     dispatcher = open_dispatcher(AlertsConfig(), str(store.path), InfluxConfig())

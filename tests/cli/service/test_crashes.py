@@ -101,7 +101,7 @@ def verdicts(place: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_each_stage_loses_and_doubles_nothing(scene: Scene, point: str) -> None:
-    """Whatever the detector was doing when it was killed, the next one has said each incident once in the end."""
+    """The next detector completes the alerts, each incident once, whatever the killed one was doing."""
     env = {"STATE_DIRECTORY": str(scene.folder / "a")}
     scene.start("a", standby=False, env=env)
     scene.until(lambda: "judging what comes" in scene.log("a") and (scene.folder / "a/alerts/command.json").exists())

@@ -42,7 +42,7 @@ LIBRARY = ("--nccl", "emulated")
 
 
 def demo(*options: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and what `--json` prints. Tests beside it, whose work would look like a fault, have to wait."""
+    """Exit code and what `--json` prints. The demo has priority: the work of other tests would look like a fault."""
     order = ["nice", "--adjustment=-5", *COMMAND, "--json", *LIBRARY, *options]
     done = subprocess.run(order, stdout=subprocess.PIPE, check=False)
     return done.returncode, json.loads(done.stdout)
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tried(folder: Path, seed: int, fault: str, *more: str) -> tuple[int, dict[str, Any]]:
-    """A demo; once more where nobody was named: a computer that others keep busy may hide a fault, but not twice."""
+    """A demo; a second one where no machine was named: a busy computer may hide a fault, but not twice."""
     options = ("--fault", fault, "--folder", str(folder), *more)
     code, said = demo(*options, "--seed", str(seed))
     if said["verdicts"] or fault == "none":
@@ -75,8 +75,8 @@ def demos(probes_allowed: None, folder: Path) -> Iterator[dict[str, Future[Any]]
 
 @pytest.mark.bpf
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str, Future[Any]]) -> None:
-    """Within 30 s of the onset the verdict names machine and device at fault; without a fault there is none."""
+def test_the_right_machine_is_named_and_no_other(fault: str, demos: dict[str, Future[Any]]) -> None:
+    """The verdict names machine and device at fault within 30 s of the onset; a healthy run has no verdict."""
     code, said = demos[fault].result()
     assert said["fault"]["kind"] == fault
     assert (code, said["correct"]) == (0, True), said
@@ -93,7 +93,7 @@ def test_the_right_machine_is_named_and_nobody_else(fault: str, demos: dict[str,
 @pytest.mark.bpf
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: dict[str, Future[Any]]) -> None:
-    """Of 16 ranks (tensor 2, pipeline 2, data 4) the one at fault is named, or its port, within 30 s."""
+    """A verdict names the rank at fault or its port among 16 (tensor 2, pipeline 2, data 4) within 30 s."""
     code, said = demos[f"injected_{kind}"].result()
     assert (code, said["correct"], said["fault"]["kind"]) == (0, True, kind), said
     assert named_device(said), said
@@ -101,8 +101,8 @@ def test_what_is_injected_in_a_task_of_many_groups_is_located(kind: str, demos: 
 
 
 @pytest.mark.bpf
-def test_a_hang_tells_where_everybody_was(demos: dict[str, Future[Any]], folder: Path) -> None:
-    """The stacks of all ranks are kept with the verdict: those that wait are one group, the one that hangs is odd."""
+def test_a_hang_shows_where_each_rank_was(demos: dict[str, Future[Any]], folder: Path) -> None:
+    """The verdict has the stacks of all ranks: those that wait are one group, the one that hangs is odd."""
     _, said = demos["rank_hang"].result()
     place = str(folder / "rank_hang" / "readings.db")
     shown = subprocess.run([*COMMAND[:-1], "show", "1", "--json", "--store", place], stdout=subprocess.PIPE, check=True)
@@ -174,13 +174,13 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "readings.db").read_text() == "precious"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
 def test_without_root_it_says_what_it_does_without() -> None:
-    """Without root the demo says so, shows a simulated fleet, and judges that."""
+    """The demo says that it lacks root, shows a simulated fleet, and judges that."""
     try:
         subprocess.run([COMMAND[0], "--version"], user="nobody", check=True)
     except PermissionError:
-        pytest.skip("nobody may not run the interpreter that lies here")
+        pytest.skip("other users may not run the interpreter that lies here")
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
         Path(folder).chmod(0o777)
         done = subprocess.run(

@@ -20,7 +20,7 @@ VERSION = "2.27.3"
 def test_findings_4_1_faults_are_named_on_the_real_library(
     fault: str, training: str, probes_allowed: None, tmp_path: Path
 ) -> None:
-    """On NVIDIA's libnccl the right machine is named within 30 s of the onset, and none without a fault."""
+    """A verdict names the right machine on NVIDIA's libnccl within 30 s of the onset; a healthy run has none."""
     if not place(VERSION).exists():
         pytest.skip(f"libnccl {VERSION} is not here: make nccl")
     words = ("--nccl", VERSION, "--training", training)

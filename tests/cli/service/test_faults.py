@@ -95,7 +95,7 @@ def fill(disk: Path) -> Path:
 
 @pytest.mark.parametrize("server", [False, True], ids=["embedded", "spool"])
 def test_a_full_disk(small: Path, tmp_path: Path, server: bool) -> None:
-    """It is named: at the start the programs end; later readings wait, and none is dropped once there is room."""
+    """Programs name the full disk and end at the start; later readings wait, and none is dropped."""
     file = config(small, "http://127.0.0.1:9/x" if server else str(small / "s.db"))
     file = Path(shutil.move(file, tmp_path / "p.toml"))
     fill(small)
@@ -120,7 +120,7 @@ def test_a_full_disk(small: Path, tmp_path: Path, server: bool) -> None:
 
 
 def test_a_read_only_configuration(small: Path, tmp_path: Path) -> None:
-    """Configuration, and key, on a file system that takes no writes are all that agent and detector need."""
+    """Agent and detector run with configuration and key on a file system that takes no writes."""
     file = config(small, str(tmp_path / "s.db"))
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)
     log = tmp_path / "log"
@@ -162,7 +162,7 @@ def test_without_memory(tmp_path: Path, megabytes: int) -> None:
 
 
 def test_half_an_answer_is_none(tmp_path: Path) -> None:
-    """A server that breaks off in its answer is an error that names it; never are there fewer rows."""
+    """A server that breaks off in its answer is an error that names it, never an answer with fewer rows."""
     server = influxd(tmp_path)
     server.start()
     wire = Wire(server.port)
@@ -187,7 +187,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
 
 
 def test_a_store_that_takes_half_a_minute(tmp_path: Path) -> None:
-    """While answers take too long the detector says that it is blind, afterwards what happened meanwhile, once."""
+    """The detector says that it is blind while answers take too long; later it reports once what it missed."""
     server = influxd(tmp_path)
     server.start()
     wire, ear, stop = Wire(server.port), Ear(), threading.Event()
@@ -215,7 +215,7 @@ def test_a_store_that_takes_half_a_minute(tmp_path: Path) -> None:
     event = {"source": "kernel_log", "code": "79", "severity": "crit", "message": "Xid 79", "device": "gpu:0"}
     direct.write([Batch("m4", time.time_ns(), (Sample("event", dict(event)),))])
     wire.slow_s = 0.0
-    told = ear.wait(3)
+    sent = ear.wait(3)
     stop.set()
     thread.join()
     fed.set()
@@ -225,5 +225,5 @@ def test_a_store_that_takes_half_a_minute(tmp_path: Path) -> None:
     direct.close()
     wire.close()
     server.kill()
-    kinds = {(event, machine) for event, machine, _ in told}
+    kinds = {(event, machine) for event, machine, _ in sent}
     assert kinds == {("begun", "peerwatch"), ("over", "peerwatch"), ("begun", "m4")}

@@ -41,7 +41,7 @@ def verdict(at: int) -> Batch:
 
 
 def test_a_forged_verdict_drains_nothing(tmp_path: Path) -> None:
-    """After a restart the command runs for a verdict with the detector's signature, and not for one without."""
+    """The command of a restarted detector runs for a verdict with its signature, and not for one without."""
     place, drained = tmp_path / "s.db", tmp_path / "drained"
     config = tmp_path / "p.toml"
     command = f'["/usr/bin/touch", "{drained}"]'

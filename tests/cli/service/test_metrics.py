@@ -58,9 +58,9 @@ def test_the_detector_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "key"), [("detector", "detector_listen"), ("agent", "listen")])
-def test_an_address_that_is_taken_stops_nobody(tmp_path: Path, command: str, key: str) -> None:
-    """Where the address is taken, one line says so and the program goes on."""
-    text = f'[agent]\nmachine = "m0"\nsources = ["host"]\n[metrics]\n{key} = "192.0.2.7:9464"\n'  # nobody's address
+def test_an_address_that_is_taken_stops_no_program(tmp_path: Path, command: str, key: str) -> None:
+    """A program that cannot take its address says so in one line and goes on."""
+    text = f'[agent]\nmachine = "m0"\nsources = ["host"]\n[metrics]\n{key} = "192.0.2.7:9464"\n'  # not of this host
     with running(tmp_path, text, command) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "metrics." in line)

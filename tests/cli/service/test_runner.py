@@ -55,20 +55,20 @@ def store(tmp_path: Path) -> Iterator[Shaky]:
 
 
 def said(store: Embedded) -> list[tuple[str, str]]:
-    """Machine and level of the verdicts kept."""
+    """Machine and level of the verdicts in the store."""
     return [(row["machine"], row["level"]) for row in store.read("verdict").to_pylist()]
 
 
-def test_a_verdict_is_kept_and_said_once(store: Shaky) -> None:
-    """The slow machine is named while it is watched, and a detector that starts anew does not say it again."""
+def test_a_verdict_is_written_and_said_once(store: Shaky) -> None:
+    """A runner names the slow machine once, and a new runner does not repeat the verdict."""
     runner = Runner(store, Config(), START + 230 * SECOND)
     assert runner.catch_up(START + 235 * SECOND, STOP) == []
     named = runner.catch_up(START + 355 * SECOND, STOP)
     assert {(verdict.machine, verdict.metric) for verdict in named} == {("m3", "gpu.sm_clock_hertz")}
     before = said(store)
     assert before == [(verdict.machine, verdict.level) for verdict in named]
-    anew = Runner(store, Config(), START + 355 * SECOND)
-    assert anew.catch_up(START + 358 * SECOND, STOP) == []
+    second_runner = Runner(store, Config(), START + 355 * SECOND)
+    assert second_runner.catch_up(START + 358 * SECOND, STOP) == []
     assert said(store) == before
 
 
@@ -87,14 +87,14 @@ def test_a_verdict_of_the_future_silences_nothing(store: Shaky) -> None:
 
 
 def test_a_forged_verdict_is_not_taken_up(store: Shaky) -> None:
-    """What was written without the key is no incident after a restart, no history for the sinks, and silences none."""
+    """A verdict without the signature is no incident after a restart and no history for sinks, and hides no other."""
     store.write([forged(START + 229 * SECOND, "crit")])
     assert [one.machine for one in Runner(store, Config(), START + 230 * SECOND).history] == ["m5"]
     runner = Runner(Signed(store, bytes(40)), Config(), START + 230 * SECOND)
     assert (runner.history, runner.detector.state.incidents.open) == ([], {})
     assert {verdict.machine for verdict in runner.catch_up(START + 355 * SECOND, STOP)} == {"m3"}
-    anew = Runner(Signed(store, bytes(40)), Config(), START + 356 * SECOND)
-    assert [one.machine for one in anew.history] == ["m3"]
+    second_runner = Runner(Signed(store, bytes(40)), Config(), START + 356 * SECOND)
+    assert [one.machine for one in second_runner.history] == ["m3"]
 
 
 def test_a_shut_store_loses_no_verdict(store: Shaky) -> None:
@@ -109,7 +109,7 @@ def test_a_shut_store_loses_no_verdict(store: Shaky) -> None:
 
 
 def test_late_rows_are_judged(store: Shaky, tmp_path: Path) -> None:
-    """A machine whose rows come three seconds late is judged by them all the same."""
+    """A runner judges a machine by its rows also where they come three seconds late."""
     late = Embedded(tmp_path / "late.db")
     clocks = [(row["time"], row["machine"], row["sm_clock_hertz"]) for row in store.read("gpu").to_pylist()]
     runner = Runner(late, Config(), START)
@@ -134,7 +134,7 @@ def test_nothing_later_is_used(store: Shaky) -> None:
 
 
 def test_who_has_no_peers_is_written_once(tmp_path: Path) -> None:
-    """Three machines have none until a fourth comes; what was said is not said again, by a new detector neither."""
+    """The runner writes once that three machines have no peers, until a fourth comes; a new runner repeats nothing."""
     store = Embedded(tmp_path / "few.db")
 
     def at_work(machines: int, seconds: range) -> list[tuple[str, str]]:
@@ -168,7 +168,7 @@ def clocks(store: Embedded, seconds: range, slow: str, machines: Iterable[int]) 
 
 
 def test_a_pause_of_the_whole_fleet_is_no_recovery(store: Shaky) -> None:
-    """While nothing is read an open verdict stays, also when readings come back; it ends when the machine is well."""
+    """An open verdict stays while nothing is read and when readings come back; it ends when the machine is well."""
     runner = Runner(store, Config(), START + 230 * SECOND)
     assert [verdict.level for verdict in runner.catch_up(START + 360 * SECOND, STOP)] == ["crit"]
     clocks(store, range(700, 860), "m3", range(8))
@@ -176,12 +176,12 @@ def test_a_pause_of_the_whole_fleet_is_no_recovery(store: Shaky) -> None:
         assert runner.catch_up(START + second * SECOND, STOP) == [], second
     clocks(store, range(860, 960), "m3", (0, 1, 2, 4, 5, 6))
     for second in range(860, 960):
-        told = runner.catch_up(START + second * SECOND, STOP)
-        assert [verdict for verdict in told if verdict.level == "ok"] == [], second
+        verdicts = runner.catch_up(START + second * SECOND, STOP)
+        assert [verdict for verdict in verdicts if verdict.level == "ok"] == [], second
 
 
 def test_who_is_not_read_is_a_blind_spot_only_where_no_verdict_names_it(store: Shaky) -> None:
-    """Of eight machines one that is silent gets a verdict; of three, or of all, nobody can be named."""
+    """One silent machine of eight gets a verdict; three or all of them are blind spots without a verdict."""
     runner = Runner(store, Config(), START + 230 * SECOND)
     runner.catch_up(START + 359 * SECOND, STOP)
     clocks(store, range(361, 520), "m3", range(7))
@@ -201,7 +201,7 @@ def test_who_is_not_read_is_a_blind_spot_only_where_no_verdict_names_it(store: S
 
 
 def test_a_silent_machine_is_well_again_only_when_it_is_read(store: Shaky) -> None:
-    """When its peers fall silent too, and come back without it, nothing is over; its own first reading ends it."""
+    """Peers that fall silent too and come back end no incident of a silent machine; its own first reading does."""
     runner = Runner(store, Config(), START + 230 * SECOND)
     runner.catch_up(START + 359 * SECOND, STOP)
     clocks(store, range(361, 480), "m3", range(7))
@@ -228,7 +228,7 @@ class Gone(Embedded):
 
 
 def test_a_detector_without_its_store_or_its_agents_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Killed and back, then without any reading: two incidents of Peerwatch's own reach a sink, as one that goes on.
+    """An outage of the store and then of all readings reach a sink as one incident of Peerwatch that goes on.
 
     The watchdog is fed all the while.
     """

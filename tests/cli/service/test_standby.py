@@ -50,7 +50,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_one_of_two_speaks_and_the_other_takes_over(scene: Scene) -> None:
-    """Two start at once: one speaks. Killed, then paused: the other speaks within 30 s, and nothing is sent twice."""
+    """One of two detectors speaks; the other takes over within 30 s of its death or pause and sends nothing twice."""
     for name in ("a", "b"):
         scene.start(name)
     scene.until(lambda: any("this detector speaks" in scene.log(name) for name in scene.detectors))
@@ -84,8 +84,8 @@ def test_one_of_two_speaks_and_the_other_takes_over(scene: Scene) -> None:
     time.sleep(3)
     assert scene.sent()[2:] == [[first, "m7", "crit", "begun"], [first, "m1", "crit", "begun"]]
     with closing(open_store(scene.place)) as plain:
-        kept: Store = Signed(plain, scene.key)
-        said = [(row["machine"], row["level"]) for row in kept.read("verdict").to_pylist()]
+        signed: Store = Signed(plain, scene.key)
+        said = [(row["machine"], row["level"]) for row in signed.read("verdict").to_pylist()]
     assert sorted(said) == [(name, "crit") for name in ("m1", "m3", "m5", "m7")]
     shown = status(scene.folder / first / "p.toml")
     assert shown["lease"]["holder"].split("-")[-2] == str(scene.detectors[first].pid)
@@ -107,7 +107,7 @@ def status(config: Path) -> dict[str, Any]:
 
 
 def test_a_stop_hands_the_lease_over_at_once(tmp_path: Path) -> None:
-    """Who is stopped gives the lease back; a detector without standby is refused beside those with."""
+    """A detector that is stopped gives the lease back; one without standby is refused beside those with it."""
     scene = Scene(tmp_path, str(tmp_path / "s.db"), QUICKLY)
     try:
         scene.start("a")

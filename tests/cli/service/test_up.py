@@ -43,7 +43,7 @@ def test_up_fills_the_store_and_ends_on_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    """If the agent's log cannot be written, one line names cause and mend, and no agent is left."""
+    """One line names cause and mend if the agent's log cannot be written, and no agent is left."""
     (tmp_path / "s.agent.log").mkdir()
     done = run("up", "--store", tmp_path / "s.db")
     assert "s.agent.log cannot be written: Is a directory; run as root, or use another --store" in one_line(done, 1)
@@ -62,7 +62,7 @@ def test_wrong_configuration(text: str, tmp_path: Path) -> None:
 
 
 def test_a_second_detector_on_a_store_is_refused(tmp_path: Path) -> None:
-    """While one detector runs, another on the same store is refused in one line; afterwards it may run."""
+    """One line refuses a second detector on a store while the first one runs; afterwards it may run."""
     place = tmp_path / "readings.db"
     with alone(AlertsConfig(), str(place)):
         for command in ("detector", "up"):

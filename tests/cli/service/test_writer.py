@@ -89,7 +89,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
 
 
 def test_what_is_no_stream(tmp_path: Path) -> None:
-    """Without a stream to read, or with one where a store is wanted, one line says what to write."""
+    """One line says what to write where the stream is missing or stands in the place of a store."""
     config = tmp_path / "p.toml"
     config.write_text(f'store = "{tmp_path}/a.db"\n')
     assert "set writer.stream, or use --from nats://SERVER:4222/STREAM" in one_line(

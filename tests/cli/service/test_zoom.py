@@ -20,7 +20,7 @@ __all__ = ["place"]
 
 
 def test_a_zoom_is_drawn(place: Path) -> None:
-    """Device by device, with who moves after the others; the order itself is no event worth a line."""
+    """`show` draws each device and names those that move after the others; the order is no line of its own."""
     store = Embedded(place)
     rng = np.random.default_rng(4)
     load = np.convolve(rng.normal(0, 60, 400), np.ones(5), "same")

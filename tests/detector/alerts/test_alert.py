@@ -21,7 +21,7 @@ def verdict(time: int, level: Level, machine: str = "m3", task: str = "t9", scor
 
 
 def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
-    """What gets worse is the same incident; what comes long after its end is another one."""
+    """A deviation that gets worse is the same incident; one that comes long after its end is another incident."""
     incidents = IncidentTracker()
     late = 46 + REOPEN_NS
     words: tuple[tuple[int, Level], ...] = ((20, "warn"), (31, "crit"), (45, "ok"), (late, "crit"))
@@ -38,7 +38,7 @@ def test_an_incident_has_a_key_a_beginning_and_an_end() -> None:
 
 
 def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
-    """What comes back within minutes is the same incident, changed; it keeps its key and its beginning."""
+    """A deviation that comes back within minutes continues the incident with its key and its beginning."""
     incidents = IncidentTracker()
     begun, over, back = (
         incidents.record(verdict(time, level)) for time, level in ((20, "crit"), (45, "ok"), (44 + REOPEN_NS, "warn"))
@@ -51,7 +51,7 @@ def test_a_machine_that_is_named_again_soon_continues_its_incident() -> None:
 
 
 def test_a_task_that_goes_by_another_name_opens_no_second_incident() -> None:
-    """When `task of m00` becomes `task of m01`, the detector says one over and the other new: it is one incident."""
+    """An incident stays one when its task `task of m00` becomes `task of m01`."""
     incidents = IncidentTracker()
     begun = incidents.record(verdict(20, "crit", task="task of m00"))
     renamed = [verdict(31, "crit", task="task of m01"), verdict(31, "ok", task="task of m00")]
@@ -63,7 +63,7 @@ def test_a_task_that_goes_by_another_name_opens_no_second_incident() -> None:
 
 
 def test_the_headline_says_the_likely_cause() -> None:
-    """What is wrong, then why and how much; while nothing is read, since when; at the end, what it was."""
+    """The headline says what is wrong, why and how much; since when nothing is read; and at the end what it was."""
     incidents = IncidentTracker()
     begun = incidents.record(verdict(20, "crit"))
     assert begun
@@ -84,7 +84,7 @@ def test_a_recovery_from_nothing_is_no_alert() -> None:
 
 
 def test_a_machine_stands_at_its_worst() -> None:
-    """While another task's incident is open on it, a machine has not recovered."""
+    """A machine has not recovered while an incident of another task is open on it."""
     incidents = IncidentTracker()
     incidents.record(verdict(20, "crit", task="t1"))
     second = incidents.record(verdict(21, "warn", task="t2"))
@@ -95,8 +95,8 @@ def test_a_machine_stands_at_its_worst() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), st.sampled_from(["ok", "warn", "crit"])), max_size=30))
-def test_a_book_begun_anew_knows_the_same(words: list[tuple[str, Level]]) -> None:
-    """Whether verdicts are heard as they come or read back later, incidents and their keys are the same."""
+def test_a_restored_tracker_knows_the_same(words: list[tuple[str, Level]]) -> None:
+    """A tracker that reads verdicts back later has the same incidents and keys as one that heard them live."""
     said = [verdict(100 + 10 * at, level, machine) for at, (machine, level) in enumerate(words)]
     live, later = IncidentTracker(), IncidentTracker()
     alerts = [alert for word in said if (alert := live.record(word))]

@@ -23,7 +23,7 @@ Open = Callable[..., AlertDispatcher]
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Open]:
-    """A function that starts a desk over these sinks, which was told nothing before."""
+    """A function that starts a dispatcher without history over these sinks."""
     dispatchers: list[AlertDispatcher] = []
 
     def make(**sinks: Ear) -> AlertDispatcher:
@@ -37,7 +37,7 @@ def begin(tmp_path: Path) -> Iterator[Open]:
 
 
 def test_a_silent_fleet_is_an_alert_and_so_is_its_return(begin: Open) -> None:
-    """Nothing before a minute is over; then one alert with a key of its own, and one when readings are back."""
+    """A silent fleet gives one alert after a minute, with a key of its own, and one when readings are back."""
     ear = Ear()
     dispatcher = begin(ear=ear)
     for at in (100, 159, 160, 161, 230):
@@ -76,7 +76,7 @@ def test_a_store_that_is_gone_is_an_alert_and_two_log_lines(begin: Open, caplog:
 
 
 def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> None:
-    """After an outage of everything the last readings are old; they need a minute to come before that is said."""
+    """A detector that starts after an outage waits a minute for new readings before it says that it is blind."""
     ear = Ear()
     dispatcher = begin(ear=ear)
     for at in (1000, 1059):
@@ -88,7 +88,7 @@ def test_a_detector_that_has_just_begun_waits_for_the_agents(begin: Open) -> Non
 
 
 def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None:
-    """Less than half of the fleet is a warning; when it becomes more, it is the same incident and critical."""
+    """Silence of less than half of the fleet is a warning; of more it is critical and the same incident."""
     ear = Ear()
     dispatcher = begin(ear=ear)
     dispatcher.publish([], FLEET, 100 * SECOND, {})
@@ -101,7 +101,7 @@ def test_some_silent_machines_are_a_warning_that_names_them(begin: Open) -> None
 
 
 def test_open_incidents_say_that_they_are_as_last_seen(begin: Open) -> None:
-    """While nothing is read a repeated alert says since when; blindness names what is open; nobody is called well."""
+    """A repeated alert says since when nothing is read, blindness names open incidents, no machine is called well."""
     ear = Ear()
     ear.repeat_s, ear.heartbeat_s = 30.0, 1.0
     dispatcher = begin(ear=ear)
@@ -122,8 +122,8 @@ def test_open_incidents_say_that_they_are_as_last_seen(begin: Open) -> None:
     assert len(ear.heartbeats) == 2
 
 
-def test_a_detector_that_starts_anew_while_blind_says_it_once_and_ends_it(begin: Open) -> None:
-    """What was open is known to the next one, which tells each sink only how it ends."""
+def test_a_detector_that_restarts_while_blind_says_it_once_and_ends_it(begin: Open) -> None:
+    """The next detector knows the open incident and sends each sink only its end."""
     first, second = Ear(), Ear()
     dispatcher = begin(ear=first)
     dispatcher.publish([], FLEET, 100 * SECOND)
@@ -153,7 +153,7 @@ def test_no_machine_is_taken_out_because_nothing_is_read(tmp_path: Path) -> None
 
 
 def test_the_heartbeat_beats_while_machines_are_judged_and_stops_when_they_are_not(tmp_path: Path) -> None:
-    """An address is asked for and a file written each minute; neither happens while the detector sees nothing."""
+    """The heartbeat requests an address and writes a file each minute, but not while the detector sees nothing."""
     server = Scripted()
     sink = Heartbeat(HeartbeatConfig(url=f"{server.url}/ping/5eed"), tmp_path / "heartbeat")
     dispatcher = AlertDispatcher({"heartbeat": sink}, tmp_path)

@@ -1,4 +1,4 @@
-"""The brief: what an alert says beside the verdict, found out without holding up anybody."""
+"""The brief: what an alert says beside the verdict, found out without delay of other alerts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_brief_has_cause_numbers_hardware_and_next_step(hot: Path) -> None:
-    """The likely kind, both sides of the readings that tell most in units that people use, and which card it is."""
+    """The brief has the likely kind, both sides of the strongest readings in human units, and the card."""
     store = Embedded(hot, False)
     found = brief_of(store, SAID)
     store.close()
@@ -83,7 +83,7 @@ def test_a_brief_has_cause_numbers_hardware_and_next_step(hot: Path) -> None:
 
 
 def test_only_a_gpu_has_a_card(hot: Path) -> None:
-    """Of a machine as a whole, of a port, and of a GPU that was not read there is no identity."""
+    """A whole machine, a port and a GPU that was not read have no identity."""
     store = Embedded(hot, False)
     for device in (None, "rdma:mlx5_0/1", "gpu:7"):
         assert identity(store, "m3", device, ONSET) == {}
@@ -122,7 +122,7 @@ def broken() -> Embedded:
 def test_an_alert_goes_out_without_a_brief(
     opened: Callable[[], Embedded], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever keeps the cause from being found out, the alert is sent, and the log says why it lacks it."""
+    """The dispatcher sends an alert without a cause where explaining fails, and the log says why."""
     ear = Ear()
     dispatcher = AlertDispatcher({"ear": ear}, tmp_path, briefing=Briefing(opened))
     dispatcher.begin([])
@@ -135,7 +135,7 @@ def test_an_alert_goes_out_without_a_brief(
 
 
 def test_a_store_that_hangs_holds_up_an_alert_for_seconds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its patience the alert goes out as it is; a flood of others is not even asked about."""
+    """The alert goes out without a brief after its patience; a flood of others is sent without asking."""
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
     door = threading.Event()
 

@@ -35,7 +35,7 @@ class Clock:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Command]:
-    """A function that opens a command which notes its arguments, or runs these lines of Python; state is kept."""
+    """A function that opens a command with state on disk, which notes its arguments and runs these lines of Python."""
 
     def open_command(code: str = "", clock: Clock | None = None, **settings: Any) -> Command:
         script = tmp_path / "program.py"
@@ -79,7 +79,7 @@ def ran(folder: Path) -> list[list[str]]:
 def test_the_program_gets_the_alert(
     make: Callable[..., Command], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As arguments, as JSON on standard input and in the environment, which holds no token; its output is logged."""
+    """The program gets the alert as arguments, JSON and environment without tokens; its output is logged."""
     monkeypatch.setenv("PEERWATCH_TOKEN", "hush")
     code = "print(json.load(sys.stdin)['message'], os.environ['PEERWATCH_MESSAGE'], os.environ.get('PEERWATCH_TOKEN'))"
     found = alert()
@@ -90,7 +90,7 @@ def test_the_program_gets_the_alert(
 
 
 def test_dry_is_the_default(make: Callable[..., Command], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Unless told otherwise it only says what would be run, under the same bounds; a test does no more than that."""
+    """By default the sink only says what it would run, under the same bounds; a test does no more than that."""
     assert CommandConfig().dry_run
     dry = make(dry_run=True)
     assert dry.send(alert()).startswith("dry run, so not run: [")
@@ -102,7 +102,7 @@ def test_dry_is_the_default(make: Callable[..., Command], tmp_path: Path, caplog
 
 
 def test_once_an_incident(make: Callable[..., Command], tmp_path: Path) -> None:
-    """Further words on an incident run nothing again, not even after a restart; nor does a level not asked for."""
+    """A further alert on an incident does not run the program again, even after a restart; nor does a lower level."""
     command = make()
     command.send(alert())
     for sink in (command, make()):
@@ -135,7 +135,7 @@ def test_never_more_than_the_share(make: Callable[..., Command], tmp_path: Path)
 
 
 def test_a_machine_counts_until_it_is_back(make: Callable[..., Command], tmp_path: Path) -> None:
-    """It is out until the program has put it back, or the hold is over; what was not taken out is not put back."""
+    """A machine counts as out until the program has put it back or the hold is over; no other is put back."""
     clock = Clock()
     command = make(clock=clock, levels=("crit", "ok"), most_share=0.125, hold_seconds=7200.0)
     first = alert("m1")
@@ -169,7 +169,7 @@ def test_never_more_an_hour(make: Callable[..., Command], tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["-f", "m[1-9]", "m1,m2", "", "m 1", "../m", "m1\n", "ALL;rm"])
 def test_a_name_that_could_mean_more_is_not_passed_on(make: Callable[..., Command], tmp_path: Path, name: str) -> None:
-    """What could be an option, a pattern or several machines never reaches the program."""
+    """The program never gets a name that could be an option, a pattern or several machines."""
     with pytest.raises(RefusedError, match="not a name that may be passed to a program"):
         make().send(alert(name))
     assert ran(tmp_path) == []
@@ -189,7 +189,7 @@ def test_failures(make: Callable[..., Command], tmp_path: Path) -> None:
 
 
 def test_what_hangs_is_killed_with_all_it_began(make: Callable[..., Command], tmp_path: Path) -> None:
-    """After its time program and children are gone, though a child holds its output open."""
+    """Program and children are gone after the time limit, though a child holds the output open."""
     pids = tmp_path / "pid"
     # A shell, since Python might not have come so far in that time on a busy machine.
     code = f"echo $$ >> {pids}; sleep 600 & echo $! >> {pids}; wait"
@@ -204,7 +204,7 @@ def test_what_hangs_is_killed_with_all_it_began(make: Callable[..., Command], tm
 
 
 def test_what_cannot_be_written_down_is_not_run(make: Callable[..., Command], tmp_path: Path) -> None:
-    """Without a memory the bounds would be none: the program stays where it is; a broken memory is named."""
+    """No program runs without a file of past runs, since no bound would hold; the error names a damaged file."""
     command = make()
     (tmp_path / "state").write_text("a file where a folder should be")
     with pytest.raises(OSError, match="state"):
@@ -218,7 +218,7 @@ def test_what_cannot_be_written_down_is_not_run(make: Callable[..., Command], tm
 
 
 def test_settings(tmp_path: Path) -> None:
-    """No program, and bounds that cannot be meant, are named with their key."""
+    """The error names the key of a missing program and of bounds that cannot be meant."""
     with pytest.raises(ValueError, match=r"set alerts.command.run"):
         Command(CommandConfig(), tmp_path / "x", Clock())
     with pytest.raises(ValueError, match=r"<= 1.0 - at `\$.most_share`"):

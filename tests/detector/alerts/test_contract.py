@@ -106,7 +106,7 @@ def test_a_refusal_is_final(name: str, servers: Callable[[Reply], Scripted], tmp
 
 @pytest.mark.parametrize("name", SERVED)
 def test_names_are_escaped(name: str, servers: Callable[[Reply], Scripted], tmp_path: Path) -> None:
-    """What is sent stays one JSON object or one line, whatever a message contains."""
+    """A sink sends one JSON object or one line, whatever a message contains."""
     server = servers((204, "", {}))
     opened(name, server, tmp_path).send(alert())
     body = server.received[0]
@@ -120,7 +120,7 @@ def test_names_are_escaped(name: str, servers: Callable[[Reply], Scripted], tmp_
 def test_a_call_that_hangs_delays_no_other_sink(
     name: str, servers: Callable[[Reply], Scripted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While this sink hangs another one gets its alert, and the hang is counted."""
+    """Another sink gets its alert while this one hangs, and the hang is counted."""
     monkeypatch.setattr(delivery, "FAREWELL_S", 0.2)
     release, arrived, entered = threading.Event(), threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The desk: each sink hears each incident once, whatever happens to it, to the others and to the detector."""
+"""The dispatcher: each sink gets each incident once, whatever fails: the sink, another one or the detector."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def verdict(at: int, level: Level, machine: str = "m3") -> Verdict:
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AlertDispatcher]]:
-    """A function that starts a desk over these sinks, which goes on from these verdicts; failures are retried soon."""
+    """A function that starts a dispatcher over these sinks from these verdicts; it retries failures soon."""
     monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.02))
     dispatchers: list[AlertDispatcher] = []
 
@@ -77,14 +77,14 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def delivery_log(folder: Path, name: str) -> DeliveryLog:
-    """A sink's ledger as its file has it."""
+    """The delivery log in the file of a sink."""
     found = read_delivery_log(folder / f"{name}.json")
     assert found
     return found
 
 
 def test_one_alert_at_each_turn(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
-    """Beginning, worsening and end of an incident are told once each, with one key and the size of the fleet."""
+    """A sink gets beginning, worsening and end of an incident once each, with one key and the size of the fleet."""
     ear = Ear()
     dispatcher = begin([], ear=ear)
     for at, level in ((20, "warn"), (30, "crit"), (40, "ok")):
@@ -101,7 +101,7 @@ def test_one_alert_at_each_turn(begin: Callable[..., AlertDispatcher], tmp_path:
 def test_a_sink_that_fails_or_hangs_harms_no_other(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sink raises what nobody expects, one never returns: the third hears all; both are counted and said."""
+    """A third sink gets all alerts while one raises an unknown error and one hangs; the log counts and names both."""
     door = threading.Event()
 
     def broken(_: Alert) -> None:
@@ -144,7 +144,7 @@ def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
 
 
 def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatcher], tmp_path: Path) -> None:
-    """While a sink cannot pass anything on, only the newest word on each incident waits for it."""
+    """Only the newest alert of each incident waits for a sink that fails."""
     shut, tried = threading.Event(), threading.Event()
     shut.set()
 
@@ -169,7 +169,7 @@ def test_what_fails_is_tried_again_and_folded(begin: Callable[..., AlertDispatch
 def test_a_refusal_is_final(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a sink will never pass on is said and counted, and not tried again; the next alert is."""
+    """An alert that a sink refuses is logged, counted and not tried again; the next alert is sent."""
 
     def trouble(alert: Alert) -> None:
         if alert.verdict.machine == "m3":
@@ -185,7 +185,7 @@ def test_a_refusal_is_final(
 
 
 def test_a_new_detector_repeats_nothing(begin: Callable[..., AlertDispatcher]) -> None:
-    """One that starts anew says only what the last one did not get told: news, and ends."""
+    """A new detector sends only alerts that the last one did not send: new incidents, and ends."""
     said = [verdict(20, "crit"), verdict(21, "warn", "m4"), verdict(22, "crit", "m5")]
     first = Ear()
     dispatcher = begin([], ear=first)
@@ -205,7 +205,7 @@ def test_a_new_detector_repeats_nothing(begin: Callable[..., AlertDispatcher]) -
 
 
 def test_a_new_sink_gets_no_old_incidents(begin: Callable[..., AlertDispatcher]) -> None:
-    """Without a ledger nobody knows what was told: then rather not twice; how it ends is told."""
+    """A sink without a delivery log gets no beginning of an old incident, so that none comes twice, but its end."""
     ear = Ear()
     dispatcher = begin([verdict(20, "crit")], ear=ear)
     dispatcher.publish([verdict(40, "ok"), verdict(41, "warn", "m7")], FLEET, 41 * SECOND)
@@ -225,7 +225,7 @@ def test_mild_incidents_can_be_left_out(begin: Callable[..., AlertDispatcher]) -
 
 
 def test_open_incidents_are_repeated_and_heartbeats_sent(begin: Callable[..., AlertDispatcher]) -> None:
-    """Where a sink asks for it: an open incident again after its period, and each period the machines without one."""
+    """A sink that asks for it gets open incidents again after its period, and a heartbeat each period."""
     ear = Ear()
     ear.repeat_s, ear.heartbeat_s = 60.0, 10.0
     dispatcher = begin([], ear=ear)
@@ -244,7 +244,7 @@ def test_open_incidents_are_repeated_and_heartbeats_sent(begin: Callable[..., Al
 def test_what_waits_is_bounded(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of more incidents than can wait the oldest are dropped, and counted."""
+    """The dispatcher drops and counts the oldest incidents where more wait than it may hold."""
     monkeypatch.setattr(module, "MOST_WAITING", 20)
     door = threading.Event()
     ear = Ear(lambda _: door.wait(30) and None)
@@ -262,7 +262,7 @@ def test_what_waits_is_bounded(
 def test_a_delivery_log_that_cannot_be_written_stops_nothing(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Alerts go out all the same, and the log says once that they may come twice."""
+    """Alerts go out though the delivery log cannot be written; one warning says that they may come twice."""
     os.mkdir(tmp_path / "ear.json")
     ear = Ear()
     with caplog.at_level(logging.WARNING):
@@ -274,7 +274,7 @@ def test_a_delivery_log_that_cannot_be_written_stops_nothing(
 
 
 def test_what_is_acknowledged_is_not_repeated(begin: Callable[..., AlertDispatcher]) -> None:
-    """Of two incidents that last, the one that somebody has acknowledged is not told again; how it ends is told."""
+    """The dispatcher does not repeat an acknowledged incident, but sends its end; it repeats the other one."""
     ear = Ear()
     ear.repeat_s = 60.0
     dispatcher = begin([], ear=ear)

@@ -67,7 +67,7 @@ def test_the_incident_itself_is_no_earlier_one(store: Embedded) -> None:
 
 
 def test_a_swapped_card_takes_its_history_along(store: Embedded) -> None:
-    """After a swap the incidents of the card follow it to the new machine and leave the old slot."""
+    """The incidents of a swapped card follow it to the new machine and leave the old slot."""
     card(store, 25, "m3", "1650031")
     card(store, 24, "m8", "1650082")
     happened(store, verdict(20), verdict(18), verdict(17, "m8"))

@@ -1,4 +1,4 @@
-"""The webhook: what is posted, what is done with each answer, and that its address is told to nobody."""
+"""The webhook: what it posts, what it does with each answer, and that its address stays secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.schema.time import SECOND
 from tests.wires import Reply, Scripted
 
 NOW = 1_780_000_000 * SECOND
-SECRET = "/services/T0/hush-4711"  # noqa: S105 - of nobody
+SECRET = "/services/T0/hush-4711"  # noqa: S105 - made up
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ HOT = Brief(
 
 
 def test_every_form_carries_cause_numbers_hardware_and_next_step(serve: Callable[..., Scripted]) -> None:
-    """What `peerwatch show` knows is in the alert, and how to ask it for more."""
+    """The alert has what `peerwatch show` knows, and the command that shows more."""
     server = serve()
     alert = replace(alerts("crit")[0], brief=HOT)
     for template in ("json", "slack", "alertmanager"):
@@ -146,7 +146,7 @@ def test_every_form_carries_cause_numbers_hardware_and_next_step(serve: Callable
 
 
 def test_alertmanager_gets_one_identity(serve: Callable[..., Scripted]) -> None:
-    """The labels of beginning and end are the same; what lasts ends by itself unless it is told again."""
+    """Beginning and end have the same labels; an alert that is not repeated ends by itself."""
     server = serve()
     webhook = hook(server, template="alertmanager")
     for alert in alerts("warn", "ok"):
@@ -175,7 +175,7 @@ def test_alertmanager_keeps_one_alert_firing_when_it_gets_worse(serve: Callable[
 
 
 def test_a_test_is_harmless(serve: Callable[..., Scripted]) -> None:
-    """In each form a test says that it is one and holds nothing against anybody; Alertmanager shows it for minutes."""
+    """A test alert of each form says that it is a test and names no machine; Alertmanager shows it for minutes."""
     server = serve()
     for template in ("json", "slack", "alertmanager"):
         hook(server, template=template).test(sample(NOW, 8))
@@ -200,7 +200,7 @@ def test_a_test_is_harmless(serve: Callable[..., Scripted]) -> None:
 def test_answers(
     serve: Callable[..., Scripted], status: int, headers: dict[str, str], error: type[Exception], rest: float | None
 ) -> None:
-    """What may work later is tried later, as late as the server wants; what never will is refused."""
+    """The webhook retries errors that may pass, as late as the server wants, and refuses those that never will."""
     server = serve((status, f"no\nroom at {SECRET}", headers))
     with pytest.raises(error, match=rf"127.0.0.1 answers {status}: no room at …") as caught:
         hook(server).send(alerts("warn")[0])
@@ -209,8 +209,8 @@ def test_answers(
     assert len(server.asked) == 1
 
 
-def test_nobody_there_and_nobody_answering(caplog: pytest.LogCaptureFixture) -> None:
-    """A closed port and a server that says nothing are said as such, without the address."""
+def test_no_server_and_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The error names a closed port or a server that does not answer, without the address."""
     with caplog.at_level(logging.DEBUG), socket.create_server(("127.0.0.1", 0)) as mute:
         for port, why in ((mute.getsockname()[1], "timed out"), (1, "refused")):
             webhook = Webhook(WebhookConfig(url=f"http://127.0.0.1:{port}{SECRET}", timeout_seconds=0.2), lambda: NOW)
@@ -221,7 +221,7 @@ def test_nobody_there_and_nobody_answering(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_the_address_comes_from_a_file_or_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that is named, else the settings, else systemd's credential; without any it is said what to do."""
+    """The address comes from the named file, the settings or systemd's credential; without one an error says so."""
     (tmp_path / "webhook-url").write_text("https://credential.test/x\n")
     (tmp_path / "file").write_text("https://file.test/y\n")
     with pytest.raises(ValueError, match=r"alerts\.webhook names no address"):
@@ -245,5 +245,5 @@ def test_a_bad_address_is_refused_and_not_repeated(url: str) -> None:
 
 
 def test_settings_show_no_address() -> None:
-    """Printed by mistake, the settings hold no secret."""
+    """Settings that are printed by mistake show no secret."""
     assert "hush" not in repr(WebhookConfig(url="https://a.test/hush"))

@@ -33,7 +33,7 @@ def tiny(threshold: float) -> Forest:
 
 
 def test_a_forest_answers_with_its_leaves() -> None:
-    """A sample at the threshold goes left, one above it right."""
+    """A sample at the threshold goes to the left leaf, one above it to the right."""
     assert tiny(7.0).probability(np.array([[7.0], [7.1]])).tolist() == [0.1, 0.9]
 
 
@@ -44,8 +44,8 @@ def test_a_threshold_moves_with_its_feature() -> None:
     assert forest.tuned(np.array([5.2]), np.array([2.1])).threshold[0].tolist() == [7.0, 0.0, 0.0]
 
 
-def test_the_model_can_be_kept(tmp_path: Path) -> None:
-    """A model that was saved reads back alike; a file that holds none is refused in one line."""
+def test_the_model_can_be_saved(tmp_path: Path) -> None:
+    """A saved model reads back alike; a file without a model is refused in one line."""
     place = tmp_path / "model.json"
     tiny(6.0).save(place)
     assert load(place).probability(np.array([[6.5]])).tolist() == [0.9]
@@ -55,7 +55,7 @@ def test_the_model_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_the_shipped_model_says_where_it_comes_from() -> None:
-    """Its version, seed and number of samples are stored, and it knows all features."""
+    """The shipped model has its version, seed, number of samples and all features."""
     forest = load()
     assert {"version", "seed", "samples", "scikit-learn"} <= set(forest.origin)
     assert len(forest.middle) == len(FEATURES) > forest.feature.max()

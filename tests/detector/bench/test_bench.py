@@ -62,7 +62,7 @@ def _milliseconds(work: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("machines", [1_000, 3_000, 10_000])
 def test_step(machines: int) -> None:
-    """One second of a fleet with 8 GPUs and 8 ports a machine: CPU time of the step, and the process' memory."""
+    """The bench prints CPU time of a step and memory of the process for a fleet with 8 GPUs and 8 ports a machine."""
     fleet, detector = Fleet(machines, {"host": 0, "gpu": GPUS, "rdma": GPUS}), Detector()
     spent = []
     for step in range(WARM + TAKEN):
@@ -76,11 +76,11 @@ def test_step(machines: int) -> None:
         f"worst {taken[-1]:.1f} ms, {1e6 * taken[TAKEN // 2] / fleet.cells:.0f} ns a reading; process {memory:.0f} MB"
     )
     if machines == 1_000:
-        print(f"keeping its memory: {_milliseconds(lambda: dump(detector.state, now)):.0f} ms")
+        print(f"saving its memory: {_milliseconds(lambda: dump(detector.state, now)):.0f} ms")
 
 
 def test_replay() -> None:
-    """15 minutes of 1,000 machines with 20 machine-level readings, beside numpy's median and distances of all pairs."""
+    """The bench times 15 minutes of 1,000 machines with 20 readings beside numpy's median and all distances."""
     machines, steps, metrics = 1_000, 900, 20
     fleet, detector = Fleet(machines, {"gpu": 0}, metrics), Detector()
     count = len(fleet.names["gpu"])

@@ -17,8 +17,8 @@ RATES = (0.1, 0.03)
 """Alarms a machine-hour: so many that what is left out can show them."""
 
 
-def test_the_budget_is_kept_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    """Learned from one recording, the bar is crossed in the others about as often as was allowed, at most."""
+def test_the_budget_holds_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """A threshold learned from one recording is crossed in the others about as often as was allowed, at most."""
     studied = []
     for seed in SEEDS:
         tables, _ = simulate(32, 30, 1.0, "none", seed, gpus=4)

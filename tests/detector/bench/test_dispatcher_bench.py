@@ -31,7 +31,7 @@ def verdict(number: int) -> Verdict:
 
 
 def test_alerts_step(tmp_path: Path) -> None:
-    """A step with nothing new, and one with 100 verdicts at once, while the webhook's server is gone."""
+    """The bench times a step without news and one with 100 verdicts while the webhook's server is gone."""
     hook = Webhook(WebhookConfig(url="http://127.0.0.1:1/hush"), time.time_ns)
     dispatcher = AlertDispatcher({"webhook": hook}, tmp_path)
     dispatcher.begin([])
@@ -48,7 +48,7 @@ def test_alerts_step(tmp_path: Path) -> None:
 
 
 def test_alerts_delivery(tmp_path: Path) -> None:
-    """A hundred alerts from verdict to a real HTTP server on this machine, ledger included."""
+    """A hundred alerts go from verdict to a real HTTP server on this machine, delivery log included."""
     server = Scripted()
     dispatcher = AlertDispatcher({"webhook": Webhook(WebhookConfig(url=f"{server.url}/x"), time.time_ns)}, tmp_path)
     dispatcher.begin([])
@@ -64,7 +64,7 @@ def test_alerts_delivery(tmp_path: Path) -> None:
 
 
 def test_alerts_statuses(tmp_path: Path) -> None:
-    """The heartbeat of 10,000 machines into a real InfluxDB 1."""
+    """The bench times the heartbeat of 10,000 machines into a real InfluxDB 1."""
     server = servers.influxd(tmp_path)
     server.start()
     try:
@@ -84,7 +84,7 @@ def test_alerts_statuses(tmp_path: Path) -> None:
 
 
 def test_alerts_history() -> None:
-    """Taking up 10,000 verdicts of the past."""
+    """The bench times the restart of a dispatcher with 10,000 verdicts of the past."""
     said = [verdict(n) for n in range(10_000)]
     begun = time.perf_counter()
     IncidentTracker().restore(said)

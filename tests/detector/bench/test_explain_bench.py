@@ -18,7 +18,7 @@ SEEDS = range(100, 108)
 
 
 def test_kinds_of_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every fault that has a pattern, eight seeds each: at least nine in ten are told rightly."""
+    """Explain names the right kind of at least nine in ten faults with a pattern, eight seeds each."""
     wrong = Counter(
         (fault, found.likely.kind.name)
         for fault, kind in KINDS.items()
@@ -32,7 +32,7 @@ def test_kinds_of_fault(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_kinds_in_health(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of healthy machines, looked at at any time, at most one in ten is given a kind of fault."""
+    """At most one in ten healthy machines, at any time, gets a kind of fault."""
     named: Counter[str] = Counter()
     for seed in SEEDS:
         tables, _ = simulate(8, 6, 1.0, "none", seed, gpus=2)
@@ -51,8 +51,8 @@ def test_cost_of_explaining(capsys: pytest.CaptureFixture[str]) -> None:
     """One verdict among 250 machines of 8 GPUs, four minutes of the table `gpu`, is explained in bounded time."""
     tables, labels = simulate(250, 6, 1.0, "slow_gpu", 3, gpus=8, tables=("gpu", "task"))
     store = Memory({name: pa.table(columns) for name, columns in tables.items()})
-    told = labels["faults"][0]
-    verdict = verdict_on(told["machine"], "gpu.sm_clock_hertz", told["device"], since=told["start"], task="pretrain")
+    fault = labels["faults"][0]
+    verdict = verdict_on(fault["machine"], "gpu.sm_clock_hertz", fault["device"], since=fault["start"], task="pretrain")
     begun = time.process_time()
     found = explain(store, verdict)
     seconds = time.process_time() - begun

@@ -1,4 +1,4 @@
-"""How often healthy fleets are accused: thousands of simulated machine-hours, with all that happens in health."""
+"""False alarms of healthy fleets in thousands of simulated machine-hours, with all that occurs in health."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLEETS = ((5.0, 1000, 10, 30.0), (5.0, 16, 4, 60.0), (2.0, 96, 1, 60.0), (1.0, 6
 
 
 def _alarms(memory: Any, plan: Plan) -> tuple[float, Counter[str]]:
-    """Healthy machine-hours of a fleet, and what it was accused by."""
+    """Healthy machine-hours of a fleet, and the metrics of its false alarms."""
     labels, parts = pieces(plan)
     tables: dict[str, list[pa.Table]] = {}
     for part in parts:
@@ -38,17 +38,17 @@ def _alarms(memory: Any, plan: Plan) -> tuple[float, Counter[str]]:
 
 
 def test_false_alarms(memory: Any) -> None:
-    """Healthy fleets of 16 to 1,000 machines: alarms in a thousand machine-hours."""
+    """The bench prints the false alarms of healthy fleets of 16 to 1,000 machines in a thousand machine-hours."""
     dice = np.random.default_rng(SEED)
     hours, begun = 0.0, time.process_time()
-    accused: Counter[str] = Counter()
+    alarms: Counter[str] = Counter()
     print()
     for step_s, machines, count, minutes in FLEETS:
         for _ in range(count):
             length, found = _alarms(memory, Plan(machines, 2, minutes, step_s, "none", int(dice.integers(2**31))))
-            hours, accused = hours + length, accused + found
+            hours, alarms = hours + length, alarms + found
             print(f"{machines} machines, {minutes:g} minutes in steps of {step_s:g} s: {found.total()} false alarms")
     print(
-        f"{hours:,.0f} machine-hours, {accused.total()} false alarms, {1000 * accused.total() / hours:.2f} per 1,000 "
-        f"machine-hours; {(time.process_time() - begun) / 60:.1f} minutes of CPU; {dict(accused)}"
+        f"{hours:,.0f} machine-hours, {alarms.total()} false alarms, {1000 * alarms.total() / hours:.2f} per 1,000 "
+        f"machine-hours; {(time.process_time() - begun) / 60:.1f} minutes of CPU; {dict(alarms)}"
     )

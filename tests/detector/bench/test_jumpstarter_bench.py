@@ -36,7 +36,7 @@ def _apart(figures: Floats, labelled: NDArray[np.bool_]) -> Floats:
 @pytest.mark.skipif(not FILE, reason="PEERWATCH_JUMPSTARTER names no file")
 @pytest.mark.parametrize(("machines", "begin", "end"), INCIDENTS)
 def test_labels_against_chance(machines: tuple[int, ...], begin: int, end: int) -> None:
-    """The labelled machines beside as many drawn at random, by every figure of every reading."""
+    """The bench compares labelled machines with as many random ones, by every figure of every reading."""
     values = np.load(FILE)["test"].astype(np.float64)
     level = np.median(values[:, :, LOAD], axis=1)
     alike = np.flatnonzero(level > 0.5 * level.max())

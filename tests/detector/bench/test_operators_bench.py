@@ -19,7 +19,7 @@ MACHINES, GPUS, START = 12_500, 8, 1_700_000_000 * SECOND
 
 
 def test_progress_of_a_hundred_thousand_gpus() -> None:
-    """What a second of rows of four communicators each costs, while all move and when all stand; printed."""
+    """The bench prints the cost of a second of rows of four communicators each, while all move and when all stand."""
     gpu = np.arange(MACHINES * GPUS)
     groups = np.concatenate([gpu // 8, len(gpu) + gpu % MACHINES, 2 * len(gpu) + gpu // 16, 0 * gpu + 3 * len(gpu)])
     names, code = np.unique(groups, return_inverse=True)

@@ -20,7 +20,7 @@ MACHINES, GPUS, WEEKS, INCIDENTS = 2500, 8, 4, 2000
 
 
 def test_the_cost_of_earlier_incidents(tmp_path: Path) -> None:
-    """Cards of 2,500 machines once a week, and 2,000 incidents of 28 days, in the embedded store."""
+    """The bench counts 2,000 incidents of 28 days of 2,500 machines with weekly cards in the embedded store."""
     store, batches = Embedded(tmp_path / "s.db"), list[Batch]()
     for week in range(WEEKS):
         at = NOW - (WEEKS - week) * 7 * DAY_NS

@@ -46,7 +46,7 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_budget_in_plain_words() -> None:
-    """The rate is alarms by machine-hour; what is none is answered with an example."""
+    """The rate is alarms by machine-hour; a text that is no budget is refused with an example."""
     assert budget_of("1/week/1000 machines").rate == pytest.approx(1 / 168_000)
     assert budget_of("3/day/2,000").rate == pytest.approx(3 / 48_000)
     for wrong in ("1/fortnight/10", "0/week/7", "2/week/0 machines", "often"):
@@ -66,7 +66,7 @@ def test_the_bar_keeps_the_budget(seed: int) -> None:
 
 
 def test_bounds_of_the_bar() -> None:
-    """Hardly anything that speaks against anybody halves the bar; what stood out for hours has none."""
+    """Recordings almost without evidence halve the threshold; evidence that lasts for hours gives no threshold."""
     peaks = np.linspace(0.001, 0.004, 31)
     assert tail_of(peaks, 90.0, 1e-3).caution == LEAST
     with pytest.raises(CalibrationError, match="times the usual evidence, more than 8 is not allowed"):
@@ -76,14 +76,14 @@ def test_bounds_of_the_bar() -> None:
 
 
 def test_peaks_that_scatter_more_than_an_exponential() -> None:
-    """Then the figure is said to be too light a promise."""
+    """Peaks that scatter more than an exponential mark the tail as heavy."""
     rng = np.random.default_rng(3)
     assert not tail_of(rng.exponential(0.02, 400), 60.0, 1e-2).heavy
     assert tail_of(0.004 * rng.pareto(1.2, 400), 60.0, 1.0).heavy
 
 
 def test_an_excursion_lasts_until_nothing_is_left() -> None:
-    """Its peak is the highest of all that speaks against one machine meanwhile; one that is under way counts."""
+    """The peak of an excursion is its highest evidence against one machine; one under way counts too."""
     found = ExcursionPeaks()
     for machines, weights in (([0, 0, 2], [0.1, 0.3, 0.2]), ([0], [0.7]), ([0, 2], [0.4, 0.5]), ([2], [0.6])):
         found.note(np.array(machines), np.array(weights), 3)
@@ -101,7 +101,7 @@ def healthy(fleet: Make, memory: Any, seed: int = 11) -> Any:
 
 
 def test_healthy_readings_make_a_calibration_that_is_obeyed(memory: Any, fleet: Make, tmp_path: Path) -> None:
-    """What it learned is in the file; with it a lasting difference takes as many times longer."""
+    """The file has the caution that was learned, and a lasting difference takes as many times longer with it."""
     config, file = Config(), tmp_path / "c.json"
     studied = follow(healthy(fleet, memory), config, "r", lambda _: None)
     assert studied["meter"].hours == pytest.approx(7 * (1200 - config.comparability_steps) / 3600, rel=0.02)
@@ -129,7 +129,7 @@ def test_silence_is_no_health(memory: Any, fleet: Make) -> None:
 
 
 def test_machines_that_leave() -> None:
-    """What the others are at then is not lost."""
+    """Excursions of the machines that stay are not lost when others leave."""
     found = ExcursionPeaks()
     found.note(np.array([1, 2]), np.array([0.3, 0.5]), 3)
     found.note(np.array([1]), np.array([0.2]), 2)
@@ -148,7 +148,7 @@ def test_a_fault_is_no_health(memory: Any, fleet: Make) -> None:
 
 
 def test_too_little_for_the_budget(memory: Any, fleet: Make) -> None:
-    """Then it says how much more there would have to be."""
+    """The error says how many machine-hours are missing for the budget."""
     studied = follow(healthy(fleet, memory), Config(), "r", lambda _: None)
     with pytest.raises(CalibrationError, match=r"one false alarm in 168,000 .* record 168 machine-hours of health"):
         calibrate([studied], Budget(1, 168, 1000), Config())
@@ -159,14 +159,14 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     config = Config(calibration=str(file))
     good = Calibration(1, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail_of(np.zeros(0), 9, 1)})
-    told: dict[str, Any] = msgspec.to_builtins(good)
-    tail = told["tails"]["gpu"]
+    made: dict[str, Any] = msgspec.to_builtins(good)
+    tail = made["tails"]["gpu"]
     for text, said in (
         (b"{", "is no calibration: Input data was truncated"),
         (b"\xff\xfe", "is no calibration"),
-        (msgspec.json.encode({**told, "version": 7}), "was made by another version"),
-        (msgspec.json.encode({**told, "tails": {"gpu": {**tail, "caution": 900.0}}}), "is no calibration: Expected"),
-        (msgspec.json.encode({**told, "settings": {**told["settings"], "nats": 3.5}}), r"detector.nats was 3.5, now"),
+        (msgspec.json.encode({**made, "version": 7}), "was made by another version"),
+        (msgspec.json.encode({**made, "tails": {"gpu": {**tail, "caution": 900.0}}}), "is no calibration: Expected"),
+        (msgspec.json.encode({**made, "settings": {**made["settings"], "nats": 3.5}}), r"detector.nats was 3.5, now"),
     ):
         file.write_bytes(text)
         with pytest.raises(CalibrationError, match=said) as caught:
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path) -> None:
 
 
 def test_caution_by_hand(tmp_path: Path) -> None:
-    """It goes before the file's, and has bounds."""
+    """The caution of the settings outweighs the file's, and has bounds."""
     file = tmp_path / "c.json"
     tail = replace_caution(tail_of(np.zeros(0), 9, 1), 2.5)
     save(Calibration(1, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail, "rdma": tail}), file)

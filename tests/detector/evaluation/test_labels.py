@@ -62,7 +62,7 @@ RACK = (
 
 
 def test_a_group_is_one_fault_or_each_machine_is() -> None:
-    """Together it is found where any machine is named, and naming another is no false alarm; apart, one is missed."""
+    """A group as one fault is found by any of its machines without a false alarm; counted apart, one is missed."""
     verdicts = [said(530, "m5")]
     together = assess("r", "m", Labels(8, (*RACK, FAULT)), verdicts, SPAN, Counting())
     apart = assess("r", "m", Labels(8, (*RACK, FAULT)), verdicts, SPAN, Counting(groups="each"))

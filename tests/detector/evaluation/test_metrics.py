@@ -22,7 +22,7 @@ def outcome(*found: Found, alarms: tuple[Alarm, ...] = (), machines: int = 8, ho
 
 
 def test_precision_and_recall_by_recording_and_by_fault() -> None:
-    """Two faults of three found in two faulty recordings of three; three false alarms in two recordings."""
+    """Precision and recall follow from two of three faults found and from three false alarms in two recordings."""
     hit, miss = Found(FAULT, 21.0, "m3", "gpu:5", "a"), Found(FAULT, None, "", None, "")
     got = figures([outcome(hit, alarms=(ALARM,)), outcome(hit), outcome(miss, alarms=(ALARM, ALARM)), outcome()])
     assert (got["precision"], got["recall"], got["f1"]) == (0.5, 0.667, 0.571)
@@ -66,7 +66,7 @@ def test_windows_and_notes() -> None:
     ("right", "of", "ends"), [(0, 10, (0.0, 0.278)), (7, 9, (0.453, 0.937)), (30, 30, (0.886, 1.0))]
 )
 def test_wilson_intervals_of_shares(right: int, of: int, ends: tuple[float, float]) -> None:
-    """As published tables have them."""
+    """Wilson intervals equal those of published tables."""
     assert wilson(right, of) == pytest.approx(ends, abs=0.0006)
     assert wilson(0, 0) is None
 
@@ -75,13 +75,13 @@ def test_wilson_intervals_of_shares(right: int, of: int, ends: tuple[float, floa
     ("count", "hours", "ends"), [(0, 2.0, (0.0, 1.844)), (3, 1.0, (0.619, 8.767)), (20, 4.0, (3.054, 7.722))]
 )
 def test_exact_intervals_of_rates(count: int, hours: float, ends: tuple[float, float]) -> None:
-    """As tables of the Poisson distribution have them."""
+    """Intervals of rates equal those of tables of the Poisson distribution."""
     assert poisson(count, hours) == pytest.approx(ends, abs=0.001)
     assert poisson(count, 0.0) is None
 
 
 def test_what_was_blamed_during_a_fault_is_no_false_alarm_of_health() -> None:
-    """It counts against precision, and apart."""
+    """A wrong machine that is named during a fault counts against precision, and in a column of its own."""
     blamed = Alarm(7, "m1", None, "peer", "host.x", "m", "slow_gpu")
     got = figures([outcome(Found(FAULT, 10.0, "m3", "gpu:5", "a"), alarms=(blamed,))])
     assert (got["false_per_1000h"], got["blamed"], got["precision"]) == (0.0, 1, 0.5)
@@ -89,11 +89,11 @@ def test_what_was_blamed_during_a_fault_is_no_false_alarm_of_health() -> None:
 
 @pytest.mark.parametrize(("machines", "size"), [(8, "to 8"), (9, "to 16"), (1025, "over 1024")])
 def test_fleets_are_counted_by_size(machines: int, size: str) -> None:
-    """Bounds belong to the smaller class."""
+    """A fleet at a bound of two classes belongs to the smaller class."""
     assert list(figures([outcome(machines=machines)])["by_machines"]) == [size]
 
 
 def test_nothing_to_divide_by_is_unknown() -> None:
-    """Of nothing, no share is claimed."""
+    """A share of nothing is unknown."""
     got = figures([])
     assert (got["precision"], got["recall"], got["false_per_1000h"], got["delay_median_s"]) == (None,) * 4

@@ -51,7 +51,7 @@ def test_the_tree_puts_telling_metrics_first(trained: tuple[list[Path], MinderMo
 
 
 def test_a_model_comes_back_as_it_was_written(trained: tuple[list[Path], MinderModel], tmp_path: Path) -> None:
-    """The file has another name than numpy's, and windows are denoised as before."""
+    """A model that was saved denoises windows as before; its file does not have numpy's ending."""
     model, file = trained[1], tmp_path / "model.bin"
     model.save(file)
     again, windows = load(file), np.random.default_rng(2).random((7, 9, 8))
@@ -71,7 +71,7 @@ def test_a_model_comes_back_as_it_was_written(trained: tuple[list[Path], MinderM
 def test_an_easy_fault_is_found_by_every_baseline(
     denoiser: str, names: list[str], trained: tuple[list[Path], MinderModel], tmp_path: Path
 ) -> None:
-    """A machine under a power cap for ten minutes, all its tables read: every method with continuity finds it."""
+    """Every method with continuity finds a machine under a power cap for ten minutes in a fleet with all tables."""
     folder = recording(tmp_path / "r", 8, 30, "power_cap", 11)
     outcomes = evaluate(folder, names, Counting(), train(trained[0], denoiser))
     assert {one.method: [f.delay_s is not None for f in one.found] for one in outcomes} == {n: [True] for n in names}
@@ -102,7 +102,7 @@ def test_a_damaged_model_is_refused(
 
 @pytest.mark.parametrize("content", [b"nonsense", pickle.dumps({"format": 1}), json.dumps({"format": 1}).encode()])
 def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
-    """Text, pickles and files that are not there."""
+    """Text, pickles and absent files are refused."""
     file = tmp_path / "model.npz"
     with pytest.raises(ModelError, match=r"model\.npz does not exist"):
         load(file)

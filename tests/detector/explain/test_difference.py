@@ -46,7 +46,7 @@ def readings(jump: float = 0.0) -> Floats:
 
 
 def test_a_jump_of_one_machine_is_its_effect() -> None:
-    """Its size over the least difference that counts, with its sign; without a jump there is hardly any."""
+    """The effect is the jump over the least difference that counts, with its sign; without a jump it is near 0."""
     assert effect(readings(40.0)) > 4
     assert effect(readings(-40.0)) < -4
     assert abs(effect(readings())) < 1
@@ -55,7 +55,7 @@ def test_a_jump_of_one_machine_is_its_effect() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(range(1, MACHINES)))
 def test_the_order_of_peers_does_not_matter(order: list[int]) -> None:
-    """Permuting the peers leaves the effect as it is."""
+    """The effect does not change when the peers are permuted."""
     assert effect(readings(17.0)[[0, *order]]) == pytest.approx(effect(readings(17.0)), rel=1e-4)
 
 

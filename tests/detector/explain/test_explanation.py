@@ -67,7 +67,7 @@ def test_what_moved(fleet: Callable[..., pa.Table]) -> None:
 
 
 def test_runners_up(fleet: Callable[..., pa.Table]) -> None:
-    """The next by the metric of the verdict is named; who always was slower is none."""
+    """The runner-up is the next machine by the metric of the verdict, but not one that was always slower."""
     found = explain(two_tables(fleet), verdict_on("m2", "gpu.sm_clock_hertz", "gpu:0"))
     first = found.runners_up[0]
     assert (first.machine, first.device) == ("m4", "gpu:0")
@@ -76,8 +76,8 @@ def test_runners_up(fleet: Callable[..., pa.Table]) -> None:
     assert all(abs(other.effect) < 0.2 for other in found.runners_up[1:])
 
 
-def test_a_slower_task_is_nobodys_own(fleet: Callable[..., pa.Table]) -> None:
-    """Where all lose a fifth, a machine of a higher level that loses its fifth has not moved."""
+def test_a_slower_task_is_no_machines_own(fleet: Callable[..., pa.Table]) -> None:
+    """A machine of a higher level has not moved when all machines lose a fifth."""
 
     def bend(values: np.ndarray) -> None:
         values *= 4
@@ -90,7 +90,7 @@ def test_a_slower_task_is_nobodys_own(fleet: Callable[..., pa.Table]) -> None:
 
 
 def test_a_store_that_begins_with_the_fault(fleet: Callable[..., pa.Table]) -> None:
-    """Without readings of before only the levels are compared, and that is said by an unknown."""
+    """A store without readings of before compares levels alone, and leaves the change unknown."""
     store = two_tables(fleet)
     late = Memory({"gpu": store.read("gpu", ONSET - SECOND, ONSET + 90 * SECOND)})
     found = explain(late, verdict_on("m2", "gpu.sm_clock_hertz", "gpu:0"))
@@ -114,7 +114,7 @@ def test_silence(fleet: Callable[..., pa.Table]) -> None:
 
 
 def test_a_store_without_the_machine(memory: type[Memory]) -> None:
-    """Where nothing was read there is nothing to tell, and the kind is unknown."""
+    """A store without readings of the machine gives no metric and an unknown kind."""
     found = explain(memory({}), verdict_on("m7", "gpu.power_watts"))
     assert (found.moved, found.runners_up, found.gone, found.peers) == ((), (), (), 0)
     assert found.likely.kind.name == "unknown"
@@ -157,7 +157,7 @@ KINDS = {
 
 
 def of_fault(fault: str, seed: int) -> tuple[Explanation, str]:
-    """The explanation of a fault in a simulated fleet, as if somebody had named the machine after twenty seconds."""
+    """The explanation of a fault in a simulated fleet, with a verdict on the machine after twenty seconds."""
     tables, labels = simulate(8, 4, 1.0, fault, seed, gpus=2)
     given = labels["faults"][0]
     store = Memory({name: pa.table(columns) for name, columns in tables.items()})
@@ -174,7 +174,7 @@ def test_the_likely_kind(fault: str, kind: str) -> None:
 
 
 def test_a_healthy_machine() -> None:
-    """Of a machine to which nothing happened no kind is claimed, whichever it is."""
+    """A healthy machine gets no kind of fault, whichever it is."""
     tables, _ = simulate(8, 4, 1.0, "none", 37, gpus=2)
     store = Memory({name: pa.table(columns) for name, columns in tables.items()})
     since = int(tables["host"]["time"][0]) + 120 * SECOND
@@ -184,7 +184,7 @@ def test_a_healthy_machine() -> None:
         assert (found.likely.kind.name, found.gone) == ("unknown", ())
 
 
-def test_every_kind_can_be_told() -> None:
+def test_every_kind_can_be_found() -> None:
     """Each telling sign alone leads to a kind of its own tier, and each kind has its own signs."""
     for tier in TABLE:
         for kind in tier:
@@ -196,13 +196,13 @@ def test_every_kind_can_be_told() -> None:
 
 
 def test_a_hard_fact_comes_first() -> None:
-    """However many readings tell of congestion, a narrow PCIe link explains them."""
+    """A narrow PCIe link explains any number of readings that tell of congestion."""
     soft = {"rdma.transmit_wait_ticks_total+": 50.0, "nccl.send_pending_ratio+": 9.0}
     assert likely(soft).kind.name == "network_slow"
     assert likely(soft | {"gpu.pcie_width-": 1.5}).kind.name == "pcie"
 
 
 def test_what_fits_nothing_is_unknown() -> None:
-    """Signs that no kind has, or that only go with one, are not forced into any."""
+    """Signs without a kind, and signs that only go with one, give the kind unknown."""
     assert likely({"gpu.made_up_ratio+": 40.0, "gpu.temperature_celsius+": 3.0}).kind.name == "unknown"
     assert likely({}).signs == ()

@@ -50,7 +50,7 @@ def test_steps_upward_are_one_slowness() -> None:
 
 
 def test_a_minute_of_slowness_is_over() -> None:
-    """What was slower for a while, and is no longer, is said with its end; growing quicker is no irregularity."""
+    """A minute of slow iterations has an end in the report; iterations that grow quicker are no irregularity."""
     (found,) = irregular(*readings([(2.4, 800), (1.9, 1300), (2.6, 1370), (1.9, 3600)]))
     assert found.kind == "was slow"
     assert found.until is not None
@@ -71,7 +71,7 @@ def test_spikes_and_fluctuation() -> None:
 
 
 def test_regular_iterations_are_said_nothing_of() -> None:
-    """Noise, be it large, gives no irregularity in forty of forty hours; nor do few readings, or a step of 2 %."""
+    """Large noise gives no irregularity in forty of forty hours; nor do few readings, or a step of 2 %."""
     found = [irregular(*readings([(1.9, 3600)], noise=0.02 * (1 + seed % 7), seed=seed)) for seed in range(40)]
     assert found == [()] * 40
     assert irregular(*readings([(1.9, 13)])) == ()
@@ -80,7 +80,7 @@ def test_regular_iterations_are_said_nothing_of() -> None:
 
 @given(st.lists(st.floats(0.01, 1e4), max_size=80))
 def test_any_readings_are_survived(seconds: list[float]) -> None:
-    """Whatever was read, begins come before ends and what is irregular took longer than usual."""
+    """Any readings give irregularities that begin before they end and take longer than usual."""
     time = START + np.arange(len(seconds)) * SECOND
     for found in irregular(time, np.array(seconds)):
         assert found.since < (found.until or START + len(seconds) * SECOND)
@@ -106,7 +106,7 @@ def table(series: Series, pids: dict[str, int], factor: float = 1.0) -> pa.Table
 
 
 def test_each_task_has_its_own(memory: Any) -> None:
-    """Of two tasks on the same machines, with other processes, only the one that became slower is reported."""
+    """The report names only the slower one of two tasks with different processes on the same machines."""
     steady, slower = readings([(1.9, 900)]), readings([(1.3, 500), (1.7, 900)])
     first, second = {"m1": 71, "m2": 72, "m3": 73}, {"m1": 81, "m2": 82}
     store = memory({"nccl": pa.concat_tables([table(steady, first), table(slower, second)])})

@@ -71,14 +71,14 @@ def test_the_odd_one_is_named() -> None:
     ],
 )
 def test_who_is_odd(texts: list[str], odd: list[str]) -> None:
-    """Odd are no more than one in four, beside a larger group; stages that stand apart in halves name no rank."""
+    """At most one rank in four is odd, beside a larger group; stages that stand apart in halves name no rank."""
     rows = [stack(number, text) for number, text in enumerate(texts)]
     groups = stack_groups(stacks(rows), {}, [f"m{number:02d}" for number in range(9)])
     assert sorted(group.stack for group in groups if group.odd) == odd
 
 
 def test_what_does_not_count() -> None:
-    """Neither other tasks' machines nor a second hang of a process; one that could not be read is shown, never odd."""
+    """Other tasks' machines and a second hang of a process do not count; an unread rank is shown, never odd."""
     later = stack(1, ELSEWHERE) | {"time": START + 70}
     unread = stack(3, "", "none", error="it has ended")
     rows = [stack(number, WAITING) for number in range(3)] + [later, unread, stack(8, ELSEWHERE)]
@@ -106,7 +106,7 @@ def test_how_ranks_stood() -> None:
 
 
 def test_what_is_not_known() -> None:
-    """Where no peer can be read the share of looks tells; where nothing can, the watchdog; an older row counts not."""
+    """The share of looks decides where no peer can be read, else the watchdog; an older row does not count."""
     blind = {"waits_to_send_to": None, "waits_to_receive_from": None}
     rows = [rank(0, **blind, receive_pending_ratio=0.97), rank(1, **blind, operations_total=None)]
     rows += [rank(2, time=START - SECOND, waits_to_send_to=1.0), rank(2, pending=0.0)]
@@ -136,7 +136,7 @@ def test_what_the_odd_ones_share() -> None:
 
 
 def test_with_the_verdict() -> None:
-    """What belongs to the hang of a verdict is found by its time, and only for methods that find hangs."""
+    """The stacks of a verdict are found by its time, and only for methods that find hangs."""
     late = START + 30 * SECOND
     rows = [rank(number, time=late - SECOND) for number in range(6)]
     taken = [stack(number, WAITING) | {"time": START + 9 * SECOND + number} for number in range(6)]
@@ -152,7 +152,7 @@ def test_with_the_verdict() -> None:
 
 
 def test_what_nccl_says_of_it() -> None:
-    """Its status of the task's own communicators stands in the time line, and why there is none; others' do not."""
+    """The time line has NCCL's status of the task's own communicators, or why there is none, and no others'."""
     late = START + 30 * SECOND
     rows = [rank(number, time=late - SECOND) for number in range(6)]
     asked = {"time": START + 21 * SECOND, "machine": "m00", "ranks": 6.0, "answered": 5.0}

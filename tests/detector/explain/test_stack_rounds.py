@@ -26,7 +26,7 @@ def rounds(*odd: dict[int, str]) -> pa.Table:
 
 
 def test_the_group_flagged_most_is_suspected() -> None:
-    """Over five rounds the pipeline with most outliers in most rounds is named, its innocent machine included."""
+    """Five rounds name the pipeline with most outliers in most rounds, its innocent machine included."""
     found = suspects(
         rounds({4: STUCK, 5: STUCK}, {4: STUCK}, {1: STUCK}, {4: STUCK, 5: WORK + "x"}, {}), GROUPS, {}, TEAM
     )
@@ -36,13 +36,13 @@ def test_the_group_flagged_most_is_suspected() -> None:
 
 
 def test_without_agreement_it_says_so() -> None:
-    """Where each round flags another group, the suspicion is not sure."""
+    """The suspicion is not sure where each round flags another group."""
     found = suspects(rounds({0: STUCK}, {3: STUCK}, {5: STUCK}, {7: STUCK}), GROUPS, {}, TEAM)
     assert (found.flagged, found.sure) == (1, False)
 
 
 def test_one_round_without_communicators() -> None:
-    """Rows of a hang, where no communicator is known: the outliers' machines alone are suspected."""
+    """Rows of a hang without communicators make the outliers' machines alone suspects."""
     table = rounds({6: STUCK}).drop_columns(["round"])
     found = suspects(table, {}, {}, TEAM)
     assert (found.rounds, found.group, found.machines) == (1, "", ("m6",))

@@ -88,7 +88,7 @@ def test_the_longest_look_of_this_machine() -> None:
 
 @given(st.integers(-6, 6), st.integers(0, 10**6))
 def test_a_shift_is_found_to_a_bin(late: int, seed: int) -> None:
-    """Of noise that two devices share, shifted by so many readings."""
+    """The shift of noise that two devices share is found to a bin."""
     rng = np.random.default_rng(seed)
     noise = np.convolve(rng.normal(0, 40, 400), np.ones(4), "same")
     at = np.arange(240)
@@ -108,7 +108,7 @@ def test_a_shift_is_found_to_a_bin(late: int, seed: int) -> None:
 
 
 def test_machines_that_move_alike_and_one_that_does_not() -> None:
-    """Whatever their clocks say: a consequence moves as its cause, a fault of its own does not."""
+    """A consequence moves as its cause, whatever their clocks say; a fault of its own does not."""
     rng = np.random.default_rng(8)
     bursts, others = (np.convolve(rng.normal(0, 70, 500), np.ones(6), "same") for _ in range(2))
 

@@ -31,7 +31,7 @@ def bent(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_plain_fault_is_found_and_health_is_not(name: str, memory: Any, fleet: Make) -> None:
-    """The machine that leaves its peers is named after the method's own time, and nobody else."""
+    """Each baseline names the machine that leaves its peers after the method's own time, and no other."""
     for fault in (bent, None):
         table = fleet("power_watts", machines=9, steps=520, bend=fault, seed=13)
         faults = (Fault("m4", None, "wander", START + 200 * SECOND, START + 520 * SECOND),) if fault else ()
@@ -55,7 +55,7 @@ def capped(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", [*BASELINES, OURS])
 def test_an_easy_fault_is_found_by_every_method_although_the_step_jitters(name: str, memory: Any, fleet: Make) -> None:
-    """All GPUs of one of 16 machines at 70 % of their power for ten minutes: nobody misses that."""
+    """Every method finds one of 16 machines with all its GPUs at 70 % of their power for ten minutes."""
     table = jittered(fleet("power_watts", machines=16, steps=790, bend=capped, seed=17, noise=1.3), 37)
     faults = (Fault("m11", None, "power_cap", START + 190 * SECOND, START + 790 * SECOND),)
     (outcome,) = measure(memory({"meter": table}), Labels(16, faults), [name], "r", Counting())
@@ -65,7 +65,7 @@ def test_an_easy_fault_is_found_by_every_method_although_the_step_jitters(name: 
 
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(3, 9)), min_size=1, max_size=40))
 def test_continuity_keeps_the_newest_candidates_whatever_their_number(notes: list[tuple[int, int]]) -> None:
-    """When the length of the memory changes, the newest candidates that fit into both lengths are still there."""
+    """The newest candidates that fit into both lengths stay when the length of the memory changes."""
     candidates, model = Candidates(), []
     for candidate, steps in notes:
         candidates.note(candidate, steps)
@@ -76,7 +76,7 @@ def test_continuity_keeps_the_newest_candidates_whatever_their_number(notes: lis
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_ablation_of_minder_finds_an_easy_fault(name: str, memory: Any, fleet: Make) -> None:
-    """Whatever is left out of it, a machine far from its peers for ten minutes is named; by continuity no other is."""
+    """Every ablation names a machine far from its peers for ten minutes; those with continuity name no other."""
     store = memory({"meter": fleet("power_watts", machines=12, steps=800, bend=capped_third, seed=41)})
     said = list(replay(store, name, Config()))
     assert ("m3", "minder") in {(v.machine, v.kind) for v in said}
@@ -89,7 +89,7 @@ def capped_third(values: np.ndarray) -> None:
 
 
 def test_ours_is_what_replay_says(memory: Any, fleet: Make) -> None:
-    """By its own name the detector says what it says anyway."""
+    """The method `peerwatch` gives the verdicts of `replay`."""
     store = memory({"meter": fleet("power_watts", machines=6, steps=400, bend=bent, seed=31)})
     assert {verdict.machine for verdict in replay(store, OURS, Config())} == {"m4"}
 
@@ -102,7 +102,7 @@ def test_a_method_that_is_none() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40))
 def test_a_sort_gives_the_same_sums_as_all_pairs(values: list[float]) -> None:
-    """In one dimension no pair has to be looked at."""
+    """A sort in one dimension gives the same sums as all pairs."""
     points = np.array(values)
     expected = np.abs(points[:, None] - points).sum(1)
     assert DISTANCES["euclidean"](points[:, None]) == pytest.approx(expected, rel=1e-9, abs=1e-3)
@@ -110,7 +110,7 @@ def test_a_sort_gives_the_same_sums_as_all_pairs(values: list[float]) -> None:
 
 @pytest.mark.parametrize(("distance", "order"), [("euclidean", 2), ("manhattan", 1), ("chebyshev", np.inf)])
 def test_sums_of_distances_of_all_pairs(distance: str, order: float) -> None:
-    """In more dimensions they are those of Euclid, Manhattan and Chebyshev."""
+    """Sums in more dimensions are those of Euclid, Manhattan and Chebyshev."""
     points = np.random.default_rng(5).normal(0, 3, (17, 4))
     expected = np.linalg.norm(points[:, None] - points[None], ord=order, axis=2).sum(1)
     assert DISTANCES[distance](points) == pytest.approx(expected)
@@ -118,7 +118,7 @@ def test_sums_of_distances_of_all_pairs(distance: str, order: float) -> None:
 
 @pytest.mark.parametrize("count", [4, 10, 26])
 def test_a_lone_outlier_among_few_has_a_bounded_score(count: int) -> None:
-    """Among n machines it is at most the root of n - 1, however far it is."""
+    """The score of an outlier among n machines is at most the root of n - 1, however far it is."""
     points = np.zeros((count, 1))
     points[2] = 1e9
     assert scores(points).argmax() == 2

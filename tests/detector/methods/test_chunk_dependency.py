@@ -38,12 +38,12 @@ def ring(
 
 
 def test_a_chunk_under_way_names_its_link() -> None:
-    """The one rank with a chunk that does not arrive is where to look, with its receiver."""
+    """The root cause is the one rank with a chunk that does not arrive, and its receiver."""
     assert ring({2: 3}).root_cause() == RootCause(2, 3, "link", False, 1)
 
 
-def test_a_chunk_for_who_knows_whom_names_no_other_end() -> None:
-    """Where a peer is not known no rank is taken for it, least of all a rank of another communicator."""
+def test_a_chunk_for_an_unknown_peer_names_no_other_end() -> None:
+    """An unknown peer gives no rank, least of all a rank of another communicator."""
     rank, comm = np.tile(np.arange(4.0), 2), np.repeat([0, 1], 4)
     for senders, root in (([5], RootCause(5, NO_PEER, "link", False, 1)), ([5, 6], None)):
         sends_to = np.full(8, float(NO_RANK))
@@ -60,13 +60,13 @@ def test_two_links_with_a_common_end_name_that_end() -> None:
     assert ring({1: 5, 4: 5}).root_cause() == RootCause(5, 1, "link", True, 2)
 
 
-def test_many_links_name_nobody() -> None:
-    """Where links are held up everywhere it is the network between them."""
+def test_many_links_name_no_rank() -> None:
+    """Chunks that stop on links everywhere give no root cause: the network between them is the cause."""
     assert ring({0: 1, 2: 3, 4: 5}).root_cause() is None
 
 
 def test_whoever_is_waited_for_and_waits_for_no_data_has_an_idle_gpu() -> None:
-    """With no chunk under way the wait for data ends at the rank with a GPU that sends nothing."""
+    """The wait for data ends, with no chunk under way, at the rank with a GPU that sends nothing."""
     assert ring({}, free=(4,)).root_cause() == RootCause(4, NO_PEER, "gpu", False, 0)
 
 
@@ -84,20 +84,20 @@ def test_a_chunk_that_is_ready_and_awaited_is_not_sent_by_its_sender() -> None:
 
 
 @pytest.mark.parametrize("free", [(), (1, 4)])
-def test_a_wait_without_one_end_names_nobody(free: tuple[int, ...]) -> None:
-    """A circle of waits, and one with several ends, tell nothing."""
+def test_a_wait_without_one_end_names_no_rank(free: tuple[int, ...]) -> None:
+    """A circle of waits, and waits with several ends, give no root cause."""
     assert ring({}, free=free).root_cause() is None
 
 
-def test_unknown_states_name_nobody() -> None:
-    """Where the states cannot be read no rank is free of waiting."""
+def test_unknown_states_name_no_rank() -> None:
+    """Unknown states give no root cause: no rank is known to wait for nothing."""
     chunks = ring({}, free=(3,))
     chunks.receives_from[3] = -2.0
     assert chunks.root_cause() is None
 
 
 def test_a_receiver_that_is_not_seen_leaves_the_sender() -> None:
-    """The other end may lie on a machine without an agent."""
+    """The root cause is the sender where its receiver lies on a machine without an agent."""
     chunks = ring({2: 3})
     chunks.rank[3] = np.nan
     assert chunks.root_cause() == RootCause(2, NO_PEER, "link", False, 1)
@@ -109,13 +109,13 @@ def test_ranks_of_other_communicators_are_not_mixed_up() -> None:
 
 
 def test_states_without_peers_are_taken_from_looks() -> None:
-    """Where a peer cannot be read, a state that all looks found counts without its name; a peer that is read stays."""
+    """A state that all looks found counts without the name of an unread peer; a peer that is read stays."""
     peer, share = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 5.0, NO_RANK]), np.array([0.97, 0.02, 0.4, 0.0, 0.99])
     assert resolve_peer(peer, share).tolist() == [SOME_RANK, NO_RANK, UNKNOWN, 5.0, NO_RANK]
 
 
 def test_a_sender_is_named_without_its_receiver() -> None:
-    """A rank that is known to send, but not to which one, is where to look."""
+    """The root cause is a rank that sends to an unknown peer."""
     chunks = ring({})
     chunks.sends_to[3] = SOME_RANK
     assert chunks.root_cause() == RootCause(3, NO_PEER, "link", False, 1)

@@ -87,7 +87,7 @@ def test_counts_without_a_common_beginning_are_not_compared(memory: Any) -> None
 
 
 def test_the_wrong_collective_is_named(memory: Any) -> None:
-    """At the same count the one that called something else is named, and no hardware is blamed."""
+    """The verdict names the rank that called something else at the same count, and blames no hardware."""
     (verdict,) = ranks(memory, stops_at=33, differs=2)
     assert (verdict.machine, verdict.metric) == ("m2", "nccl.operation")
     assert "called AllGather (float32 × 512), its 5 peers called AllReduce (float32 × 512)" in verdict.message
@@ -108,14 +108,14 @@ def test_of_two_that_differ_the_one_that_departs_from_its_own_history_is_named(m
     assert ranks(memory, stops_at=33, differs=3, columns=both, operation=called, **pairs) == []
 
 
-def test_nobody_is_named_when_nobody_waits(memory: Any) -> None:
-    """A checkpoint stops everybody with nothing pending; a task in motion lags a little all the time."""
+def test_no_rank_is_named_when_no_rank_waits(memory: Any) -> None:
+    """No rank is named in a checkpoint, which stops all ranks without pending work, or in a task that moves."""
     assert ranks(memory, stops_at=25, pending=False) == []
     assert ranks(memory, stops_at=60) == []
 
 
-def test_all_waiting_alike_blames_nobody(memory: Any) -> None:
-    """When every rank waits at the same count, no rank is behind."""
+def test_all_waiting_alike_names_no_rank(memory: Any) -> None:
+    """No rank is behind when every rank waits at the same count."""
     assert ranks(memory, stops_at=27) == []
 
 
@@ -126,7 +126,7 @@ def test_send_and_receive_differ_by_nature(memory: Any) -> None:
 
 
 def test_a_link_that_holds_up_all_is_named_with_both_ends(memory: Any) -> None:
-    """When all have entered and nothing moves, the rank with a chunk that does not arrive is named, with its peer."""
+    """The verdict names the rank with a chunk that does not arrive, and its peer, when all have entered."""
 
     def sends_to(step: Any) -> Any:
         return np.where((step > 24) & (np.arange(6) == 2), 3.0, -1.0)
@@ -142,7 +142,7 @@ def test_a_link_that_holds_up_all_is_named_with_both_ends(memory: Any) -> None:
 
 
 def test_a_gpu_that_offers_nothing_is_named(memory: Any) -> None:
-    """When no chunk is under way, the one rank that lacks no data is the root."""
+    """The one rank that lacks no data is the root when no chunk is under way."""
 
     def receives_from(step: Any) -> Any:
         return np.where((step > 26) & (np.arange(6) != 1), (np.arange(6) - 1.0) % 6, -1.0)
@@ -154,7 +154,7 @@ def test_a_gpu_that_offers_nothing_is_named(memory: Any) -> None:
 
 
 def test_lost_calls_make_absence_less_sure(memory: Any) -> None:
-    """Where the probes lost calls a rank that seems to be behind stays a warning, and the verdict says why."""
+    """A rank that seems to be behind stays a warning where the probes lost calls, and the verdict says why."""
     (verdict,) = ranks(memory, stops_at=19, behind=5, columns={"lost_total": lambda step: 17.0 * (step > 9)})
     assert (verdict.machine, verdict.level) == ("m5", "warn")
     assert "The probes lost 17 calls, so this is less certain" in verdict.message
@@ -178,7 +178,7 @@ def shares(late: int, sends: int, steps: int = 60, felt: bool = True) -> dict[st
 
 
 def test_the_rank_that_comes_last_each_time_is_named(memory: Any) -> None:
-    """The others are found waiting for it, it is not: no hang, but a straggler; within 15 s."""
+    """The rank that all others wait for is a straggler and no hang, and is named within 15 s."""
     found = [v for v in ranks(memory, stops_at=60, columns=shares(4, -1)) if v.kind == "progress"]
     assert {(v.machine, v.metric) for v in found} == {("m4", "nccl.active_ratio")}
     assert "m4 GPU 0 is the straggler: 5 ranks wait 23 % of the time for it" in found[0].message
@@ -203,20 +203,20 @@ def ahead(late: int, longer: float) -> dict[str, Any]:
 
 
 def test_findings_4_1_a_late_gpu_is_named_where_hosts_run_ahead(memory: Any) -> None:
-    """All operations are posted early, so no share of work tells: the GPU that leaves its data lying is late."""
+    """The GPU that leaves its data lying is late where hosts post all operations early."""
     found = [v for v in ranks(memory, stops_at=60, columns=ahead(3, 1.42)) if v.kind == "progress"]
     assert {v.machine for v in found} == {"m3"}
     assert "m3 GPU 0 is the straggler: 5 ranks wait 0.11 s per iteration for it" in found[0].message
     assert 0 < found[0].time - START - 35 * SECOND <= 18 * SECOND
 
 
-def test_data_that_lies_unread_and_holds_nobody_up_names_nobody(memory: Any) -> None:
+def test_data_that_lies_unread_and_delays_no_rank_names_no_rank(memory: Any) -> None:
     """A rank that takes its data later without making any iteration longer is no straggler."""
     assert ranks(memory, stops_at=60, columns=ahead(2, 1.0)) == []
 
 
 @pytest.mark.parametrize(("further", "device"), [(1.0, "gpu:3"), (900.0, "gpu:5"), (-1.0, "gpu:5")])
-def test_of_two_that_come_late_together_the_one_is_named_whose_steps_are_missing(
+def test_of_two_that_come_late_together_the_one_with_missing_steps_is_named(
     memory: Any, further: float, device: str
 ) -> None:
     """A rank that waits for its neighbour comes late with it, but the neighbour is behind within their operations.
@@ -242,18 +242,18 @@ def test_the_rank_that_sends_slowly_each_time_is_named(memory: Any) -> None:
     assert {(v.machine, v.metric) for v in found} == {("m3", "nccl.send_pending_ratio")}
 
 
-def test_a_slow_sender_that_nobody_waits_for_is_left_alone(memory: Any) -> None:
+def test_a_slow_sender_without_waiting_ranks_is_not_named(memory: Any) -> None:
     """Congestion that slows no collective is no fault of progress."""
     assert ranks(memory, stops_at=60, columns=shares(-1, 2, felt=False)) == []
 
 
-def test_equal_shares_name_nobody(memory: Any) -> None:
+def test_equal_shares_name_no_rank(memory: Any) -> None:
     """A task in which all wait alike has no straggler."""
     assert ranks(memory, stops_at=60, columns=shares(-1, -1)) == []
 
 
-def test_a_partner_that_recovers_leaves_nobody_late(memory: Any) -> None:
-    """When a rank that came late from the start does so no more, its partner waits less, which is no lateness."""
+def test_a_partner_that_recovers_leaves_no_rank_late(memory: Any) -> None:
+    """A partner that waits less because a late rank has recovered is not late."""
 
     def active(step: Any) -> Any:
         noise = np.random.default_rng(9).normal(0, 0.01, step.shape)
@@ -265,7 +265,7 @@ def test_a_partner_that_recovers_leaves_nobody_late(memory: Any) -> None:
 
 
 def test_who_is_heard_before_the_others_is_not_late_when_they_come(memory: Any) -> None:
-    """What was usual among the first ranks heard is no measure once the rest of the communicator is heard."""
+    """The detector learns the usual again once it hears the rest of a communicator."""
 
     def active(step: Any) -> Any:
         noise = np.random.default_rng(10).normal(0, 0.01, step.shape)

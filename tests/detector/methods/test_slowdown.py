@@ -76,8 +76,8 @@ def train(kind: str, culprit: int = 7, late: float = 0.1, **more: Any) -> tuple[
 
 
 @pytest.mark.parametrize("host", [False, True])
-def test_who_comes_late_is_first_and_his_victims_are_not(host: bool) -> None:
-    """By looks alone, or with the host's waiting, the late rank is distinguished from those that it makes late."""
+def test_the_late_rank_is_first_and_its_victims_are_not(host: bool) -> None:
+    """The method tells the late rank from those that it makes late, by looks alone or with the host's waiting."""
     method, _ = train("late", host=host, until=75)
     (task, machine), words = next(iter(method.slowdown_text.items()))
     assert (task, machine) == ("run", "m3")
@@ -85,7 +85,7 @@ def test_who_comes_late_is_first_and_his_victims_are_not(host: bool) -> None:
 
 
 def test_a_slow_link_is_distinguished_from_a_late_rank() -> None:
-    """Where all ranks of a communicator take longer it is slow; that alone raises no alarm."""
+    """A communicator is slow where all its ranks take longer; that alone raises no alarm."""
     method, found = train("slow", late=0.13)
     assert all(" communicates slowly (" in words for words in method.slowdown_text.values())
     assert not any("makes iterations longer" in finding.verdict.message for some in found for finding in some)

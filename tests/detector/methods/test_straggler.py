@@ -43,7 +43,7 @@ def stragglers(late: int, order: list[int], missing: int | None = None) -> tuple
 @settings(max_examples=8, deadline=None)
 @given(st.permutations(range(RANKS)), st.integers(0, RANKS - 1))
 def test_the_straggler_does_not_depend_on_the_order_of_ranks(order: list[int], late: int) -> None:
-    """Permuting the ranks permutes the result: the same machine, score and onset."""
+    """The result has the same machine, score and onset when the ranks are permuted."""
     (plain,), _ = stragglers(late, list(range(RANKS)))
     (permuted,), ranks = stragglers(late, order)
     assert list(ranks.machines)[permuted.process] == f"m{late}"
@@ -53,7 +53,7 @@ def test_the_straggler_does_not_depend_on_the_order_of_ranks(order: list[int], l
 
 
 def test_a_rank_without_readings_is_no_straggler_and_hides_none() -> None:
-    """The others are compared among themselves."""
+    """The detector compares the other ranks among themselves."""
     (found,), ranks = stragglers(4, list(range(RANKS)), missing=1)
     assert list(ranks.machines)[found.process] == "m4"
 
@@ -66,14 +66,14 @@ def delays(excess: list[float], abnormal: list[bool]) -> Delays:
 
 
 def test_the_one_normal_rank_among_abnormal_ones_caused_the_delay() -> None:
-    """All others waited for it, and their wait explains the whole delay."""
+    """The one normal rank caused the delay: all others waited for it, and their wait explains the whole delay."""
     shares = delay_shares(delays([0.2, 0.2, 0.0, 0.2], [True, True, False, True]), np.zeros(4, np.int64))
     assert shares[LATE].tolist() == [0.0, 0.0, 1.0, 0.0]
     assert not shares[SLOW].any()
 
 
 def test_where_all_ranks_are_abnormal_the_communication_is_slow() -> None:
-    """No rank is late then; what explains less than half of the delay counts for nothing."""
+    """No rank is late where all are abnormal; shares below half of the delay count for nothing."""
     task = np.zeros(3, np.int64)
     whole = delay_shares(delays([0.2, 0.2, 0.2], [True] * 3), task)
     assert not whole[LATE].any()

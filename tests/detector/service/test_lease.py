@@ -68,7 +68,7 @@ class Link:
 
 
 class World:
-    """Some detectors, whose clocks differ, that are paused and cut off at random."""
+    """Detectors with clocks that differ, paused and cut off at random."""
 
     def __init__(self, seed: int, detectors: int) -> None:
         self.chance = random.Random(seed)
@@ -105,7 +105,7 @@ class World:
 
 @pytest.mark.parametrize("seed", [*range(8), 39, 182, 386])
 def test_never_two_speak(seed: int) -> None:
-    """Under pauses up to a minute, lost answers and writes that arrive late one speaks at most; in quiet one does."""
+    """At most one detector speaks under pauses of a minute, lost answers and late writes; in quiet exactly one does."""
     world = World(seed, 3)
     for trouble in (0.1, 0.3, 0.5):
         assert max(map(len, world.run(200, trouble))) <= 1
@@ -114,7 +114,7 @@ def test_never_two_speak(seed: int) -> None:
 
 
 def test_a_dead_holder_is_replaced_in_half_a_minute() -> None:
-    """From the last step of a holder to the first word of the next it takes less than 30 s."""
+    """The next detector speaks less than 30 s after the last step of a dead holder."""
     world = World(5, 2)
     world.run(30, 0.0)
     (first,) = (number for number, one in enumerate(world.leases) if one.held())
@@ -125,7 +125,7 @@ def test_a_dead_holder_is_replaced_in_half_a_minute() -> None:
 
 
 def test_a_store_that_was_away_does_not_depose_the_holder() -> None:
-    """All are cut off for a minute: nobody speaks, and then the same one does again, in the same term."""
+    """No detector speaks while all are cut off for a minute; then the same one speaks again, in the same term."""
     world = World(9, 3)
     world.run(30, 0.0)
     (first,) = (number for number, one in enumerate(world.leases) if one.held())

@@ -38,7 +38,7 @@ def state(memory: Any, fleet: Callable[..., pa.Table]) -> Any:
 
 
 def test_a_state_is_saved_and_loaded(state: Any, tmp_path: Path) -> None:
-    """What was saved is loaded with its time, and the configuration is today's."""
+    """A saved state is loaded with its time and under the present configuration."""
     save(state, 1234, tmp_path / "state")
     found, at = load(tmp_path / "state", Config(deviation_sigmas=7.5))
     assert at == 1234
@@ -110,7 +110,7 @@ def test_a_bomb_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_damaged_files_are_set_aside(state: Any, tmp_path: Path) -> None:
-    """Half a file, and one that two bytes made unreadable, are moved away; of several the last stays."""
+    """A file cut in half and one with two wrong bytes are moved away; the last of several stays."""
     place = tmp_path / "state"
     with pytest.raises(SnapshotError, match=r"state: .*learns again"):
         load(place, Config())
@@ -123,8 +123,8 @@ def test_damaged_files_are_set_aside(state: Any, tmp_path: Path) -> None:
         assert (tmp_path / "state.damaged").read_bytes() == broken
 
 
-def test_what_is_no_plain_data_is_not_kept(state: Any) -> None:
-    """A thing that cannot be written down is a mistake of ours, and says so."""
+def test_what_is_no_plain_data_is_not_saved(state: Any) -> None:
+    """An object that is no plain data is a mistake in the program and raises TypeError."""
     state.incidents.still = object()
     with pytest.raises(TypeError, match="object"):
         dump(state, 5)

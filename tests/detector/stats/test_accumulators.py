@@ -28,7 +28,7 @@ def ewma(samples: list[float], memory: float = np.inf) -> Ewma:
 
 @given(SAMPLES)
 def test_in_warm_up_mean_and_variance_are_those_of_all_samples(samples: list[float]) -> None:
-    """With weights 1/n the recursion gives the arithmetic mean and the population's variance."""
+    """The recursion with weights 1/n gives the arithmetic mean and the population's variance."""
     found = ewma(samples)
     assert found.count[0] == len(samples)
     assert found.mean[0] == pytest.approx(np.mean(samples), abs=1e-9)
@@ -36,13 +36,13 @@ def test_in_warm_up_mean_and_variance_are_those_of_all_samples(samples: list[flo
 
 
 def test_a_constant_weight_gives_the_textbook_series() -> None:
-    """With weight 1/4 from the fourth sample on, the mean is that of the NIST handbook's recursion."""
+    """The mean with weight 1/4 from the fourth sample on is that of the NIST handbook's recursion."""
     found = ewma([8.0, 4.0, 6.0, 2.0, 12.0], memory=4)
     assert found.mean[0] == pytest.approx(0.75 * (0.75 * 6.0 + 0.25 * 2.0) + 0.25 * 12.0)
 
 
 def test_a_reset_forgets_one_cell_and_leaves_the_others() -> None:
-    """After a reset the next sample is the mean, in that row and series alone."""
+    """The next sample after a reset is the mean, in that row and series alone."""
     found = ewma_rows(2)
     found.resize(3)
     found.update(np.s_[:, np.array([0, 2])], np.array([[3.0, 5.0], [7.0, 9.0]]), np.full((2, 2), 1.0))
@@ -53,7 +53,7 @@ def test_a_reset_forgets_one_cell_and_leaves_the_others() -> None:
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=40))
 def test_cusum_is_the_distance_from_the_lowest_cumulative_sum(gains: list[float]) -> None:
-    """Page's identity: the clipped recursion equals S(n) - min S(k), and the onset follows that minimum."""
+    """The clipped recursion equals S(n) - min S(k) (Page's identity), and the onset follows that minimum."""
     found, one = Cusum(), np.array([0])
     found.resize(1)
     for step, gain in enumerate(gains):
@@ -65,7 +65,7 @@ def test_cusum_is_the_distance_from_the_lowest_cumulative_sum(gains: list[float]
 
 
 def test_an_alarm_is_raised_at_the_threshold_and_released_at_zero() -> None:
-    """Between both an alarm stays as it is; the limit bounds how long the release takes."""
+    """An alarm stays between threshold and zero; the limit bounds how long the release takes."""
     found, series, alarms = Cusum(), np.array([0, 1]), []
     found.resize(2)
     for gain in (2.0, 2.5, -3.0, -2.0, 4.0):

@@ -17,7 +17,7 @@ def noise(rng: np.random.Generator, size: tuple[int, int], rho: float) -> np.nda
 
 
 def test_the_mad_of_normal_noise_is_its_standard_deviation() -> None:
-    """Whatever a tenth of the values are, it stays within a quarter of that."""
+    """The MAD stays within a quarter of the standard deviation, whatever a tenth of the values are."""
     values = np.random.default_rng(3).normal(7, 2.5, (4001, 2))
     assert mad(values) == pytest.approx([2.5, 2.5], rel=0.05)
     values[::10] = 1e6
@@ -25,7 +25,7 @@ def test_the_mad_of_normal_noise_is_its_standard_deviation() -> None:
 
 
 def test_winsorized_values_go_no_farther_than_three_spreads() -> None:
-    """What lies farther is put there, on both sides; the rest and unknown values stay."""
+    """Values that lie farther move to the bound, on both sides; the rest and unknown values stay."""
     held = winsorized(np.array([1.0, 40.0, -40.0, np.nan]), np.array(2.0), np.array(5.0))
     assert held[:3].tolist() == [1.0, 17.0, -13.0]
     assert np.isnan(held[3])
@@ -34,7 +34,7 @@ def test_winsorized_values_go_no_farther_than_three_spreads() -> None:
 @pytest.mark.parametrize("rho", [-0.6, 0.0, 0.6])
 @pytest.mark.parametrize("length", [4, 30])
 def test_the_error_of_a_shift_holds_for_noise_that_persists_or_swings_back(rho: float, length: int) -> None:
-    """Without a shift, three standard errors are rarely exceeded, and the error is not twice too large."""
+    """Noise without a shift rarely exceeds three standard errors, and the error is not twice too large."""
     rng = np.random.default_rng(11)
     on = np.arange(170) >= 170 - length
     z = shift_down(noise(rng, (170, 900), rho), on).z
@@ -43,7 +43,7 @@ def test_the_error_of_a_shift_holds_for_noise_that_persists_or_swings_back(rho: 
 
 
 def test_a_shift_is_measured_in_the_values_own_unit_despite_outliers() -> None:
-    """Pauses in a fifth of the time on both sides move neither the size nor hide it."""
+    """Pauses in a fifth of the time on both sides neither change nor hide the size of a shift."""
     values = 50 + np.random.default_rng(5).normal(0, 1.5, (150, 3))
     on = np.arange(150) >= 90
     values[on] -= 4.0

@@ -46,7 +46,7 @@ def pairs(curves: dict[str, Any], **words: Any) -> set[tuple[str, str]]:
 
 
 def test_who_is_apart() -> None:
-    """Those of bursts of their own, whatever the clocks; not those that share them, half a second off."""
+    """Machines with bursts of their own are apart, whatever the clocks; those that share bursts are not."""
     assert pairs({"a": bursts(1), "b": bursts(1, 0.5), "c": bursts(2)}) == {("a", "c"), ("b", "c")}
 
 
@@ -60,7 +60,7 @@ def test_a_common_rhythm_is_one_task() -> None:
 
 
 def test_noise_and_short_looks_tell_nothing() -> None:
-    """What hardly moves, or was not looked at together for four seconds, is left as it is."""
+    """Series that hardly move, or overlap for less than four seconds, change nothing."""
     assert pairs({"a": bursts(1, size=4.0), "b": bursts(2, size=4.0)}) == set()
     assert pairs({"a": bursts(1), "b": bursts(2)}, seconds=3.5) == set()
     late = closer({"b": bursts(2)}, 118.0)
@@ -84,8 +84,8 @@ def test_a_second_fault_is_named(second: Any, named: set[str], fleet: Make) -> N
     assert {verdict.machine for verdict in replay(Memory(tables)) if verdict.level != "ok"} == named
 
 
-def test_what_is_told_apart_belongs_to_what_is_open(fleet: Make) -> None:
-    """Looks are read while something is open, and the state carries what they show."""
+def test_zoomed_readings_belong_to_what_is_open(fleet: Make) -> None:
+    """The detector reads zooms while an incident is open, and its state has their result."""
     tables = {"gpu": fleet("power_watts", machines=6, steps=90)}
     detector = Detector(state=State())
     list(judge(Memory({**tables, "gpu_zoom": closer({"a": bursts(1), "b": bursts(2)}, 10.0)}), detector))

@@ -44,7 +44,7 @@ def test_counter_keeps_its_precision() -> None:
 
 
 def test_counters_as_drivers_name_them_are_context() -> None:
-    """Of ports, columns that no catalogue knows are judged only where the name promises a unit; elsewhere all are."""
+    """Unknown columns of ports are judged only where the name has a unit; those of other tables always."""
     for table, metrics in (("rdma", ["lost_frames_total"]), ("host", ["rnr_nak_retry_err", "lost_frames_total"])):
         window = Window(table)
         for name in ("rnr_nak_retry_err", "lost_frames_total"):
@@ -96,7 +96,7 @@ def test_numbers_beyond_all_quantities_are_unknown() -> None:
 
 
 def test_devices_with_a_key_left_out_stay_apart() -> None:
-    """Where the first of several keys is null, the others still tell the devices apart."""
+    """The other keys still distinguish devices where the first key is null."""
     keys = {"zone": pa.array([None, None], pa.string()), "disk": ["sda", "sdb"]}
     window = Window("disks")
     window.feed(rows_of("disks", pa.table({"time": [SECOND] * 2, "machine": ["m0"] * 2, **keys, "busy": [3.0, 5.0]})))
@@ -109,7 +109,7 @@ def test_devices_with_a_key_left_out_stay_apart() -> None:
     st.lists(st.integers(0, 60), min_size=1, max_size=5),
 )
 def test_rates_are_never_negative(counts: list[int], cuts: list[int]) -> None:
-    """Whatever a counter does, its rate is unknown or at least 0, however the rows were parcelled."""
+    """The rate of a counter is unknown or at least 0, whatever the counter does and however rows are parcelled."""
     table = one("gpu", [float(n + 1) for n in range(len(counts))], "pcie_replay_total", counts, gpu=["0"] * len(counts))
     window = Window("gpu")
     for low, high in zip([0, *sorted(cuts)], [*sorted(cuts), len(counts)], strict=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
-from detector.service.verdict_rows import batch_of, verdict_of
 
 from detector.alerts.alert import IncidentTracker
 from detector.alerts.forms import FORMS
 from detector.alerts.text import details
 from detector.model.job import Job, job_from
 from detector.model.verdict import Verdict
+from detector.model.verdict_rows import batch_of, verdict_of
 from detector.timeseries.rows import rows_of
 from detector.topology.jobs import FRESH_NS
 from detector.topology.tasks import EVERYBODY, Tasks
@@ -69,7 +69,7 @@ def test_without_communicators_a_large_job_is_a_task() -> None:
 
 
 def test_the_table_task_outweighs_jobs() -> None:
-    """Where the store says which task a machine works for, that is the task."""
+    """The table `task` decides which task a machine works for, where it has the machine."""
     tasks = Tasks()
     feed(tasks, "job", [job(name) for name in "abcd"])
     feed(tasks, "task", [{"time": SECOND, "machine": name, "task": "night"} for name in "abcd"])

@@ -87,8 +87,8 @@ def test_clear_forgives_counts_and_marks_as_they_are(memory: Any, fleet: Make, c
     assert found == [("m3", "crit", 40), ("m3", "ok", 61), ("m3", "crit", 100)]
 
 
-def test_what_is_still_wrong_after_clear_is_found_anew(memory: Any, fleet: Make) -> None:
-    """A soft verdict is cleared, its evidence begins at nothing, and it is raised again about a minute later."""
+def test_what_is_still_wrong_after_clear_is_found_again(memory: Any, fleet: Make) -> None:
+    """A soft verdict that was cleared begins without evidence and is raised again about a minute later."""
 
     def odd(values: np.ndarray) -> None:
         values[130:, 3] += 70
@@ -112,7 +112,7 @@ def test_what_stands_still_is_forgotten_for_a_minute(memory: Any, fleet: Make) -
 
 
 def test_an_acknowledgement_leaves_the_incident_open(memory: Any, fleet: Make) -> None:
-    """It ends nothing and says nothing; what was said before it is known, what is said later is not."""
+    """An acknowledgement ends nothing; verdicts from before it are acknowledged, later ones are not."""
     host = fleet(steps=90)
     order = (60.5, "m3", "operator", "ack")
     assert said(memory, events(LOST, order, reason="known"), host=host) == [("m3", "crit", 41)]
@@ -125,7 +125,7 @@ def test_an_acknowledgement_leaves_the_incident_open(memory: Any, fleet: Make) -
 
 
 def test_maintenance_that_comes_again(memory: Any, fleet: Make) -> None:
-    """It is silent in each of its windows, and between them as usual; after the last one it is over."""
+    """The detector is silent in each window, not between them, nor after the last one."""
     times = {"begin": START + 100 * SECOND, "until": START + 120 * SECOND, "every": 100 * SECOND, "times": 2}
     order = events((10.5, "m3", "operator", "maintenance")).drop_columns("until")
     for name, value in times.items():
@@ -138,7 +138,7 @@ def test_maintenance_that_comes_again(memory: Any, fleet: Make) -> None:
 
 
 def test_maintenance_is_silent_and_leaves_no_history(memory: Any, fleet: Make) -> None:
-    """Before, during and after: facts, silence and soft deviations of the machine raise no alarm then or later."""
+    """Facts, silence and soft deviations of a machine in maintenance raise no alarm then or later."""
 
     def worked_on(values: np.ndarray) -> None:
         values[150:, 3] += 70
@@ -176,7 +176,7 @@ def test_a_machine_that_stays_away_after_maintenance_is_silent_from_its_end(memo
 
 
 def test_peers_are_compared_without_the_machine_under_work(memory: Any, fleet: Make) -> None:
-    """What a machine does in maintenance is no yardstick for the others."""
+    """Peers are compared without the machine in maintenance."""
 
     def mixed(values: np.ndarray) -> None:
         values[140:, :3] += 70  # a third of the machines would be no minority

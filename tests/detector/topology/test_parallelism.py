@@ -91,7 +91,7 @@ def test_groups_of_a_task_over_machines() -> None:
     ],
 )
 def test_groups_of_a_task_on_one_machine(sizes: dict[str, int], found: dict[str, Any]) -> None:
-    """On one machine the groups are distinguished by how much they talk, and what they say."""
+    """Traffic and operations distinguish the groups of a task on one machine."""
     fleet = Fleet()
     fleet.task("b", sizes, ["m5"], first_pid=200, span=range(7))
     (task,) = fleet.find()
@@ -110,7 +110,7 @@ def test_two_tasks_on_one_machine_are_apart() -> None:
 
 
 def test_a_restarted_task_is_another_one() -> None:
-    """Once its processes are gone a task is not shown any more; the one that follows has new ones."""
+    """A task without live processes is not shown any more; the next task has new processes."""
     fleet = Fleet()
     fleet.task("e", {"data": 4}, ["m8"], first_pid=500, span=range(20))
     fleet.task("f", {"data": 4}, ["m8"], first_pid=600, span=range(25, 40))
@@ -119,7 +119,7 @@ def test_a_restarted_task_is_another_one() -> None:
     assert {pid for _, pid in task.processes} == {600, 601, 602, 603}
 
 
-def test_a_communicator_formed_anew_replaces_the_old_one() -> None:
+def test_a_new_communicator_replaces_the_old_one() -> None:
     """The same processes on a new communicator are one task, with its groups once."""
     fleet = Fleet()
     fleet.task("g", {"tensor": 2, "data": 2}, ["m9", "m10"], first_pid=700, span=range(20))
@@ -141,7 +141,7 @@ def test_a_silent_machine_does_not_hide_its_task() -> None:
 
 
 def test_rows_that_say_nothing() -> None:
-    """Without a communicator's name or a process there is no task; numbers that are not known stay unknown."""
+    """Rows without a communicator's name or a process give no task; unknown numbers stay unknown."""
     fleet = Fleet()
     fleet.row(1, "m15", 900, "")
     assert fleet.find() == ()

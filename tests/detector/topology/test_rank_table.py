@@ -23,7 +23,7 @@ Columns = dict[str, Any]
 
 
 def table(now: int, machines: Sequence[str], columns: Columns) -> pa.Table:
-    """A row of `nccl` for each machine; a single value is everybody's, NaN and None are null."""
+    """A row of `nccl` for each machine; a single value is that of all, NaN and None are null."""
     columns = {"time": now, "machine": list(machines), "gpu": "0", "slot": "0", "comm": "c0de"} | columns
     alike = {name: [v] * len(machines) if np.ndim(v) == 0 else list(v) for name, v in columns.items() if v is not None}
     return pa.table({name: pa.array(column, from_pandas=True) for name, column in alike.items()})
@@ -51,7 +51,7 @@ def named(said: list[Verdict]) -> set[str]:
 @pytest.mark.parametrize("known_from", [0, 30])
 @pytest.mark.parametrize("null", [0, 11])
 def test_a_count_since_attach_does_not_compare(known_from: int, null: int) -> None:
-    """Neither where it is null for a while before, nor after an agent with a count that did compare was restarted.
+    """A count since attach does not compare after a null, nor after a restart of an agent with a comparable count.
 
     The root of a broadcast is through and does not wait while another rank hangs.
     """
@@ -70,7 +70,7 @@ def test_a_count_since_attach_does_not_compare(known_from: int, null: int) -> No
 
 
 def test_a_count_that_comes_to_compare_is_taken_as_it_is() -> None:
-    """What made up for a late beginning is forgotten when the agent, restarted, learns the whole count."""
+    """The correction for a late beginning is dropped when a restarted agent learns the whole count."""
 
     def columns(second: int) -> Columns:
         at, late = np.clip(second, 0, 10) + np.clip(second - 20, 0, 40), second < 30  # at rest from 10 s to 20 s
@@ -100,8 +100,8 @@ def test_a_count_that_is_null_at_rest_is_compared_later() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 15, 30, 60])
-def test_rows_that_come_seldom_are_no_standstill(every: int) -> None:
-    """Where a rank is read a moment before the others it is not missing, however old the row gets."""
+def test_rows_that_come_seldom_are_no_hang(every: int) -> None:
+    """A rank that is read a moment before the others is not missing, however old its row gets."""
 
     def columns(second: int) -> Columns:
         total = 1000.0 * second + (np.arange(6) != 4)
@@ -124,8 +124,8 @@ def test_who_is_not_known_has_no_vote(unknown: Columns) -> None:
 
 
 @pytest.mark.parametrize("gone", ["silent", "null", "flickering"])
-def test_who_is_heard_no_more_makes_nobody_late(gone: str) -> None:
-    """The mean of those that are left is no measure of what was usual with all; it is learned again."""
+def test_a_rank_that_falls_silent_makes_no_rank_late(gone: str) -> None:
+    """The detector learns the mean again from the ranks that are left: the mean of all is no measure of theirs."""
     noise = np.random.default_rng(6).normal(0, 0.01, (200, 3))
     progress, tasks = Progress(Config()), Tasks(said=dict.fromkeys(SIX[:3], "run"), seen=set(SIX[:3]))
     for second in range(200):
@@ -142,7 +142,7 @@ def test_who_is_heard_no_more_makes_nobody_late(gone: str) -> None:
 @pytest.mark.parametrize("every", [1, 60, 300])
 @pytest.mark.parametrize("flickers", [False, True])
 def test_a_straggler_is_named_at_any_period(every: int, flickers: bool) -> None:
-    """Also where one reading lasts as long as a norm, and where a machine is read only now and then."""
+    """A straggler is named also where one reading lasts as long as a norm, and where a machine is read now and then."""
     noise = np.random.default_rng(7).normal(0, 0.02, (90, 6))
 
     def columns(second: int) -> Columns:
@@ -154,7 +154,7 @@ def test_a_straggler_is_named_at_any_period(every: int, flickers: bool) -> None:
     assert named(judged(columns, range(0, 90 * every, every), SIX)) == {"m4"}
 
 
-def test_steps_are_held_against_what_is_usual() -> None:
+def test_steps_are_compared_with_what_is_usual() -> None:
     """A rank that is always a step behind its neighbour is not the one that comes late when both do."""
     noise = np.random.default_rng(8).normal(0, 0.01, (140, 6))
     names = ["m0", "m0", "m1", "m1", "m2", "m2"]

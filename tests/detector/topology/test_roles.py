@@ -62,7 +62,7 @@ ENDS: list[Comm] = [(f"ends{p}", "AllReduce:bf16:5", [f"m{p}", f"m{6 + p}"]) for
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_stage_is_the_place_in_the_pipeline(pairs: bool) -> None:
-    """By one communicator for a pipeline or one for each two neighbours, first and last stage joined or not."""
+    """Stages follow from one communicator a pipeline or one for two neighbours, first and last stage joined or not."""
     pipes = PIPES
     if pairs:
         near = [(s, s + 1) for s in range(3)] + [(0, 3)]
@@ -96,7 +96,7 @@ def test_gpus_of_one_machine_may_have_different_roles() -> None:
 
 
 def test_roles_last_and_follow() -> None:
-    """Who falls silent keeps its role, chains that lack a link too; a task that begins again gets new ones."""
+    """A machine that falls silent keeps its role, so does a chain without a link; a new task gets new roles."""
     pairs: list[Comm] = [(f"pair{a}", "Send:bf16:7", [f"m{a}", f"m{a + 1}"]) for a in range(3)]
     without = [(name, what, ["" if who == "m1" else who for who in ranks]) for name, what, ranks in pairs]
     roles, _ = learned((pairs, range(2, 90)), (without, range(90, 140)))
@@ -123,7 +123,7 @@ def nccl(each: int, count: int, ranks: bool = True) -> pa.Table:
 
 
 def test_a_stage_that_does_less_is_not_blamed(memory: Any, fleet: Make) -> None:
-    """When one stage's load changes, its machines are like each other; without roles they would all be named."""
+    """No machine of a stage with a new load is named: its machines are alike; without roles all would be named."""
 
     def bend(values: np.ndarray) -> None:
         values += np.repeat(np.arange(8) * 7, 4)
@@ -135,7 +135,7 @@ def test_a_stage_that_does_less_is_not_blamed(memory: Any, fleet: Make) -> None:
 
 
 def test_a_fault_is_not_hidden_behind_other_stages(memory: Any, fleet: Make) -> None:
-    """The one of its stage that does not follow is named, though it reads what the rest of the task does."""
+    """The machine that does not follow its stage is named, though its readings equal the rest of the task's."""
 
     def bend(values: np.ndarray) -> None:
         values[150:, 4:8] -= 55
@@ -181,7 +181,7 @@ def test_small_roles_are_compared_with_their_task(
     ]
 
 
-def test_a_simulated_pipeline_whose_stages_shift(memory: Any) -> None:
+def test_a_simulated_pipeline_with_stages_that_shift(memory: Any) -> None:
     """Stages that do less for minutes raise no alarm where roles are known, and the slow GPU is named alone."""
     labels, parts = pieces(Plan(32, 1, 7, 1.0, "slow_gpu", 7, 8, True), ("gpu", "nccl", "task"))
     chunks: dict[str, list[pa.Table]] = {}
@@ -202,8 +202,8 @@ def test_what_a_communicator_is_for_may_show_late() -> None:
     assert stages(roles, 8) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_task_that_forms_anew_in_parts_keeps_its_roles() -> None:
-    """While some ranks are on new communicators and the rest not yet, no role changes; nor does it afterwards."""
+def test_a_task_that_forms_again_in_parts_keeps_its_roles() -> None:
+    """No role changes while some ranks are on new communicators and the rest not yet, nor afterwards."""
 
     def formed(life: str, read: int) -> list[Comm]:
         halves = [(f"{life}{p}", [f"m{n}" if n < read else "" for n in range(p, 8, 2)]) for p in range(2)]

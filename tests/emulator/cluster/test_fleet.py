@@ -97,7 +97,7 @@ def test_fault_strikes_the_machine_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("rooted")
-def test_failing_agent_is_told_and_harms_nobody(tmp_path: Path) -> None:
+def test_failing_agent_is_reported_and_harms_no_other(tmp_path: Path) -> None:
     """An agent that ends is seen by its exit code and in its log; the ranks train on."""
     agent = ["sh", "-c", "echo broken >&2; exit 7"]
     with Fleet(tmp_path, machines=2, agent=lambda name: agent, rank_options=FAST) as fleet:

@@ -51,7 +51,7 @@ def test_values_change_in_place(tmp_path: Path) -> None:
     os.close(data)
 
 
-def test_parts_of_a_unit_are_kept(tmp_path: Path) -> None:
+def test_parts_of_a_unit_are_not_lost(tmp_path: Path) -> None:
     """Bytes that make no whole word yet are counted with the next."""
     ports = Ports(tmp_path, 1, "mlx5_ib")
     before = ports.count("mlx5_0/1", "port_rcv_data")

@@ -54,7 +54,7 @@ def team(calls: Calls) -> Iterator[Team]:
         calls("cudaStreamDestroy", stream)
 
 
-def test_kernel_lasts_as_long_as_told(calls: Calls) -> None:
+def test_kernel_lasts_as_long_as_set(calls: Calls) -> None:
     """A launch returns at once, the stream is busy, and synchronizing waits for the given duration."""
     stream = calls.make("cudaStreamCreate")
     seconds = ctypes.c_double(0.15)

@@ -80,7 +80,7 @@ def test_head_has_no_body(endpoint: Endpoint) -> None:
     assert body == b""
 
 
-def test_slow_clients_shut_nobody_out(endpoint: Endpoint) -> None:
+def test_slow_clients_shut_no_client_out(endpoint: Endpoint) -> None:
     """With three times as many silent and dripping clients as there is room for, a reader is served at once."""
     with ExitStack() as stack:
         clients = [

@@ -25,7 +25,7 @@ NOW = 1_780_000_000_000_000_007
 
 
 class Collector(HTTPServer):
-    """An OpenTelemetry collector that answers as it is told to."""
+    """An OpenTelemetry collector that answers with a given status."""
 
     def __init__(self) -> None:
         self.status, self.rest = 200, ""
@@ -115,7 +115,7 @@ def test_an_outage_is_bridged_in_order(collector: Collector, caplog: pytest.LogC
     assert sender.sample().values["waiting_bytes"] == 0.0
 
 
-def test_waits_grow_while_nobody_answers() -> None:
+def test_waits_grow_while_no_collector_answers() -> None:
     """Each failure waits longer, up to a minute."""
     sender = OtlpSender(OtlpConfig(endpoint=f"http://127.0.0.1:{free_port()}"), families, {})
     sender.collect(NOW)

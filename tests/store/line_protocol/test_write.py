@@ -55,7 +55,7 @@ def test_a_row_without_values_is_a_line() -> None:
     assert one("host", {"processes_running": None}) == "host,machine=m1 _row=1i 17"
 
 
-def test_rows_of_one_moment_are_kept_apart() -> None:
+def test_rows_of_one_moment_stay_separate() -> None:
     """Two events of one kind at one time are two lines of different series; written again they are the same lines."""
     event = {"source": "kernel_log", "code": "xid:79"}
     batch = Batch("m1", 9, tuple(Sample("event", {**event, "device": f"gpu:{n}"}) for n in (4, 6)))

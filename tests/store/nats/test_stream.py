@@ -305,7 +305,7 @@ def test_too_large_a_post(tmp_path: Path, opened: Callable[..., Stream]) -> None
     server.kill()
 
 
-def test_lines_that_nobody_can_read(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
+def test_lines_that_cannot_be_read(place: str, opened: Callable[..., Stream], tmp_path: Path) -> None:
     """A message of another program is refused and named; those beside it are written."""
     stream, store = opened(place), Embedded(tmp_path / "a.db")
     assert stream.write(body(1) + pack([b"nonsense"]) + body(2)).good
@@ -403,7 +403,7 @@ def test_no_room(place: str, opened: Callable[..., Stream]) -> None:
     assert "nats.keep_bytes" in stream.explain(answer)
 
 
-def test_nobody_there(opened: Callable[..., Stream]) -> None:
+def test_no_server(opened: Callable[..., Stream]) -> None:
     """Where no server is, or one without streams, the line says so and nothing is raised but StoreError."""
     stream = opened(f"nats://127.0.0.1:{servers.free_port()}/s")
     answer = stream.write(body(1))

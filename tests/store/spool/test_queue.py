@@ -110,7 +110,7 @@ def test_dropped_while_under_way(tmp_path: Path) -> None:
     one.close()
 
 
-def test_refused_lines_are_kept_for_a_look(tmp_path: Path) -> None:
+def test_refused_lines_stay_for_a_look(tmp_path: Path) -> None:
     """The newest refused lines stay with their reasons; all are counted."""
     one = spool(tmp_path)
     lines = [line(n) for n in range(MAX_REFUSED_LINES + 5)]

@@ -171,7 +171,7 @@ def test_all_too_old_at_once(rig: Rig) -> None:
     assert rig.spool.line_counts().refused == 32
 
 
-def test_a_search_that_is_interrupted_begins_anew(rig: Rig) -> None:
+def test_a_search_that_is_interrupted_begins_again(rig: Rig) -> None:
     """Where the server goes away during the search, nothing of the post is given up."""
     rig.spool.put(LINES, 1)
     calls = iter(range(100))
@@ -185,7 +185,7 @@ def test_a_search_that_is_interrupted_begins_anew(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["v1", "v2", "auto"])
-def test_nobody_there(tmp_path: Path, dialect: str) -> None:
+def test_no_server(tmp_path: Path, dialect: str) -> None:
     """Without a server everything waits, and the one line that is said names the address."""
     spool = Spool(tmp_path / "spool", 10**8, 1e6)
     absent = server(f"http://127.0.0.1:{servers.free_port()}/metrics", tmp_path, dialect=dialect)

@@ -93,7 +93,7 @@ def test_kill_loses_nothing_committed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_write_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_write_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
     """Where one sample cannot be stored, nothing of that write is, and the store works on."""
     store = Embedded(tmp_path / "s.db")
     bad = Batch("m1", 2, (Sample("host", {"processes_running": 3}), Sample("host", {"No Name": 5})))
