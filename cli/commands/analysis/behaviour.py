@@ -10,7 +10,7 @@ import typer
 
 from cli import time_format
 from cli.config import locate_store, open_place
-from cli.options import ConfigOption, JsonOption, StoreOption
+from cli.options import ConfigOption, JsonOption, StoreOption, is_file_name
 from cli.terminal import say, say_json
 from store.schema.contract import StoreError
 
@@ -59,7 +59,7 @@ def _read(what: list[str], store: str | None, config: Path | None, last: str, at
     from analysis.behaviour.from_traces import read_traces
     from analysis.traces.reading import files_of
 
-    if what and (Path(what[0]).exists() or len(what) > 1):
+    if what and (len(what) > 1 or is_file_name(what[0])):
         found = read_traces(files_of(map(Path, what)))
         if not found.values:
             raise ValueError(f"{what[0]} holds no kernel and no step: nothing to measure")
@@ -84,13 +84,13 @@ def _of_store(source: Store, place: str, task: str | None, last: str, at: str | 
 
 def _machines(source: Store, task: str | None, until: int) -> tuple[str, ...] | None:
     """The machines of a task; None: all."""
-    from cli.queries.iteration_time import read_tasks
+    from cli.queries.jobs import is_meant, read_named_tasks
 
     if task is None:
         return None
-    known = read_tasks(source, until)
-    for one in known:
-        if one.communicator.startswith(task):
+    known = read_named_tasks(source, until)
+    for name, one in known:
+        if is_meant(task, name, one):
             return one.machines
-    names = ", ".join(one.communicator[:8] for one in known[:6]) or "none"
+    names = ", ".join(name for name, _ in known[:6]) or "none"
     raise StoreError(f"{task} is neither a file nor a task of the store at that time; it has {names}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from analysis.history.lemons import FACTOR
 from analysis.history.machine_history import as_json as machine_json
 from cli import time_format
 from cli.terminal import console
+from cli.views.columns import show_table
 from detector.alerts.past_incidents import DAY_NS
 
 if TYPE_CHECKING:
@@ -65,18 +65,16 @@ def draw_fleet(found: History, top: int) -> None:
     """Print the machines, the likeliest lemon first, then lemons and cards in words."""
     screen = console()
     screen.print(Text(_head(found)))
-    names = ("machine", "oldest … newest", "incidents", "notes", "job starts", "rate", "lemon", "last incident (UTC)")
-    table = Table(*names, box=None, pad_edge=False)
-    for column in table.columns[2:7]:
-        column.justify = "right"
-    ranked = found.ranked()
+    heads = ("machine", "oldest … newest", "incidents", "notes", "job starts", "rate", "lemon", "last incident (UTC)")
+    rows, ranked = [], found.ranked()
     for one, rate, chance, named in ranked[:top]:
         last = time_format.shown(one.incidents[-1].opened) if one.incidents else ""
         words = f"{chance:.0%}"
         counts = (str(len(one.incidents)), str(len(one.notes)), str(len(one.starts)))
         name, lemon = Text(one.machine, "bold" if named else ""), Text(words, "bold red" if named else "")
-        table.add_row(name, strip(found, one), *counts, f"{rate:.2f}", lemon, last)
-    screen.print(table)
+        rows.append((name, strip(found, one), *counts, f"{rate:.2f}", lemon, last))
+    first = ("lemon", "incidents", "oldest … newest", "rate", "last incident (UTC)")
+    show_table(screen, heads, rows, first, ("oldest … newest", "last incident (UTC)"))
     if len(ranked) > top:
         screen.print(Text(f"{len(ranked) - top} more machines are not shown: --top {len(ranked)}"))
     screen.print(Text("   ".join(f"{mark} {words}" for mark, words in _LEGEND.items()), "dim"))
