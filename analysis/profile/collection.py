@@ -91,7 +91,8 @@ def _reason(lines: Sequence[str]) -> str:
     stripped = [line.strip() for line in lines]
     causes = [line.partition(": ")[2] for line in stripped if line.startswith("0: ")]
     errors = [line for line in stripped if line.lower().startswith("error")]
-    return next(iter([*causes, *errors, *stripped[-1:]]), "py-spy was not done in time")
+    found = next(iter([*causes, *errors, *stripped[-1:]]), "py-spy was not done in time")
+    return found.partition(": Try running")[0]  # its advice is for its own command line
 
 
 def _children_cpu() -> float:

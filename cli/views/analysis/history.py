@@ -91,12 +91,9 @@ def draw_machine(found: History, machine: str) -> None:
     screen.print(Text(_head(found)))
     screen.print(Text(f"{machine}  ").append_text(strip(found, one)))
     base = found.ranking.prior.base_rate * 1000
-    screen.print(
-        Text(
-            f"{one.troubles} separate incidents in {one.hours:.0f} h: {rate:.2f} per 1,000 machine-hours, shrunken; "
-            f"base rate {base:.2f}; a lemon with probability {chance:.0%}"
-        )
-    )
+    many = f"{one.troubles} separate incident{'s' * (one.troubles != 1)} in {one.hours:.0f} h"
+    rates = f"{rate:.2f} per 1,000 machine-hours, shrunken; base rate {base:.2f}; a lemon with probability {chance:.0%}"
+    screen.print(Text(f"{many}: {rates}"))
     for at, words in lines(one):
         screen.print(Text(f"{time_format.shown(at)}  {words}"))
     for line in _card_lines(found, machine):
@@ -118,9 +115,10 @@ def lines(one: MachineHistory) -> list[tuple[int, str]]:
 
 def _head(found: History) -> str:
     days = (found.end - found.first) / DAY_NS
+    length = f"{days:.1f} days" if days >= 1 else f"{days * 24:.1f} hours"
     hours = sum(one.hours for one in found.machines.values())
     return (
-        f"{len(found.machines)} machines over {days:.1f} days to {time_format.shown(found.end)} UTC, "
+        f"{len(found.machines)} machines over {length} to {time_format.shown(found.end)} UTC, "
         f"{hours:,.0f} machine-hours"
     )
 
