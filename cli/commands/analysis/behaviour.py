@@ -11,7 +11,7 @@ import typer
 from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption, is_file_name
-from cli.terminal import say, say_json
+from cli.terminal import console, progress, say, say_json
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def _read(what: list[str], store: str | None, config: Path | None, last: str, at
     from analysis.traces.reading import files_of
 
     if what and (len(what) > 1 or is_file_name(what[0])):
-        found = read_traces(files_of(map(Path, what)))
+        files = files_of(map(Path, what))
+        with progress("reading", (0, len(files))) as tell:
+            found = read_traces(files, tell)
         if not found.values:
             raise ValueError(f"{what[0]} holds no kernel and no step: nothing to measure")
         return found
@@ -76,7 +78,8 @@ def _of_store(source: Store, place: str, task: str | None, last: str, at: str | 
     if span is None:
         raise StoreError(f"{place} holds no reading")
     until = time_format.moment(at) if at else span[1]
-    found = read_store(source, until - time_format.duration(last), until, _machines(source, task, until))
+    with console(err=True).status(f"reading {last} of the store"):
+        found = read_store(source, until - time_format.duration(last), until, _machines(source, task, until))
     if not found.values:
         raise StoreError(f"{place} holds nothing of a training task in the {last} before then: use --at or --last")
     return found

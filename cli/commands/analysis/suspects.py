@@ -172,19 +172,21 @@ def standby(
         if ends is None or not fleet:
             raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
         first = max(ends[0], ends[1] - days * DAY_NS)
-        past = [one for one in read_incidents(source, first, ends[1]) if one.worst == "crit" and one.verdict.machine]
+        with console(err=True).status(f"reading {days} days of history"):
+            found = read_incidents(source, first, ends[1])
+        past = [one for one in found if one.worst == "crit" and one.verdict.machine]
     hours = np.array([one.opened / _HOUR_NS for one in past])
     size = (first / _HOUR_NS, ends[1] / _HOUR_NS, len(fleet), time_format.duration(repair) / _HOUR_NS, share)
-    found = size_standby(hours, *size, job=machines)
+    spares = size_standby(hours, *size, job=machines)
     if json:
-        say_json(found.as_json())
+        say_json(spares.as_json())
         return
     say(
-        f"{found.incidents} critical incidents on {len(fleet)} machines in {found.days:.1f} days; "
-        f"within {repair} a machine fails with probability {found.chance:.4f}"
+        f"{spares.incidents} critical incidents on {len(fleet)} machines in {spares.days:.1f} days; "
+        f"within {repair} a machine fails with probability {spares.chance:.4f}"
     )
-    say(f"warm standbys for {found.machines} machines, {share:.2%} of the time: {found.bursts}")
-    say(f"if failures were independent (binomial): {found.binomial}; the past: at most {found.most} at a time")
+    say(f"warm standbys for {spares.machines} machines, {share:.2%} of the time: {spares.bursts}")
+    say(f"if failures were independent (binomial): {spares.binomial}; the past: at most {spares.most} at a time")
 
 
 def _numbers(text: str) -> list[int]:
