@@ -53,9 +53,9 @@ def check(
     from analysis.checks.tools import CHECKS
 
     wanted = [CHECKS[name] for name in _known(only, list(CHECKS))]
+    place, settings = locate_store(store, config, writing=True)
     if not machine:
         raise ValueError("name the machines to check, such as: peerwatch check m07")
-    place, settings = locate_store(store, config, writing=True)
     goes_to, agent = None if no_store else (place, settings), settings.agent.name
     machine = list(dict.fromkeys(agent if name in _own(agent) else name for name in machine))
     if not force:
