@@ -23,6 +23,11 @@ ConfigOption = Annotated[Path | None, typer.Option(help=f"Configuration file; el
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+def is_file_name(word: str) -> bool:
+    """Whether a word that is a file or a task means a file: it exists, or is written as one."""
+    return Path(word).exists() or word.startswith(("/", ".")) or word.endswith((".json", ".gz"))
+
+
 def renamed(value: Any, old: str, new: str) -> Any:
     """The value of a deprecated option; one line on standard error where it is used."""
     if value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,14 @@ from analysis.traces.operations import UNKNOWN, Collector, Operations
 from detector.stats.arrays import Floats
 
 
-def read_traces(paths: list[Path]) -> Behaviour:
-    """The behaviour of the ranks of one job. Raises TraceError for a file that is no trace."""
-    table, size, names = Collector(), 0, set()
+def read_traces(paths: list[Path], tell: Callable[[int], None] = lambda done: None) -> Behaviour:
+    """The behaviour of the ranks of one job; `tell` hears how many files are done.
+
+    Raises TraceError for a file that is no trace.
+    """
+    table, size = Collector(), 0
     found: dict[str, dict[str, Floats]] = {}
-    for path in paths:
+    for done, path in enumerate(paths, 1):
         trace = kineto.read(path)
         name = f"rank {trace.rank}" if trace.rank != UNKNOWN else path.name
         if name in found:
@@ -27,7 +31,7 @@ def read_traces(paths: list[Path]) -> Behaviour:
         size = max(size, trace.world, len(found) + 1)
         kineto.add_operations(trace, table)
         found[name] = _measured(trace)
-        names.add(name)
+        tell(done)
     operations = table.table()
     behaviour = Behaviour(size, _program(operations))
     for rank, measures in found.items():

@@ -62,7 +62,12 @@ def collect(
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_polite
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=_polite,
+        env={**os.environ, "RUST_BACKTRACE": "0"},
     )
 
 
@@ -77,8 +82,17 @@ def _end(child: subprocess.Popen[bytes]) -> str:
         child.kill()
     with suppress(subprocess.TimeoutExpired):
         error = child.communicate(timeout=2)[1][-4000:].decode(errors="replace").strip().splitlines()
-        return "" if child.returncode == 0 else (error[-1] if error else "py-spy was not done in time")[:200]
+        return "" if child.returncode == 0 else _reason(error)[:200]
     return "py-spy does not end"
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """What py-spy says of its failure: the first cause, else the first line that names an error."""
+    stripped = [line.strip() for line in lines]
+    causes = [line.partition(": ")[2] for line in stripped if line.startswith("0: ")]
+    errors = [line for line in stripped if line.lower().startswith("error")]
+    found = next(iter([*causes, *errors, *stripped[-1:]]), "py-spy was not done in time")
+    return found.partition(": Try running")[0]  # its advice is for its own command line
 
 
 def _children_cpu() -> float:

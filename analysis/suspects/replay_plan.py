@@ -16,7 +16,8 @@ from math import ceil, log
 import numpy as np
 from numpy.typing import NDArray
 
-_DRAWS = 2000
+_DRAWS, _CELLS = 2000, 10**7
+"""Random draws of faulty machines, and draws times machines at most: fewer draws in fleets above 5,000 machines."""
 _SURE = 0.95
 
 
@@ -38,20 +39,25 @@ class ReplayPlan:
         """[machine]: its group in the second phase."""
         return np.arange(self.machines) % self.groups
 
-    def suspects(self, horizontal: Collection[int], vertical: Collection[int]) -> NDArray[np.intp]:
-        """The machines in a failing group of both phases. Raises ValueError for a group that there is not."""
-        for group in (*horizontal, *vertical):
+    def check(self, *groups: int) -> None:
+        """Raise ValueError for a group that there is not."""
+        for group in groups:
             if not 0 <= group < self.groups:
                 raise ValueError(f"there is no group {group}: they are numbered from 0 to {self.groups - 1}")
+
+    def suspects(self, horizontal: Collection[int], vertical: Collection[int]) -> NDArray[np.intp]:
+        """The machines in a failing group of both phases. Raises ValueError for a group that there is not."""
+        self.check(*horizontal, *vertical)
         both = np.isin(self.horizontal(), list(horizontal)) & np.isin(self.vertical(), list(vertical))
         return np.flatnonzero(both)
 
     def expected_suspects(self, faulty: int, seed: int = 1) -> float:
         """Mean number of suspects with so many faulty machines anywhere, each failing every test of its group."""
         dice = np.random.default_rng(seed)
-        found = np.argpartition(dice.random((_DRAWS, self.machines)), faulty - 1, axis=1)[:, :faulty]
-        rows, columns = (np.zeros((_DRAWS, self.groups), bool) for _ in range(2))
-        draw = np.arange(_DRAWS)[:, None]
+        draws = min(_DRAWS, max(1, _CELLS // self.machines))
+        found = np.argpartition(dice.random((draws, self.machines)), faulty - 1, axis=1)[:, :faulty]
+        rows, columns = (np.zeros((draws, self.groups), bool) for _ in range(2))
+        draw = np.arange(draws)[:, None]
         rows[draw, self.horizontal()[found]] = True
         columns[draw, self.vertical()[found]] = True
         return float((rows[:, self.horizontal()] & columns[:, self.vertical()]).sum(axis=1).mean())

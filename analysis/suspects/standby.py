@@ -66,9 +66,12 @@ def size_standby(
     share of a burst is taken as that of its machines in the fleet. Raises ValueError for a repair time that is longer
     than a quarter of the past.
     """
-    if not 0 < repair_hours <= (end - first) / 4:
+    if repair_hours <= 0:
+        raise ValueError("a repair takes longer than no time: write for example 12h or 2d")
+    if repair_hours > (end - first) / 4:
         raise ValueError(
-            f"{repair_hours:g} h of repair against {end - first:.0f} h of history: at most a quarter; use more --days"
+            f"a repair of {repair_hours:g} h needs {4 * repair_hours:g} h of history, and there are "
+            f"{end - first:.3g} h: use a shorter --repair, more --days, or wait"
         )
     times = np.sort(times[(times >= first) & (times < end)])
     machines = job or fleet

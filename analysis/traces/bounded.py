@@ -122,7 +122,7 @@ class Scanner:
         try:
             text = self._utf8.decode(chunk, final=self._ended)
         except UnicodeDecodeError:
-            raise TraceError(f"{self._path} is no text in UTF-8") from None
+            raise TraceError(f"{self._path} is no text in UTF-8: a trace is JSON, also packed with gzip") from None
         self._read += len(text)
         if self._read > FILE_CHARACTERS:
             raise TraceError(f"{self._path} expands to more than {FILE_CHARACTERS >> 30} GB")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from detector.stats.arrays import Bools, Floats, Ints
 
 _NUMBERS = ("dp_rank", "stage", "rank", "step", "start_ts", "duration", "end_ts", "seq_id", "mc", "gmc", "mb_id")
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+_HEAD = 1 << 16
+"""Bytes of a file that must be text before it is read as CSV."""
+_GZIP = b"\x1f\x8b"
 _LARGEST = 1e15
 """Above this a number is no rank, step or second."""
 
@@ -68,9 +72,16 @@ def _table(file: Path, notes: list[str]) -> Any:
 
     options = csv.ParseOptions(invalid_row_handler=skip)
     try:
-        with file.open("rb") as head:
-            is_parquet = head.read(4) == b"PAR1"
-        table = parquet.read_table(file) if is_parquet else csv.read_csv(file, parse_options=options)
+        with file.open("rb") as raw:
+            head = raw.read(_HEAD)
+        if head[:4] == b"PAR1":
+            table = parquet.read_table(file)
+        else:
+            if head[:2] != _GZIP:
+                getincrementaldecoder("utf-8")().decode(head)
+            table = csv.read_csv(file, parse_options=options)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: neither Parquet nor CSV: no text in UTF-8") from error
     except pa.ArrowException as error:
         raise ValueError(f"{file}: neither Parquet nor CSV: {str(error).splitlines()[0]}") from error
     if skipped:

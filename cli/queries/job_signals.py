@@ -46,7 +46,8 @@ def read_job_signals(store: ReadableStore, first: int, end: int) -> list[JobSign
     rows = store.read("job_log", first, end) if "job_log" in store.tables() else None
     if rows is None or not rows.num_rows:
         raise StoreError(
-            'no job was read then: add "job_log" to agent.sources and a table [[agent.job_log]] (docs/recording.md)'
+            'no job was read then: add "job_log" to agent.sources and a table [[agent.job_log]] '
+            "(docs/analysis/job_logs.md); jobs of Slurm and Kubernetes are in: peerwatch tasks"
         )
     names, machines = (np.array(rows.column(name).to_pylist(), object) for name in ("job", "machine"))
     time = rows.column("time").to_numpy()

@@ -51,7 +51,7 @@ class Plan:
         if self.disturbances not in AMOUNTS:
             raise ValueError(f"disturbances are {self.disturbances}: they must be {', '.join(AMOUNTS)}")
         if self.machines < 1 or self.gpus < 1 or not 1e9 > self.minutes * 60 >= 10 * self.step_s > 0:
-            raise ValueError("a fleet needs at least one machine with one GPU, and ten steps of time")
+            raise ValueError("a fleet needs one machine with one GPU at least, and ten steps of time to 30 years")
         if self.machines > MOST_MACHINES or len(self.kinds()) > self.machines:
             raise ValueError(f"a fleet has at most {MOST_MACHINES} machines, and no more faults than machines")
 

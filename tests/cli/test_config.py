@@ -20,7 +20,7 @@ def test_old_names_of_detector_settings_work_and_are_reported(
     assert (found.judging_delay_seconds, found.silent_seconds) == (3.5, 41.0)
     assert capsys.readouterr().err == "peerwatch: detector.lag_s is deprecated: use detector.judging_delay_seconds\n"
     file.write_text("[detector]\nlag_s = 3.5\njudging_delay_seconds = 2.5\n")
-    with pytest.raises(ConfigError, match="old name of detector.judging_delay_seconds: keep one"):
+    with pytest.raises(ConfigError, match=r"old name of detector\.judging_delay_seconds: keep one"):
         read_settings(file)
 
 

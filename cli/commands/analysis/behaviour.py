@@ -10,8 +10,8 @@ import typer
 
 from cli import time_format
 from cli.config import locate_store, open_place
-from cli.options import ConfigOption, JsonOption, StoreOption
-from cli.terminal import say, say_json
+from cli.options import ConfigOption, JsonOption, StoreOption, is_file_name
+from cli.terminal import console, progress, say, say_json
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ def _read(what: list[str], store: str | None, config: Path | None, last: str, at
     from analysis.behaviour.from_traces import read_traces
     from analysis.traces.reading import files_of
 
-    if what and (Path(what[0]).exists() or len(what) > 1):
-        found = read_traces(files_of(map(Path, what)))
+    if what and (len(what) > 1 or is_file_name(what[0])):
+        files = files_of(map(Path, what))
+        with progress("reading", (0, len(files))) as tell:
+            found = read_traces(files, tell)
         if not found.values:
             raise ValueError(f"{what[0]} holds no kernel and no step: nothing to measure")
         return found
@@ -76,7 +78,8 @@ def _of_store(source: Store, place: str, task: str | None, last: str, at: str | 
     if span is None:
         raise StoreError(f"{place} holds no reading")
     until = time_format.moment(at) if at else span[1]
-    found = read_store(source, until - time_format.duration(last), until, _machines(source, task, until))
+    with console(err=True).status(f"reading {last} of the store"):
+        found = read_store(source, until - time_format.duration(last), until, _machines(source, task, until))
     if not found.values:
         raise StoreError(f"{place} holds nothing of a training task in the {last} before then: use --at or --last")
     return found
@@ -84,13 +87,13 @@ def _of_store(source: Store, place: str, task: str | None, last: str, at: str | 
 
 def _machines(source: Store, task: str | None, until: int) -> tuple[str, ...] | None:
     """The machines of a task; None: all."""
-    from cli.queries.iteration_time import read_tasks
+    from cli.queries.jobs import is_meant, read_named_tasks
 
     if task is None:
         return None
-    known = read_tasks(source, until)
-    for one in known:
-        if one.communicator.startswith(task):
+    known = read_named_tasks(source, until)
+    for name, one in known:
+        if is_meant(task, name, one):
             return one.machines
-    names = ", ".join(one.communicator[:8] for one in known[:6]) or "none"
+    names = ", ".join(name for name, _ in known[:6]) or "none"
     raise StoreError(f"{task} is neither a file nor a task of the store at that time; it has {names}")

@@ -32,10 +32,14 @@ def check(
         list[str] | None,
         typer.Argument(help="Suspects; this host by its own name.", autocompletion=machine_names),
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this one: dcgm, gemm, nccl, ib (repeatable).")] = None,
-    limit: Annotated[float | None, typer.Option(min=1.0, help="Time limit of each check, in seconds.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this check: dcgm, gemm, nccl, ib; may be repeated.")
+    ] = None,
+    limit: Annotated[
+        float | None, typer.Option(min=1.0, help="Time limit of each check, in seconds; else its own.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also where a job trains: it is disturbed.")] = False,
-    no_store: Annotated[bool, typer.Option("--no-store", help="Ask and tell no store.")] = False,
+    no_store: Annotated[bool, typer.Option("--no-store", help="Read no store, and write no result to one.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -53,7 +57,7 @@ def check(
     if not machine:
         raise ValueError("name the machines to check, such as: peerwatch check m07")
     goes_to, agent = None if no_store else (place, settings), settings.agent.name
-    machine = [agent if name == "localhost" else name for name in machine]
+    machine = list(dict.fromkeys(agent if name in _own(agent) else name for name in machine))
     if not force:
         _refuse_busy(machine, agent, goes_to)
     results: list[Result] = []
@@ -63,7 +67,7 @@ def check(
     if len(machine) > 1 and not only:
         results += _published(run_pairs(machine), json, goes_to)
     if json:
-        say_json([one.as_json() for one in results])
+        say_json({"results": [one.as_json() for one in results]})
     outcomes = {one.outcome for one in results}
     if outcomes & {"failed", "error", "cut off"}:
         raise typer.Exit(_FAILED)
@@ -148,10 +152,10 @@ def _remote(name: str, only: list[str] | None, limit: float | None, force: bool)
     longest = sum(limit or CHECKS[one].limit_s for one in only or CHECKS) + _SSH_SLACK_S
     with console(err=True).status(f"checking {name} by ssh"):
         ended = run_tool(["ssh", "-o", "BatchMode=yes", name, *words], longest)
-    line = next((line for line in ended.output.splitlines() if line.startswith("[")), "")
+    line = next((line for line in ended.output.splitlines() if line.startswith("{")), "")
     try:
-        rows = jsonlib.loads(line)
+        rows = jsonlib.loads(line)["results"]
         return [Result(**{**row, "machine": name}) for row in rows]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         lines = ended.output.strip().splitlines() or ["no answer"]
         raise StoreError(f"{name} was not checked: {lines[-1][:200]}; run it there: {' '.join(words[:3])}") from error

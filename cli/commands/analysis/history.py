@@ -11,7 +11,7 @@ from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import machine_names
-from cli.terminal import say_json
+from cli.terminal import console, say_json
 from store.schema.contract import StoreError
 
 
@@ -35,7 +35,9 @@ def history(
         ends = source.span()
         if ends is None:
             raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
-        found = read_history(source, time_format.moment(until) if until else ends[1], days)
+        end = time_format.moment(until) if until else ends[1]
+        with console(err=True).status(f"reading {days} days of history"):
+            found = read_history(source, end, days)
     if machine is not None and machine not in found.machines:
         raise StoreError(f"{place} has no machine {machine} in that time; list them with: peerwatch history")
     if json:

@@ -13,6 +13,7 @@ from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.job_signals import CURVES, read_job_signals
 from cli.terminal import console, say_json
+from cli.views.columns import show_table
 from cli.views.zoom import block, scale_of
 from store.schema.contract import StoreError
 
@@ -26,7 +27,7 @@ def jobs(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what jobs say of themselves: step, step time, loss, gradient norm, MFU, age of the checkpoint."""
+    """Show what jobs log: step, step time, loss, gradient norm, MFU, age of the checkpoint. Scheduler's jobs: tasks."""
     place, settings = locate_store(store, config)
     with closing(open_place(place, settings=settings)) as source:
         ends = source.span()
@@ -35,38 +36,27 @@ def jobs(
         first = time_format.point(since, ends[1])
         found = read_job_signals(source, first, ends[1])
     if json:
-        say_json([one.as_json() for one in found])
+        say_json({"first": first, "end": ends[1], "jobs": [one.as_json() for one in found]})
     else:
         _draw(found)
 
 
 def _draw(found: list[JobSignals]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    names = ("job", "machine", "step", "step time", "", "loss", "", "gradient norm", "NaN", "MFU", "checkpoint")
-    table = Table(*names, box=None, pad_edge=False)
-    for at in (2, 3, 5, 7, 8, 9, 10):
-        table.columns[at].justify = "right"
+    heads = ("job", "machine", "step", "step time", "", "loss", "", "gradient norm", "NaN", "MFU", "checkpoint age")
+    rows: list[tuple[str | Text, ...]] = []
     for one in found:
         loss, pace = (_curve(one.curves.get(name)) for name in CURVES)
         value = one.values
         age = value["checkpoint_age_seconds"]
-        table.add_row(
-            Text(one.job),
-            Text(one.machine),
-            _shown(value["step"], ".0f"),
-            _shown(value["step_seconds"], ".3g", " s"),
-            pace,
-            _shown(value["loss"], ".4g"),
-            loss,
-            _shown(value["gradient_norm"], ".4g"),
-            Text(_shown(value["nan_total"], ".0f"), "bold red" if value["nan_total"] else ""),
-            _shown(value["mfu_ratio"], ".1%"),
-            "" if age is None else time_format.ago(age),
-        )
+        step = (_shown(value["step"], ".0f"), _shown(value["step_seconds"], ".3g", " s"), pace)
+        norm = (_shown(value["loss"], ".4g"), loss, _shown(value["gradient_norm"], ".4g"))
+        wrong = Text(_shown(value["nan_total"], ".0f"), "bold red" if value["nan_total"] else "")
+        checkpoint = "" if age is None else time_format.ago(age)
+        rows.append((one.job, one.machine, *step, *norm, wrong, _shown(value["mfu_ratio"], ".1%"), checkpoint))
     screen = console()
-    screen.print(table)
+    show_table(screen, heads, rows, ("step", "step time", "loss", "NaN", "MFU", *heads), ("machine",))
     for one in found:
         if one.error:
             screen.print(Text(f"{one.job} on {one.machine}: {one.error}", "yellow"))

@@ -12,6 +12,7 @@ from cli.config import open_place
 from cli.options import JsonOption
 from cli.terminal import progress, say, say_json
 from store.influx.config import is_address
+from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
     from analysis.traces.reading import Logs
@@ -74,5 +75,7 @@ def _recorded(place: str) -> Logs:
 
     with closing(open_place(place)) as store:
         table = recorded.read(store, 0, LATEST)
+    if not len(table.rank):
+        raise StoreError(f"{place} holds no NCCL operation in flight: it needs the table nccl with iterations")
     about: dict[str, Any] = {"file": place, "format": "recording", "operations": len(table.rank)}
     return Logs(table, [about])

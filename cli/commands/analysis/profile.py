@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import locate_store, open_place
-from cli.options import ConfigOption, JsonOption, StoreOption
+from cli.options import ConfigOption, JsonOption, StoreOption, is_file_name
 from cli.terminal import progress, say, say_json
 from store.schema.contract import StoreError
 
@@ -31,7 +31,10 @@ def profile(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, max=120, help="Length of the window, seconds.")] = 20,
-    pid: Annotated[list[int] | None, typer.Option(help="Sample this process; may be repeated. Needs no store.")] = None,
+    pid: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=2**22, help="Sample this process; may be repeated. Needs no store."),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Save the samples in this folder, a file a process.")] = None,
     json: JsonOption = False,
     store: StoreOption = None,
@@ -42,7 +45,7 @@ def profile(
     from analysis.profile.samples import read_samples
     from cli.views.analysis.profile import as_json, show
 
-    if what and Path(what[0]).exists():
+    if what and is_file_name(what[0]):
         samples, taken = read_samples({Path(name).stem: Path(name) for name in what}, seconds), None
     else:
         processes = {f"pid {one}": one for one in pid} if pid else _processes(what or [], store, config)
@@ -67,25 +70,27 @@ def _taken(processes: dict[str, int], seconds: float, save: Path | None) -> tupl
             raise OSError(f"{folder} cannot be made: {error.strerror}; use another --save") from error
         with progress("sampling", (0, round(seconds * SECOND))) as tell:
             taken = collect(processes, folder, seconds, lambda done: tell(round(done * SECOND)))
+        if not taken.files:
+            name, why = next(iter(taken.failed.items()))
+            raise SampleError(
+                f"no process could be sampled ({name}: {why}): name training processes of Python that run, as their "
+                "user or as root"
+            )
         for name, why in taken.failed.items():
             say(f"{name} is left out: {why}", err=True)
-        if not taken.files:
-            raise SampleError("no process could be sampled: run it as the user of the training, or as root")
         return read_samples(taken.files, seconds), taken
 
 
 def _processes(what: list[str], store: str | None, config: Path | None) -> dict[str, int]:
     """Name -> pid of the training processes of this machine that are meant."""
-    from cli.queries.iteration_time import read_tasks
+    from cli.queries.jobs import is_meant, read_named_tasks
 
     place, settings = locate_store(store, config)
     here = settings.agent.machine or socket.gethostname()
     with closing(open_place(place, settings=settings)) as source:
         span = source.span()
-        tasks = read_tasks(source, span[1]) if span else ()
-    named = [
-        one for one in tasks if not what or here in what or any(one.communicator.startswith(word) for word in what)
-    ]
+        tasks = read_named_tasks(source, span[1]) if span else []
+    named = [one for name, one in tasks if not what or here in what or any(is_meant(word, name, one) for word in what)]
     found = {f"{machine} pid {pid}": pid for one in named for machine, pid in one.processes if machine == here}
     if not found:
         wanted = f"{', '.join(what)} has" if what else f"{place} knows"

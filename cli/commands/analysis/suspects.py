@@ -41,13 +41,13 @@ def stacks(
         list[str] | None,
         typer.Argument(help="Machines of the task, or patterns; without: all.", autocompletion=machine_names),
     ] = None,
-    take: Annotated[bool, typer.Option(help="Have agents take stacks now: 5 rounds, 10 s apart (a minute).")] = False,
+    take: Annotated[bool, typer.Option(help="Have agents take stacks now: 5 rounds, 10 s apart; takes 95 s.")] = False,
     since: Annotated[str, typer.Option(help="Stacks from then on: a time (UTC), or a duration such as 10m.")] = "10m",
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Name the machines that share a parallel group with the ranks with stacks unlike all others."""
+    """Name the machines of the parallel group in which most ranks have stacks unlike those of all others."""
     from detector.explain.rank_snapshot import RankSnapshot
     from detector.explain.stack_rounds import suspects
     from detector.timeseries.rows import rows_of
@@ -96,17 +96,22 @@ def plan(
     pipeline: Annotated[int, typer.Option(min=1, help="Machines of one pipeline (stages × machines a stage).")] = 1,
     horizontal: Annotated[str, typer.Option(help="Groups of the first phase that failed, such as 3 or 0,4.")] = "",
     vertical: Annotated[str, typer.Option(help="Groups of the second phase that failed.")] = "",
-    minutes: Annotated[float, typer.Option(min=0.1, help="Length of one replay, in minutes.")] = 15.0,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of a machine.")] = 8,
-    reproduces: Annotated[float, typer.Option(help="Chance that the fault shows in one replay, 0 to 1.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.1, max=100_000, help="Length of one replay, in minutes.")] = 15.0,
+    gpus: Annotated[int, typer.Option(min=1, max=1024, help="GPUs of a machine.")] = 8,
+    reproduces: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Chance that the fault shows in one replay, 0.001 to 1.")
+    ] = 1.0,
     json: JsonOption = False,
 ) -> None:
     """Plan a dual-phase replay: the groups to test next or, with the failing groups, the machines to evict."""
     from analysis.suspects.replay_plan import plan_replay, repeats
 
-    names = [name for word in machine for name in _expanded(word)]
+    names = _distinct([name for word in machine for name in _expanded(word)])
     found, times = plan_replay(len(names), pipeline), repeats(reproduces)
     failed = _numbers(horizontal), _numbers(vertical)
+    found.check(*failed[0], *failed[1])
+    if failed[1] and not failed[0]:
+        raise ValueError("--vertical needs --horizontal: which groups of the first phase failed?")
     phase = "done" if all(failed) else "vertical" if failed[0] else "horizontal"
     member = found.vertical() if phase == "vertical" else found.horizontal()
     groups = [[names[at] for at in (member == group).nonzero()[0]] for group in range(found.groups)]
@@ -167,19 +172,21 @@ def standby(
         if ends is None or not fleet:
             raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
         first = max(ends[0], ends[1] - days * DAY_NS)
-        past = [one for one in read_incidents(source, first, ends[1]) if one.worst == "crit" and one.verdict.machine]
+        with console(err=True).status(f"reading {days} days of history"):
+            found = read_incidents(source, first, ends[1])
+        past = [one for one in found if one.worst == "crit" and one.verdict.machine]
     hours = np.array([one.opened / _HOUR_NS for one in past])
     size = (first / _HOUR_NS, ends[1] / _HOUR_NS, len(fleet), time_format.duration(repair) / _HOUR_NS, share)
-    found = size_standby(hours, *size, job=machines)
+    spares = size_standby(hours, *size, job=machines)
     if json:
-        say_json(found.as_json())
+        say_json(spares.as_json())
         return
     say(
-        f"{found.incidents} critical incidents on {len(fleet)} machines in {found.days:.1f} days; "
-        f"within {repair} a machine fails with probability {found.chance:.4f}"
+        f"{spares.incidents} critical incidents on {len(fleet)} machines in {spares.days:.1f} days; "
+        f"within {repair} a machine fails with probability {spares.chance:.4f}"
     )
-    say(f"warm standbys for {found.machines} machines, {share:.2%} of the time: {found.bursts}")
-    say(f"if failures were independent (binomial): {found.binomial}; the past: at most {found.most} at a time")
+    say(f"warm standbys for {spares.machines} machines, {share:.2%} of the time: {spares.bursts}")
+    say(f"if failures were independent (binomial): {spares.binomial}; the past: at most {spares.most} at a time")
 
 
 def _numbers(text: str) -> list[int]:
@@ -187,6 +194,16 @@ def _numbers(text: str) -> list[int]:
     if not re.fullmatch(r"\d{0,9}(,\d{1,9})*", text):
         raise ValueError(f"{text!r} are no group numbers: write for example 3 or 0,4")
     return [int(part) for part in text.split(",") if part]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names. Raises ValueError where a machine is named twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{name} is named twice: name each machine of the job once")
+        seen.add(name)
+    return names
 
 
 def _expanded(word: str) -> list[str]:

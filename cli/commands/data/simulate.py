@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from emulator.simulation.simulate import Plan
 
 KINDS = (*FAULTS, *WEAK)
+WHOLE = ("task", "event")
 
 
 def simulate(
@@ -74,7 +75,10 @@ def _write(folder: Path, plan: Plan, overwrite: bool) -> dict[str, Any]:
         for part in parts:
             for table, columns in part.items():
                 writer.add(table, columns)
-            tell(int(max(columns["time"][-1] for columns in part.values() if len(columns["time"]))))
+            # Tasks and events come whole, before the readings: they say nothing of how far it is.
+            ends = [columns["time"] for table, columns in part.items() if table not in WHOLE and len(columns["time"])]
+            if ends:
+                tell(int(max(times[-1] for times in ends)))
         writer.label(labels)
     return labels
 

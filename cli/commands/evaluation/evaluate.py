@@ -85,6 +85,8 @@ def _measure(
     from detector.evaluation.run import methods_of
     from detector.methods.baselines.minder_model import load
 
+    if not names:
+        raise ValueError(f"--methods names no method: choose of {METHODS}")
     for name in names:
         methods_of(name)
     if counting[1] not in ("one", "each"):

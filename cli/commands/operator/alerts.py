@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.config import Settings, open_place, read_settings
+from cli.config import PLACE, Settings, open_place, read_settings
 from cli.queries.completion import sink_names
 from cli.terminal import say, say_json
 from detector.alerts.alert import sample
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Test the sinks of alerts, and show delivery results.", no_args_is_help=True)
 
-_CONFIG = typer.Option(help="Configuration file.")
+_CONFIG = typer.Option(help=f"Configuration file; else {PLACE}, if it exists.")
 _STORE = typer.Option(help="The store, instead of the configuration's.")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cli.terminal import console, say
+from cli.views.columns import show_table
 
 if TYPE_CHECKING:
     from analysis.behaviour.comparison import Finding
@@ -34,19 +35,19 @@ def as_json(found: Behaviour, findings: list[Finding]) -> dict[str, Any]:
 
 def show(found: Behaviour, findings: list[Finding], compared: bool) -> None:
     """Print it."""
-    from rich.table import Table
-
     from analysis.behaviour.comparison import LEAST_PEERS
     from analysis.behaviour.measures import measure_of
 
-    rows = Table("measure", "unit", "ranks", *(f"{at} %" for at in _QUANTILES), "lowest rank", "highest rank", box=None)
+    rows = []
     for name, by_rank in found.values.items():
         middles = {rank: float(np.median(values)) for rank, values in by_rank.items()}
         pooled = np.percentile(np.concatenate(list(by_rank.values())), _QUANTILES)
         low, high = min(middles, key=middles.__getitem__), max(middles, key=middles.__getitem__)
         ends = (f"{middles[low]:.4g} ({low})", f"{middles[high]:.4g} ({high})")
-        rows.add_row(name, measure_of(name).unit, str(len(by_rank)), *(f"{value:.4g}" for value in pooled), *ends)
-    console().print(rows)
+        rows.append((name, measure_of(name).unit, str(len(by_rank)), *(f"{value:.4g}" for value in pooled), *ends))
+    heads = ("measure", "unit", "ranks", *(f"{at} %" for at in _QUANTILES), "lowest rank", "highest rank")
+    first = ("unit", "50 %", "5 %", "95 %", "lowest rank", "highest rank")
+    show_table(console(), heads, rows, first, ("unit", "lowest rank", "highest rank"))
     for one in findings:
         say(in_words(one))
     few = len(found.ranks) < LEAST_PEERS

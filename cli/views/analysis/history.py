@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from analysis.history.lemons import FACTOR
 from analysis.history.machine_history import as_json as machine_json
 from cli import time_format
 from cli.terminal import console
+from cli.views.columns import show_table
 from detector.alerts.past_incidents import DAY_NS
 
 if TYPE_CHECKING:
@@ -65,18 +65,16 @@ def draw_fleet(found: History, top: int) -> None:
     """Print the machines, the likeliest lemon first, then lemons and cards in words."""
     screen = console()
     screen.print(Text(_head(found)))
-    names = ("machine", "oldest … newest", "incidents", "notes", "job starts", "rate", "lemon", "last incident (UTC)")
-    table = Table(*names, box=None, pad_edge=False)
-    for column in table.columns[2:7]:
-        column.justify = "right"
-    ranked = found.ranked()
+    heads = ("machine", "oldest … newest", "incidents", "notes", "job starts", "rate", "lemon", "last incident (UTC)")
+    rows, ranked = [], found.ranked()
     for one, rate, chance, named in ranked[:top]:
         last = time_format.shown(one.incidents[-1].opened) if one.incidents else ""
         words = f"{chance:.0%}"
         counts = (str(len(one.incidents)), str(len(one.notes)), str(len(one.starts)))
         name, lemon = Text(one.machine, "bold" if named else ""), Text(words, "bold red" if named else "")
-        table.add_row(name, strip(found, one), *counts, f"{rate:.2f}", lemon, last)
-    screen.print(table)
+        rows.append((name, strip(found, one), *counts, f"{rate:.2f}", lemon, last))
+    first = ("lemon", "incidents", "oldest … newest", "rate", "last incident (UTC)")
+    show_table(screen, heads, rows, first, ("oldest … newest", "last incident (UTC)"))
     if len(ranked) > top:
         screen.print(Text(f"{len(ranked) - top} more machines are not shown: --top {len(ranked)}"))
     screen.print(Text("   ".join(f"{mark} {words}" for mark, words in _LEGEND.items()), "dim"))
@@ -93,12 +91,9 @@ def draw_machine(found: History, machine: str) -> None:
     screen.print(Text(_head(found)))
     screen.print(Text(f"{machine}  ").append_text(strip(found, one)))
     base = found.ranking.prior.base_rate * 1000
-    screen.print(
-        Text(
-            f"{one.troubles} separate incidents in {one.hours:.0f} h: {rate:.2f} per 1,000 machine-hours, shrunken; "
-            f"base rate {base:.2f}; a lemon with probability {chance:.0%}"
-        )
-    )
+    many = f"{one.troubles} separate incident{'s' * (one.troubles != 1)} in {one.hours:.0f} h"
+    rates = f"{rate:.2f} per 1,000 machine-hours, shrunken; base rate {base:.2f}; a lemon with probability {chance:.0%}"
+    screen.print(Text(f"{many}: {rates}"))
     for at, words in lines(one):
         screen.print(Text(f"{time_format.shown(at)}  {words}"))
     for line in _card_lines(found, machine):
@@ -120,9 +115,10 @@ def lines(one: MachineHistory) -> list[tuple[int, str]]:
 
 def _head(found: History) -> str:
     days = (found.end - found.first) / DAY_NS
+    length = f"{days:.1f} days" if days >= 1 else f"{days * 24:.1f} hours"
     hours = sum(one.hours for one in found.machines.values())
     return (
-        f"{len(found.machines)} machines over {days:.1f} days to {time_format.shown(found.end)} UTC, "
+        f"{len(found.machines)} machines over {length} to {time_format.shown(found.end)} UTC, "
         f"{hours:,.0f} machine-hours"
     )
 

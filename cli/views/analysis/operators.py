@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from cli.terminal import console, say
+from cli.views.columns import show_table
 
 if TYPE_CHECKING:
     from analysis.operators.analysis import Analysis, Summary
@@ -43,30 +44,25 @@ def as_json(logs: Logs, found: Analysis) -> dict[str, Any]:
 
 def show(logs: Logs, found: Analysis) -> None:
     """Print it."""
-    from rich.table import Table
-
     table = logs.operations
-    say(f"{len(table.rank):,} operations of {len(table.ranks):,} ranks in {len(logs.files):,} files")
-    rows = Table("operation", "communicator", "ranks", "count", "bytes", "median s", "total s", "GB/s", box=None)
-    for one in found.summaries[:_ROWS]:
-        rows.add_row(
-            one.kind,
-            one.communicator,
-            str(one.ranks),
-            str(one.operations),
-            _shown(one.median_bytes),
-            _shown(one.median_seconds),
-            _shown(one.seconds),
-            _shown(one.gigabytes_per_second),
-        )
-    if found.summaries:
-        console().print(rows)
+    counts = (len(table.rank), "operation"), (len(table.ranks), "rank"), (len(logs.files), "file")
+    many, ranks, files = (f"{count:,} {word}{'s' * (count != 1)}" for count, word in counts)
+    say(f"{many} of {ranks} in {files}")
+    rows = [_row(one) for one in found.summaries[:_ROWS]]
+    if rows:
+        heads = ("communicator", "operation", "ranks", "count", "bytes", "median s", "total s", "GB/s")
+        show_table(console(), heads, rows, ("operation", "total s", "median s", "GB/s"), ("operation",))
     if len(found.summaries) > _ROWS:
         say(f"… and {len(found.summaries) - _ROWS} more (--json has all)")
     say(_iterations(found))
     for number, candidate in enumerate(found.candidates, 1):
         say(f"{number}. {in_words(candidate)}")
         say(f"   evidence: {'; '.join(candidate.operations)}")
+
+
+def _row(one: Summary) -> tuple[str, ...]:
+    figures = (one.median_bytes, one.median_seconds, one.seconds, one.gigabytes_per_second)
+    return one.communicator, one.kind, str(one.ranks), str(one.operations), *map(_shown, figures)
 
 
 def in_words(one: Candidate) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cli.terminal import console, say
+from cli.views.columns import show_table
 
 if TYPE_CHECKING:
     from analysis.profile.collection import Collected
@@ -36,8 +37,6 @@ def as_json(samples: Samples, found: list[Abnormal], taken: Collected | None) ->
 
 def show(samples: Samples, found: list[Abnormal], taken: Collected | None) -> None:
     """Print it."""
-    from rich.table import Table
-
     from analysis.profile.patterns import LEAST_RANKS
 
     total = sum(len(seen) for seen in samples.seen)
@@ -50,10 +49,11 @@ def show(samples: Samples, found: list[Abnormal], taken: Collected | None) -> No
     if not found:
         say("No function behaves otherwise in one rank than in the others.")
         return
-    rows = Table("function", "class", "rank", "share", "usually", "μ", "σ", "peers that differ", box=None)
+    rows = []
     for one in found[:_ROWS]:
-        shares = f"{one.beta:.1%}", f"{one.usual:.1%}"
-        rows.add_row(one.function, one.kind, one.rank, *shares, f"{one.mu:.2f}", f"{one.sigma:.2f}", f"{one.delta:.0%}")
-    console().print(rows)
+        shares = f"{one.beta:.1%}", f"{one.usual:.1%}", f"{one.delta:.0%}"
+        rows.append((one.function, one.rank, *shares, one.kind, f"{one.mu:.2f}", f"{one.sigma:.2f}"))
+    heads = ("function", "rank", "share", "usually", "peers that differ", "class", "μ", "σ")
+    show_table(console(), heads, rows, heads[1:], ("rank", "class"))
     if len(found) > _ROWS:
         say(f"… and {len(found) - _ROWS} more (--json has all)")

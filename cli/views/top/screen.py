@@ -47,7 +47,9 @@ def draw(state: TopState, history: LiveHistory, size: tuple[int, int], message: 
 def _foot(state: TopState, message: str) -> str:
     if state.typing:
         return f"filter: {state.filter}_"
-    parts = [f"{state.cursor + 1} of {len(state.rows)}" if state.rows else "nothing to show"]
+    chosen = state.path or state.filter or state.only_odd or message
+    empty = "nothing to show" if chosen else "no reading of the last 5 minutes: does the agent run?"
+    parts = [f"{state.cursor + 1} of {len(state.rows)}" if state.rows else empty]
     parts += [f"filter {state.filter!r}"] if state.filter else []
     parts += ["only those not ok"] if state.only_odd else []
     parts += ["PAUSED"] if state.paused else []

@@ -38,6 +38,11 @@ def test_machines_that_cannot_be_divided(machines: int, pipeline: int, said: str
         plan_replay(machines, pipeline)
 
 
+def test_a_large_fleet_is_planned_in_bounded_work() -> None:
+    """The mean number of suspects of 60,000 machines comes from few draws, and is one for one fault."""
+    assert plan_replay(60_000, 6).expected_suspects(1) == 1.0
+
+
 def test_faults_that_do_not_always_show() -> None:
     """A fault that shows in half of the replays needs six a phase to show in both with 95 %."""
     assert [repeats(chance) for chance in (1.0, 0.8, 0.5)] == [1, 3, 6]

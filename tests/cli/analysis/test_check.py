@@ -97,7 +97,7 @@ def test_what_passes_has_its_figure(place: Path, tools: Any) -> None:
     words = ("--only", "dcgm", "--only", "nccl", "--only", "ib")
     done = run("check", "localhost", *words, "--json", "--store", place, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    checks = {one["check"]: one for one in json.loads(done.stdout)["results"]}
     assert {one["machine"] for one in checks.values()} == {HOST}
     assert {name: one["outcome"] for name, one in checks.items()} == dict.fromkeys(("dcgm", "nccl", "ib"), "passed")
     assert (checks["nccl"]["value"], checks["nccl"]["measure"]) == (361.25, "GB/s")
@@ -151,7 +151,7 @@ def test_without_any_tool(place: Path, tmp_path: Path) -> None:
 def test_a_machine_that_trains_is_left_alone(place: Path, tools: Any) -> None:
     """A machine with NCCL calls of the last minutes is refused, and with --force it is asked by ssh."""
     answer = [{"machine": "x", "check": "ib", "outcome": "passed", "message": "average 77 Gbit/s", "value": 77.0}]
-    env = tools("ssh", json.dumps(answer) + "\n")
+    env = tools("ssh", "banner\n" + json.dumps({"results": answer}) + "\n")
     error = one_line(run("check", "m7", "--store", place, **env), 1)
     assert "m7 trains" in error
     assert "--force" in error

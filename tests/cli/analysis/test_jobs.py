@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_values_and_curves(place: Path) -> None:
     """JSON has the last known values and the means over the time; unknown values are null."""
-    first, second = json.loads(run("jobs", "--json", "--store", place).stdout)
+    first, second = json.loads(run("jobs", "--json", "--store", place).stdout)["jobs"]
     assert (first["job"], first["machine"], first["step"], first["loss"]) == ("pretrain", "m1", 160.0, 2.05)
     assert (first["nan_total"], first["mfu_ratio"], first["checkpoint_age_seconds"]) == (1.0, 0.41, 660.0)
     curve = [value for value in first["curves"]["loss"] if value is not None]

@@ -46,4 +46,8 @@ def test_what_is_no_log_is_one_line(tmp_path: Path) -> None:
     cut = tmp_path / "cut.json"
     cut.write_text('{"traceEvents": [{"ph": "X"')
     assert "cut off" in one_line(run("operators", cut), 1)
+    store = Embedded(tmp_path / "quiet.db")
+    store.write([Batch("m3", 5 * SECOND, (Sample("host", {"cpu_utilization_ratio": 0.4}),))])
+    store.close()
+    assert "no NCCL operation" in one_line(run("operators", tmp_path / "quiet.db"), 1)
     assert "nowhere" in one_line(run("operators", tmp_path / "nowhere"), 1)

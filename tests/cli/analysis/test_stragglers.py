@@ -68,7 +68,10 @@ def test_errors_are_one_line(trace: Path, tmp_path: Path) -> None:
     """A missing file, no trace, no description and a page that cannot be written are one line and exit code 1."""
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("a,b\n1,2\n")
+    noise = tmp_path / "noise.csv"
+    noise.write_bytes(b"\xc3\x28\x00,\xff\n\xa0,\xb1,\xe2\n")
     cases = {
+        "noise.csv: neither Parquet nor CSV: no text": (noise,),
         "none.parquet": (tmp_path / "none.parquet",),
         "wrong.csv: no column optype": (wrong,),
         "none.yaml": (trace, "--meta", tmp_path / "none.yaml"),

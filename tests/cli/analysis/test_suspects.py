@@ -66,6 +66,13 @@ def test_plan_goes_from_groups_to_the_machine() -> None:
     assert "evict: m21" in run(*words[:-1], "--horizontal", "3", "--vertical", "1").stdout
     assert "no group numbers" in one_line(run(*words, "--horizontal", "x"), 1)
     assert "no group 9" in one_line(run(*words, "--horizontal", "9", "--vertical", "1"), 1)
+    for said, *wrong in (
+        ("no group 24: they are numbered from 0 to 23", "--horizontal", "24"),
+        ("--vertical needs --horizontal", "--vertical", "1"),
+        ("m09 is named twice", "m09"),
+    ):
+        assert said in one_line(run("suspects", "plan", "m[08-31]", *wrong), 1)
+    assert run("suspects", "plan", "m[08-31]", "--minutes", "inf").returncode == 2
     assert "are not whole pipelines" in one_line(run("suspects", "plan", "a", "b", "c", "--pipeline", "2"), 1)
 
 
@@ -77,4 +84,4 @@ def test_standby_from_the_own_past(place: Path) -> None:
     assert shown["binomial"] == 2
     assert shown["bursts"] >= 2
     assert "warm standbys for 8 machines" in run("suspects", "standby", "--store", place).stdout
-    assert "at most a quarter" in one_line(run("suspects", "standby", "--repair", "9d", "--store", place), 1)
+    assert "needs 864 h of history" in one_line(run("suspects", "standby", "--repair", "9d", "--store", place), 1)

@@ -107,6 +107,14 @@ def test_from_machine_to_gpu_to_rank(place: Path) -> None:
     assert (state.path, state.quit) == ((), False)
 
 
+def test_a_store_without_recent_readings() -> None:
+    """An empty list says why; with a filter the filter is why."""
+    state = TopState()
+    assert "no reading of the last 5 minutes: does the agent run?" in screen(state, LiveHistory())[-1]
+    state.filter = "m9"
+    assert "nothing to show, filter 'm9'" in screen(state, LiveHistory())[-1]
+
+
 def test_order_and_filter(place: Path) -> None:
     """Rows are ordered by any reading, either way; a filter and `o` leave out machines."""
     state, history = TopState(sort="gpu_watts"), history_of(place)
