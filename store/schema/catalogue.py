@@ -34,9 +34,7 @@ TABLES: dict[str, Table] = {
         Table("source", ("source",), False, "the state of each source of the agent"),
         Table("probe", ("library",), False, "what the agent has attached to, and what is blocked and why"),
         Table("lease", (), False, "which of several detectors speaks, a row each term", replaced=True),
-        Table(
-            "delivery", ("sink",), False, "what each sink of alerts was sent, where several detectors share the store"
-        ),
+        Table("delivery", ("sink",), False, "what each sink of alerts was sent, where detectors share the store"),
     )
 }
 UNJUDGED = ("verdict", "probe", "lease", "delivery")

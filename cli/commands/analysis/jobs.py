@@ -11,14 +11,14 @@ import typer
 from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
-from cli.queries.job_signals import CURVES, read_job_signals
+from cli.queries.analysis.job_signals import CURVES, read_job_signals
 from cli.terminal import console, say_json
 from cli.views.columns import show_table
 from cli.views.zoom import block, scale_of
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
-    from cli.queries.job_signals import JobSignals
+    from cli.queries.analysis.job_signals import JobSignals
 
 
 def jobs(

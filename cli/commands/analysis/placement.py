@@ -46,7 +46,7 @@ def placement(
     from analysis.placement.shared_switch import shared_switches
     from analysis.placement.spread import spread_of
     from analysis.topology.files import read_topology
-    from cli.queries.placement import read_communicators, read_faulty
+    from cli.queries.analysis.placement import read_communicators, read_faulty
     from cli.views.analysis.placement import Report, as_json, show
 
     now = time_format.point(at, time.time_ns())
