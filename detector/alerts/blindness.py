@@ -100,7 +100,7 @@ def _read(file: Path) -> Verdict | None:
         return msgspec.json.decode(file.read_bytes(), type=Verdict)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         log.warning("%s cannot be read, so it is replaced: %s", file, str(error).splitlines()[0])
         return None
 

@@ -166,7 +166,7 @@ class Runner:
                 self.readings.feed(tables)
                 self._hold(end)
                 verdicts = self.detector.step(end, tables)
-                self.unwritten += [verdict for verdict in verdicts if verdict.time > self.said]
+                self.unwritten += [verdict for verdict in verdicts if not self._is_said(verdict)]
                 notes = self.detector.state.incidents.take_notes()
                 self._notes += [note for note in notes if note.time > self._notes_after]
                 self.at = after = end
@@ -177,6 +177,12 @@ class Runner:
                 self._asked = self.at
                 self._note_without_peers()
         return self._say()
+
+    def _is_said(self, verdict: Verdict) -> bool:
+        """Whether an earlier detector has said it: the steps after a restart may be shifted by a part of a tick."""
+        if verdict.time > self.said + self.tick:
+            return False
+        return verdict.time <= self.said or any(_same(verdict, old) for old in self.history)
 
     def _note_without_peers(self) -> None:
         """Write events for machines that have no peers, and for those that have peers again, once."""
@@ -250,3 +256,9 @@ def _event(machine: str, time: int, code: str, message: str, device: str | None 
     values: dict[str, Value] = {"source": SOURCE, "code": code, "severity": "info", "message": message}
     values |= {"device": device} if device else {}
     return Batch(machine, time, (Sample("event", values),))
+
+
+def _same(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts are of one machine, reading, onset and level."""
+    fields = ("task", "machine", "device", "metric", "since", "level")
+    return all(getattr(one, name) == getattr(other, name) for name in fields)

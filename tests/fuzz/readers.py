@@ -17,9 +17,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent.nccl.ras_status import StatusError, communicators
-from agent.nccl.ras_worker import port_of
-
 from agent.binaries import elf_worker
 from agent.binaries.opened_file import open_library
 from agent.binaries.struct_layouts import TABLE, checked
@@ -27,6 +24,8 @@ from agent.binaries.usdt import parse_notes
 from agent.kernel_log import kmsg, patterns
 from agent.kernel_log.xid import Xids
 from agent.nccl.proxy_state import Proxy
+from agent.nccl.ras.status import StatusError, communicators
+from agent.nccl.ras.worker import port_of
 from agent.process.memory import Memory
 from agent.process.procfs import Process, Processes, gpu_of, parse_maps, parse_stat
 from agent.python_gc.gc_stats import find_statistics
@@ -356,7 +355,7 @@ _RAS = {
 }
 _TAIL = {"excursions": 30, "highest": 1.5, "over": 0.5, "scale": 0.2, "heavy": False, "caution": 1.5}
 _CALIBRATION = {
-    "version": 1,
+    "version": 2,
     "budget": {"alarms": 1, "hours": 168, "machines": 1000},
     "recordings": 3,
     "machine_hours": 20.5,

@@ -20,6 +20,7 @@ from agent.nccl.communicators import BORN, GROW, INIT, REVOKE, Communicators
 from agent.nccl.operation_count import ATTACH, MEMORY, CountOrigin, CountTracker
 from agent.nccl.proxy_sampler import ProxySampler, ProxyShares
 from agent.nccl.row import OPERATIONS, pending_of
+from agent.probes.groups import CALLS
 from agent.probes.library import Library
 from agent.probes.training_processes import TrainingProcess
 from agent.process.memory import Identity, Memory
@@ -70,9 +71,9 @@ def test_findings_4_2_launches_are_no_operations(
 
 
 def test_findings_4_2_the_count_of_collectives_is_in_the_table() -> None:
-    """Each shipped layout from 2.24 on says where it lies."""
+    """Each shipped layout from 2.23.4 on says where it lies."""
     known = {version for version, layout in LAYOUTS.items() if "seqNumber" in layout["ncclComm"]}
-    assert known == {version for version in LAYOUTS if tuple(map(int, version.split("+")[0].split("."))) >= (2, 24)}
+    assert known == {version for version in LAYOUTS if tuple(map(int, version.split("+")[0].split("."))) >= (2, 23, 4)}
 
 
 def test_findings_4_2_one_reading_in_step_proves_nothing() -> None:
@@ -235,7 +236,8 @@ def test_findings_4_5_signals_go_from_rank_to_rank() -> None:
 def test_findings_4_5_what_is_not_read_is_said(version: str | None, counts_calls: bool, words: list[str]) -> None:
     """A library says what cannot be read of its version; a libcudart has no such gaps."""
     layout = LAYOUTS[version] if version else None
-    library = Library("8:1:2", "/x/libnccl.so.2", layout=layout, counts_calls=counts_calls, hot={64: "ncclAllReduce"})
+    functions = {CALLS: {64: "ncclAllReduce"}}
+    library = Library("8:1:2", "/x/libnccl.so.2", layout=layout, counts_calls=counts_calls, functions=functions)
     assert len(library.unread) == len(words)
     assert all(word in gap for word, gap in zip(words, library.unread, strict=True))
     assert Library("8:1:3", "/x/libcudart.so.12").unread == ()

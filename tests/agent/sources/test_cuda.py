@@ -21,7 +21,7 @@ def test_waits_of_two_threads_never_fall() -> None:
     entries = np.zeros(3, ENTRY)
     living = {71: TrainingProcess(Process(71, 5), "2")}
     context: Any = SimpleNamespace(
-        config=AgentConfig(), training=SimpleNamespace(living=lambda _: living, uncounted=frozenset())
+        config=AgentConfig(), training=SimpleNamespace(living=lambda _: living, uncounted=frozenset()), governor=None
     )
     table: Any = SimpleNamespace(rows=lambda: entries)
     source, clock, second = Cuda(context, table), time.clock_gettime_ns(time.CLOCK_MONOTONIC), 10**9

@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path) -> None:
     """Each mistake is one line with the file and the command that mends it."""
     file = tmp_path / "c.json"
     config = Config(calibration=str(file))
-    good = Calibration(1, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail_of(np.zeros(0), 9, 1)})
+    good = Calibration(2, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail_of(np.zeros(0), 9, 1)})
     made: dict[str, Any] = msgspec.to_builtins(good)
     tail = made["tails"]["gpu"]
     for text, said in (
@@ -166,7 +166,10 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path) -> None:
         (b"\xff\xfe", "is no calibration"),
         (msgspec.json.encode({**made, "version": 7}), "was made by another version"),
         (msgspec.json.encode({**made, "tails": {"gpu": {**tail, "caution": 900.0}}}), "is no calibration: Expected"),
-        (msgspec.json.encode({**made, "settings": {**made["settings"], "nats": 3.5}}), r"detector.nats was 3.5, now"),
+        (
+            msgspec.json.encode({**made, "settings": {**made["settings"], "cusum_gain_nats": 3.5}}),
+            r"gain_nats was 3.5, now",
+        ),
     ):
         file.write_bytes(text)
         with pytest.raises(CalibrationError, match=said) as caught:
@@ -182,7 +185,7 @@ def test_caution_by_hand(tmp_path: Path) -> None:
     """The caution of the settings outweighs the file's, and has bounds."""
     file = tmp_path / "c.json"
     tail = replace_caution(tail_of(np.zeros(0), 9, 1), 2.5)
-    save(Calibration(1, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail, "rdma": tail}), file)
+    save(Calibration(2, Budget(1, 168, 10), 2, 70.5, settings_of(Config()), {"gpu": tail, "rdma": tail}), file)
     assert calibrated(Config(calibration=str(file), threshold_multipliers={"rdma": 1.5})).threshold_multipliers == {
         "gpu": 2.5,
         "rdma": 1.5,
@@ -195,4 +198,4 @@ def test_caution_by_hand(tmp_path: Path) -> None:
 
 def replace_caution(tail: Any, caution: float) -> Any:
     """The same tail with another verdict."""
-    return msgspec.structs.replace(tail, threshold_multipliers=caution)
+    return msgspec.structs.replace(tail, caution=caution)

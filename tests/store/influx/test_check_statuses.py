@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from detector.alerts.alert import IncidentTracker, sample
 from detector.alerts.sinks.influxdb import Influxdb, InfluxdbConfig, status_of
+from detector.model.job import Job
 from detector.model.verdict import Level, Verdict
 from store.influx.check_statuses import CHECK_ID, FIELDS, TAGS, Status, Statuses, line_of, open_statuses
 from store.line_protocol.write import pack, unpack
@@ -32,10 +33,13 @@ class Clock:
         return NOW
 
 
+JOB = Job(**{name: f"{name}-{place}" for place, name in enumerate(Job.__dataclass_fields__, 3)})
+
+
 def verdict(time: int, level: Level, machine: str = "m 3,x", task: str = "t9") -> Verdict:
     """A verdict with all that line protocol could stumble over."""
     said = f'{machine} says "5 × 2"\\, in\ntwo lines'
-    return Verdict(time, task, machine, "gpu:1", "peer", "gpu.power_watts", 2.25, time - 7, level, said)
+    return Verdict(time, task, machine, "gpu:1", "peer", "gpu.power_watts", 2.25, time - 7, level, said, job=JOB)
 
 
 def found(server: ServerProcess, place: str, query: str) -> list[dict[str, str]]:
