@@ -30,6 +30,7 @@ LAUNCHER = "#!/usr/lib/peerwatch/bin/python -I\nfrom cli.main import main\n\nmai
 MAINTAINER = "Peerwatch contributors <peerwatch@localhost.localdomain>"
 OVERRIDES = """# There is no mailbox.
 bogus-mail-host
+bogus-mail-host-in-debian-changelog
 # The Python packages are their authors' wheels, checked by hash and not built again.
 unstripped-binary-or-object
 embedded-library
