@@ -226,7 +226,8 @@ def _fields(package: Package, version: str, size: int) -> str:
 def _document(root: Path, package: Package, version: str) -> None:
     folder = root / "usr/share/doc" / package.name
     folder.mkdir(parents=True)
-    licence = "Copyright 2026 the contributors of Peerwatch\nLicense: Apache-2.0, see /usr/share/common-licenses/Apache-2.0\n\n"
+    licence = "Copyright 2026 the contributors of Peerwatch\nLicense: Apache-2.0\n"
+    licence += "The text is in /usr/share/common-licenses/Apache-2.0.\n\n"
     bundled = f"The Python packages below /{SITE} have their licences in their .dist-info folders.\n"
     (folder / "copyright").write_text(licence + bundled)
     date = formatdate((ROOT / "CHANGELOG.md").stat().st_mtime)
