@@ -110,13 +110,17 @@ def test_a_client_that_reads_nothing_is_closed(endpoint: Endpoint) -> None:
 
 
 def test_at_rest_it_costs_nothing(endpoint: Endpoint) -> None:
-    """Without a request its thread does not wake up."""
+    """Without a request its thread does not wake up, once it has finished the last one."""
     ask(endpoint)
     (thread,) = (one for one in threading.enumerate() if one is endpoint._thread)
     status = Path(f"/proc/self/task/{thread.native_id}/status")
-    before = [line for line in status.read_text().splitlines() if "ctxt_switches" in line]
-    time.sleep(1.5)
-    assert [line for line in status.read_text().splitlines() if "ctxt_switches" in line] == before
+
+    def rests() -> bool:
+        before = [line for line in status.read_text().splitlines() if "ctxt_switches" in line]
+        time.sleep(1.5)
+        return [line for line in status.read_text().splitlines() if "ctxt_switches" in line] == before
+
+    assert any(rests() for _ in range(3))  # the end of the request may come late on a busy computer
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
