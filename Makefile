@@ -109,9 +109,10 @@ test: servers nccl ## every check: style, types, floors, C format, tests
 	export PATH="$(VENV)/bin:$$PATH"
 	ruff check
 	ruff format --check
-	mypy
+	mypy & types=$$!
 	lint-imports
 	clang-format --dry-run -Werror $(C_FILES)
+	wait $$types
 	python -m pytest -rs --durations=10 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	python -m pytest -rs -m alone $(ARGS) || [ $$? -eq 5 ]
 

@@ -25,7 +25,7 @@ from store.nats.config import NatsConfig, is_stream
 from store.open import open_sink
 from store.schema.contract import StoreError
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import open_zoom_requests
+from store.zoom_requests import ZoomKey, open_zoom_requests
 
 if TYPE_CHECKING:
     from store.exposition.published import Published
@@ -40,6 +40,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     agent: AgentConfig
     influxdb: InfluxConfig
     nats: NatsConfig
+    signing_key_file: str = ""
     metrics: MetricsConfig = msgspec.field(default_factory=MetricsConfig)
     otlp: OtlpConfig = msgspec.field(default_factory=OtlpConfig)
 
@@ -49,11 +50,8 @@ def run(settings: AgentSettings) -> None:
     manager = ServiceManager()
     sink = open_sink(settings.store, settings.influxdb, settings.nats)
     # What is on a stream cannot be asked for.
-    orders = (
-        None
-        if is_stream(settings.store)
-        else open_zoom_requests(settings.store, settings.influxdb, settings.agent.name)
-    )
+    key = ZoomKey(settings.agent.name, settings.agent.zoom_key_file, settings.signing_key_file)
+    orders = None if is_stream(settings.store) else open_zoom_requests(settings.store, settings.influxdb, key)
     stop = threading.Event()
     end_by_signals(stop)
 

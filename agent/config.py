@@ -101,7 +101,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Probes on NCCL's operations, groups and queries: auto (as long as they cost no process too much), always, once
     (for some seconds, until its communicators are known); what can be read from memory goes on without them."""
     probe_share: Annotated[float, Meta(ge=1e-5, le=1.0)] = 0.01
-    """Share of a core that all probes together may take of a training process: the dearest are suspended above it."""
+    """Share of a core that all probes together may take of a process: above it the dearest are on in windows."""
     nccl_calls_per_second: Annotated[float, Meta(ge=0.0, le=1e9)] = 0.0
     """Deprecated: how many NCCL calls of one process are too often, whatever they cost; 0: `probe_share` decides."""
     progress_hertz: Annotated[float, Meta(ge=0.0, le=100.0)] = 10.0
@@ -119,6 +119,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share of a core that such readings may take: they come more seldom where they cost more."""
     zoom_seconds_per_hour: Annotated[float, Meta(ge=0.0, le=3600.0)] = 120.0
     """For how long there may be such readings."""
+    zoom_key_file: str = ""
+    """The key that zoom requests for this machine are checked with (`peerwatch config zoom-key`); empty: systemd's
+    credential zoom-key, else the detector's signing key where this is its machine. Without a key none is served."""
     keep_seconds: Annotated[float, Meta(ge=1.0, le=1e10)] = 7 * 86400.0
     """How long the embedded store keeps rows."""
     keep_history_seconds: Annotated[float, Meta(ge=1.0, le=1e10)] = 35 * 86400.0

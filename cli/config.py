@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signing_key_file: str = ""
     """The key that signs verdicts and operator actions; empty: systemd's credential signing-key, else beside the
     store's file, for a server KEY."""
+    topology: str = ""
+    """File or folder with leaf and pod of each machine, as `peerwatch placement` reads it: alerts and `show` name a
+    switch that faulty machines share."""
     influxdb: InfluxConfig = msgspec.field(default_factory=InfluxConfig)
     nats: NatsConfig = msgspec.field(default_factory=NatsConfig)
     metrics: MetricsConfig = msgspec.field(default_factory=MetricsConfig)
@@ -132,11 +135,15 @@ def open_signed(place: str, create: bool, settings: Settings) -> Signed:
 
 
 def signing_key(place: str, settings: Settings, create: bool) -> bytes:
-    """The key for the store at this place: configured, systemd's credential, else beside it. Raises StoreError."""
+    """The key for the store at this place. Raises StoreError."""
+    return key_of(Path(signing_key_file(place, settings)), create)
+
+
+def signing_key_file(place: str, settings: Settings) -> str:
+    """Where the key for the store at this place is: as configured, systemd's credential, else beside the store."""
     beside = KEY if is_address(place) else str(Path(place).expanduser().with_suffix(".key"))
     credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / "signing-key"
-    given = settings.signing_key_file or (str(credential) if credential.is_file() else "")
-    return key_of(Path(given or beside), create)
+    return settings.signing_key_file or (str(credential) if credential.is_file() else beside)
 
 
 def _prepare(place: Path, create: bool) -> None:

@@ -56,7 +56,13 @@ def _kinds() -> str:
 def _rules() -> str:
     """The rules of the method `evidence`."""
     rows = (
-        (f"`{rule.table}.{rule.column}`", rule.level, rule.words, f"{rule.hold_s:g} s", f"{rule.heal_s:g} s")
+        (
+            f"`{rule.table}.{rule.column}`",
+            rule.level,
+            rule.words,
+            f"{rule.assert_after_s:g} s",
+            f"{rule.clear_after_s:g} s",
+        )
         for rules in RULES.values()
         for rule in rules
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 
-VERSION = 2
+VERSION = 3
 """Raised when evidence changes its meaning, so that what was learned before says nothing any more."""
 MOST_BYTES = 1_000_000
 """A larger file is no calibration."""
@@ -31,7 +32,8 @@ _FEWEST, _TAIL, _TAIL_SHARE = 10, 20, 0.1
 _SURE = 1.645  # the scale of the tail is taken at the upper end of a 90 % interval
 _PERIODS = {"hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.0, "year": 8760.0}
 _APART = {
-    *("calibration", "threshold_multipliers", "judging_delay_seconds", "reread_seconds", "history_seconds"),
+    *("calibration", "threshold_multipliers", "false_pages_per_1000_machine_hours"),
+    *("judging_delay_seconds", "reread_seconds", "history_seconds"),
     *("event_incident_seconds", "exit_grace_seconds", "silent_seconds", "missing_rank_seconds"),
     *("min_stall_seconds", "stall_gaps", "zoom_seconds", "zoom_hertz", "standby"),
 }
@@ -58,8 +60,23 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.alarms / self.hours / self.machines
 
 
+class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The excursions of one reading, by which a detector begins to learn; peaks in multiples of the usual threshold."""
+
+    hours: float
+    """Machine-hours in which it was judged."""
+    crossed: float
+    """Excursions that reached the threshold."""
+    peaks: list[float]
+    """The highest ones ..."""
+    machines: list[_Count]
+    """... and numbers of their machines."""
+    multiplier: float
+    """The threshold that they teach for the budget."""
+
+
 class Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the excursions of one table or method say; evidence in multiples of the usual threshold."""
+    """What the excursions of one method say; evidence in multiples of the usual threshold."""
 
     excursions: _Count
     highest: float
@@ -85,6 +102,9 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any]
     """Of the detector, those on which evidence depends."""
     tails: dict[str, Tail]
+    """By method, where it is not the comparison of peers."""
+    tables: dict[str, dict[str, Stream]]
+    """By table and reading of the comparison of peers."""
 
     @property
     def beyond(self) -> float:
@@ -137,6 +157,11 @@ def settings_of(config: Config) -> dict[str, Any]:
         one.name: msgspec.to_builtins(getattr(config, one.name)) for one in fields(config) if one.name not in _APART
     }
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def fingerprint(config: Config) -> str:
+    """The same for all configurations with which evidence means the same."""
+    return blake2b(msgspec.json.encode(settings_of(config)), digest_size=8).hexdigest()
 
 
 def save(calibration: Calibration, file: Path) -> None:

@@ -125,6 +125,8 @@ class Config:
     """Factor on correlation_seconds and min_alarm_seconds for fast_tables."""
     max_deviation: float = 6.0
     """Clip of a deviation, in multiples of its threshold."""
+    false_pages_per_1000_machine_hours: float = 0.5
+    """False pages that are tolerated: thresholds are learned from the fleet for it. 0: built-in thresholds."""
     false_alarm_days: float = 7.0
     """Healthy days per false alarm in one task: sets the alarm threshold."""
     calibration: str = ""

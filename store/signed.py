@@ -3,7 +3,8 @@
 Every program that may write samples may write any row. The next detector restores its state from verdicts, and they
 start the command that drains a machine; orders close incidents and put machines into maintenance; a lease silences all
 detectors but one. So the detector and the operator's commands sign such rows with a key that agents do not have, and
-the detector ignores all others.
+the detector ignores all others. Zoom requests are for agents: each is signed with a key of its machine alone, which is
+derived from the detector's, so that an agent can check its own requests and make none for others.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 SIGNATURE = "signature"
 SOURCES = frozenset({"operator", "detector"})
 """Sources of the events that are signed."""
+ZOOM_SOURCE, ZOOM_CODE = "detector", "zoom"
+"""Source and code of the events that are signed with the key of their machine."""
 UNSIGNED = "(unsigned) "
 """Before the message of a row that has not the signature of this fleet's detector, where people look at it."""
 _LEAST = 32
@@ -129,13 +132,8 @@ class Signed:
         return hmac.compare_digest(expected.encode(), str(row.get(SIGNATURE) or "").encode())
 
     def _signature(self, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
-        """HMAC-SHA256 of the row as any store returns it: some store no infinity, no empty text and no minus zero."""
-        said = {}
-        for name in _SIGNED[table]:
-            value = fitted(table, name, type_of(table, name) or "string", values.get(name))
-            if value not in _NOT_STORED:
-                said[name] = value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
-        return hmac.new(self._key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
+        is_zoom = table == "event" and (values.get("source"), values.get("code")) == (ZOOM_SOURCE, ZOOM_CODE)
+        return signature_of(zoom_key(self._key, machine) if is_zoom else self._key, table, time, machine, values)
 
 
 class Marked(Signed):
@@ -151,6 +149,21 @@ class Marked(Signed):
         marked = [f"{UNSIGNED}{text or ''}" if at in bad else text for at, text in enumerate(texts)]
         at = found.column_names.index("message")
         return found.set_column(at, "message", pa.array(marked, pa.string()))
+
+
+def signature_of(key: bytes, table: str, time: int, machine: str, values: Mapping[str, Value]) -> str:
+    """HMAC-SHA256 of the row as any store returns it: some store no infinity, no empty text and no minus zero."""
+    said = {}
+    for name in _SIGNED[table]:
+        value = fitted(table, name, type_of(table, name) or "string", values.get(name))
+        if value not in _NOT_STORED:
+            said[name] = value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
+    return hmac.new(key, json.dumps([table, time, machine, said]).encode(), "sha256").hexdigest()
+
+
+def zoom_key(key: bytes, machine: str) -> bytes:
+    """The key of a machine's zoom requests, derived from the detector's: 64 hex digits."""
+    return hmac.new(key, b"zoom\0" + machine.encode(), "sha256").hexdigest().encode()
 
 
 def _needs(table: str, values: Mapping[str, Value]) -> bool:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -35,11 +35,20 @@ PLATFORM = "manylinux_2_18_x86_64"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole demos begin first, for they take longest; what probes or times processes comes when they are over."""
+    """Whole demos begin first, for they take longest; what probes or times processes comes when they are over.
+
+    Among equals the files of many tests come first, so that the workers end together.
+    """
     needed = defaultdict[Path, set[str]](set)
     for item in items:
         needed[item.path].update(getattr(item, "fixturenames", ()))
-    items.sort(key=lambda item: 0 if "demos" in needed[item.path] else 2 if needed[item.path] & ALONE else 1)
+    tests = Counter(item.path for item in items)
+
+    def turn(item: pytest.Item) -> tuple[int, int]:
+        need = needed[item.path]
+        return 0 if "demos" in need else 2 if need & ALONE else 1, -tests[item.path]
+
+    items.sort(key=turn)
 
 
 def running(word: str) -> list[int]:

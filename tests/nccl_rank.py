@@ -38,20 +38,78 @@ class Rank:
 
     def init(self) -> None:
         """Make the world."""
+        # Stays where NCCL wrote it, as in programs: an agent may read the address there once the call has returned.
+        self.world = ctypes.c_void_p()
+        self.calls("ncclCommInitRank", ctypes.byref(self.world), self.ranks, self._world_id(), self.rank)
+        self.comms["world"] = self.world.value or 0
+
+    def _world_id(self) -> Any:
         from emulator.training.ctypes_api import UniqueId
 
         if self.rank == 0:
             fresh = UniqueId()
             self.calls("ncclGetUniqueId", ctypes.byref(fresh))
             self.fabric.put_id(bytes(fresh))
-        name = UniqueId.from_buffer_copy(self.fabric.wait_id())
-        self.comms["world"] = self.calls.make("ncclCommInitRank", self.ranks, name, self.rank)
+        return UniqueId.from_buffer_copy(self.fabric.wait_id())
 
-    def split(self, name: str, colour: int, key: int) -> None:
-        """Make a child of the world."""
+    def init_devices(self, gpus: int) -> None:
+        """Make the world with a rank on each of the first GPUs of this process: gpu0, gpu1 and so on."""
+        name, handles = self._world_id(), [ctypes.c_void_p() for _ in range(gpus)]
+        self.calls("ncclGroupStart")
+        for gpu, handle in enumerate(handles):
+            self.calls("cudaSetDevice", gpu)
+            rank = gpus * self.rank + gpu
+            self.calls("ncclCommInitRank", ctypes.byref(handle), gpus * self.ranks, name, rank)
+        self.calls("ncclGroupEnd")
+        self.comms |= {f"gpu{gpu}": handle.value or 0 for gpu, handle in enumerate(handles)}
+        self.streams = []
+        for gpu in range(gpus):
+            self.calls("cudaSetDevice", gpu)
+            self.streams.append(self.calls.make("cudaStreamCreateWithFlags", 1))
+
+    def reduce_devices(self, times: int, count: int) -> None:
+        """Enqueue reductions over the world on each GPU of this process, in a group each."""
+        for _ in range(times):
+            self.calls("ncclGroupStart")
+            for gpu, stream in enumerate(self.streams):
+                self.calls("cudaSetDevice", gpu)
+                comm = self.comms[f"gpu{gpu}"]
+                self.calls("ncclAllReduce", self.buffer, self.buffer, count, FLOAT32, SUM, comm, stream)
+            self.calls("ncclGroupEnd")
+
+    def split(self, name: str, colour: int, key: int, share: bool = False) -> None:
+        """Make a child of the world, which may use its parent's resources."""
+        from emulator.training.ctypes_api import communicator_config
+
         made = ctypes.c_void_p()
-        self.calls("ncclCommSplit", self.comms["world"], colour, key, ctypes.byref(made), None)
+        self.calls("ncclCommSplit", self.comms["world"], colour, key, ctypes.byref(made), communicator_config(share))
         self.comms[name] = made.value or 0
+
+    def capture(self, name: str, times: int, count: int) -> None:
+        """Capture reductions into a graph instead of running them."""
+        graph = ctypes.c_void_p()
+        self.calls("cudaStreamBeginCapture", self.stream, 1)
+        self.reduce(name, times, count)
+        self.calls("cudaStreamEndCapture", self.stream, ctypes.byref(graph))
+        self.graph = self.calls.make("cudaGraphInstantiate", graph, 0)
+        self.calls("cudaGraphDestroy", graph)
+
+    def replay(self, times: int) -> None:
+        """Launch the graph."""
+        for _ in range(times):
+            self.calls("cudaGraphLaunch", self.graph, self.stream)
+
+    def drop_graph(self) -> None:
+        """Destroy the graph."""
+        self.calls("cudaGraphExecDestroy", self.graph)
+
+    def revoke(self, name: str) -> None:
+        """Revoke a communicator: what is at work in it ends."""
+        self.calls("ncclCommRevoke", self.comms[name], 0)
+
+    def lose_gpu(self) -> None:
+        """The GPU works no more."""
+        self.fabric.ranks[self.rank].lost = 1
 
     def reduce(self, name: str, times: int, count: int) -> None:
         """Enqueue reductions, one by one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from agent.binaries.struct_layouts import Layout
-from agent.nccl.proxy_state import Proxy, Steps, Transfers
+from agent.nccl.proxy_state import NO_RANK, Proxy, Steps, Transfers
 from agent.process.memory import Memory
 
 _SHARE = 0.01
@@ -31,6 +31,7 @@ class _Counts:
     active: int = 0
     sending: int = 0
     receiving: int = 0
+    unsent: int = 0
 
 
 @dataclass(slots=True)
@@ -73,6 +74,8 @@ class ProxyShares:
     credit_from: int | None = None
     channel: int | None = None
     net_device: int | None = None
+    unsent: float | None = None
+    """Share of samples with a chunk that is ready, and that nothing has moved since the sample before."""
 
 
 class ProxySampler:
@@ -137,6 +140,7 @@ class ProxySampler:
                 place.last.credit_from if known else None,
                 place.last.channel if alone else None,
                 place.last.net_device if alone else None,
+                (now.unsent - before.unsent) / samples if known else None,
             )
 
     def close(self) -> None:
@@ -176,6 +180,7 @@ def _sample(place: _Place, now: float) -> bool:
     counts.active += seen.active
     counts.sending += seen.sending
     counts.receiving += seen.receiving
+    counts.unsent += seen.credit_from != NO_RANK and not place.proxy.moved
     place.last, place.sampled_at = seen, now
     if place.proxy.moved or not seen.active:
         place.moved = now

@@ -58,6 +58,7 @@ def of_transfers(shares: ProxyShares | None, ranks: int | None) -> dict[str, Val
         "active_ratio": shares.active,
         "send_pending_ratio": shares.sending,
         "receive_pending_ratio": shares.receiving,
+        "unsent_ratio": shares.unsent,
         "waits_for_gpu": float(shares.awaiting_gpu),
         "still_seconds": shares.still,
         "waits_channel": shares.channel,

@@ -71,7 +71,7 @@ class Child:
         while b"\n" not in self._buffer:
             if not self._poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
                 return None
-            chunk = os.read(self._stdout.fileno(), 1 << 16)
+            chunk = self._chunk()
             if not chunk:
                 raise ChildError(self._ending())
             self._buffer += chunk
@@ -80,7 +80,7 @@ class Child:
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise ChildError("the child that reads GPUs gives an answer that is none")
@@ -99,6 +99,9 @@ class Child:
         except subprocess.TimeoutExpired:
             return False
         return self._process.returncode is not None
+
+    def _chunk(self) -> bytes:
+        return os.read(self._stdout.fileno(), 1 << 16)
 
     def _ending(self) -> str:
         self.ended(0.1)  # its pipes are closed a moment before it is gone

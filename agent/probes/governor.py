@@ -1,13 +1,14 @@
-"""The share of a core that probes take of each training process: the dearest ones are suspended above a limit.
+"""The share of a core that probes take of each training process: above a limit the dearest ones sample.
 
-A process loses (hits a second) x (cost of a hit). Probes on NCCL's calls are suspended by agent/nccl/probe_throttle.py
-and those on garbage collections by agent/python_gc/gc_probes.py, which ask here; those on CUDA's calls are suspended
-here.
+A process loses (hits a second) x (cost of a hit). Probes on NCCL's calls are suspended by agent/nccl/probe_throttle.py,
+since memory shows the same, and those on garbage collections by agent/python_gc/gc_probes.py; both ask here. Those on
+CUDA's calls are put on in windows only, so many that what they take on average is the limit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ from bpf.maps import Map
 
 FAST_S, CALM_S = 5.0, 10.0
 """How long probes must take too much before they are suspended, and little enough before they stay on again."""
-AGAIN_S, SAMPLE_S = 600.0, 2.0
-"""After how long suspended probes are put on to look, and for how long they must take too much then."""
+SAMPLE_S, WINDOW_S = 2.0, 4.0
+"""In a window: for how long probes must take too much before they are suspended, and about how long it lasts then."""
+SPARSE_S, AGAIN_S = 60.0, 600.0
+"""The longest pause for which the counts of windows stand, and the longest of all."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,22 @@ class _GroupState:
     partial: bool = False
     """They were suspended since they were put on for good: the counts have gaps."""
     fast_since: float | None = None
+    pause_s: float = AGAIN_S
+    """How long they are suspended between two windows."""
+    ratio: float = 1.0
+    """Share of the time in which they are on."""
+    taken: dict[int, float] = field(default_factory=dict)
+    """By process, the share of a core that they take on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a group of probes samples."""
+
+    on: bool
+    """Whether it is on now."""
+    ratio: float
+    """Share of the time in which it is."""
 
 
 class ProbeGovernor:
@@ -61,6 +80,8 @@ class ProbeGovernor:
         self._fixed: dict[int, set[int]] = {}
         self._states: dict[tuple[str, int], _GroupState] = {}
         self._partial: dict[Process, set[int]] = {}
+        self._windows: dict[Process, dict[int, Window]] = {}
+        self._means: dict[int, dict[int, float]] = {}
 
     def update(self, clock: float) -> None:
         """Look at the hits of all processes, at that time (monotonic seconds); suspend CUDA probes or resume them."""
@@ -71,13 +92,9 @@ class ProbeGovernor:
         }
         places = {(one.identity, group): one for one in libraries for group in one.functions if group in CUDA}
         self._states = {place: self._states.get(place) or _GroupState(clock) for place in places}
-        partial: dict[Process, set[int]] = {}
         for (name, group), library in places.items():
-            state = self._states[name, group]
-            self._decide(library, group, state, clock)
-            for user in tuple(library.users) if state.partial else ():
-                partial.setdefault(user, set()).add(group)
-        self._partial = partial
+            self._decide(library, group, self._states[name, group], clock)
+        self._note(places)
 
     def report(self, pid: int, hits_per_second: float, stepped: bool) -> None:
         """Hits on garbage collections, which are counted apart."""
@@ -101,15 +118,18 @@ class ProbeGovernor:
         """The groups of CUDA calls that go uncounted now, or did a moment ago and may again."""
         return frozenset(self._partial.get(process, ()))
 
+    def windows(self, process: Process) -> dict[int, Window]:
+        """The groups of CUDA calls with counts that stand for the time between windows too."""
+        return self._windows.get(process, {})
+
     def of_process(self, pid: int) -> float:
-        """Share of a core that all probes take of a process now."""
-        parts = self._shares.get(pid)
-        return 0.0 if parts is None else float(parts.sum())
+        """Share of a core that all probes take of a process: now, and on average where they sample."""
+        return float(self._mean(pid).sum())
 
     def of_library(self, library: Library) -> float:
-        """Share of a core that the probes on a library take now of the process that loses the most."""
+        """The same of the probes on a library, of the process that loses the most."""
         groups, users = list(library.functions), [user.pid for user in tuple(library.users)]
-        return max((float(self._shares[pid][groups].sum()) for pid in users if pid in self._shares), default=0.0)
+        return max((float(self._mean(pid)[groups].sum()) for pid in users), default=0.0)
 
     def cost_of(self, library: Library) -> float:
         """Seconds of one hit on the library's dearest functions."""
@@ -117,8 +137,8 @@ class ProbeGovernor:
 
     @property
     def most(self) -> tuple[float, int]:
-        """Share of a core that probes take now of the process that loses the most, and its number; 0, 0: of none."""
-        return max(((float(parts.sum()), pid) for pid, parts in self._shares.items()), default=(0.0, 0))
+        """Share of a core that probes take of the process that loses the most, and its number; 0, 0: of none."""
+        return max(((self.of_process(pid), pid) for pid in self._shares), default=(0.0, 0))
 
     @property
     def words(self) -> str:
@@ -162,11 +182,11 @@ class ProbeGovernor:
         return dict(zip(rows["tgid"].tolist(), hits, strict=True))
 
     def _decide(self, library: Library, group: int, state: _GroupState, clock: float) -> None:
-        """Suspend a group that has taken too much for seconds; put it on again after a while, to look."""
+        """Suspend a group that has taken too much for seconds; put it on again after a pause, for a window."""
         if state.suspended != (group in library.suspended):
             state.suspended, state.since, state.fast_since = not state.suspended, clock, None
         if state.suspended:
-            if clock - state.since >= AGAIN_S:
+            if clock - state.since >= state.pause_s:
                 library.resume(group)
             return
         pid = next((one.pid for one in tuple(library.users) if self.exceeds(one.pid, group, state.partial)), None)
@@ -176,13 +196,48 @@ class ProbeGovernor:
             return
         state.fast_since = clock if state.fast_since is None else state.fast_since
         if clock - state.fast_since >= (SAMPLE_S if state.partial else FAST_S):
-            state.partial = True
-            library.pause(group, self.why(pid, group))
+            self._space(library, group, state, pid)
+            library.pause(group, self.why(pid, group, state.ratio if state.pause_s <= SPARSE_S else 0.0))
 
-    def why(self, pid: int, group: int) -> str:
-        """Why a group has to go."""
+    def _space(self, library: Library, group: int, state: _GroupState, pid: int) -> None:
+        """Choose the pause so that on average the process loses no more than its share."""
+        parts = self._shares[pid]
+        room = max(self.share - float(parts.sum() - parts[group]), 0.0)
+        wanted = min(room / float(parts[group]), 1.0)
+        state.partial = True
+        state.pause_s = AGAIN_S
+        if wanted > WINDOW_S / (WINDOW_S + AGAIN_S):
+            state.pause_s = max(WINDOW_S / wanted - WINDOW_S, SAMPLE_S)
+        state.ratio = WINDOW_S / (WINDOW_S + state.pause_s)
+        shares = {user.pid: self._shares.get(user.pid) for user in tuple(library.users)}
+        state.taken = {pid: float(one[group]) * state.ratio for pid, one in shares.items() if one is not None}
+
+    def _note(self, places: Mapping[tuple[str, int], Library]) -> None:
+        """Remember by process which groups have gaps, which of these sample, and what they take on average."""
+        partial: dict[Process, set[int]] = {}
+        windows: dict[Process, dict[int, Window]] = {}
+        means: dict[int, dict[int, float]] = {}
+        for (name, group), library in places.items():
+            state = self._states[name, group]
+            for user in tuple(library.users) if state.partial else ():
+                partial.setdefault(user, set()).add(group)
+                means.setdefault(user.pid, {})[group] = state.taken.get(user.pid, 0.0)
+                if state.pause_s <= SPARSE_S:
+                    windows.setdefault(user, {})[group] = Window(not state.suspended, state.ratio)
+        self._partial, self._windows, self._means = partial, windows, means
+
+    def _mean(self, pid: int) -> NDArray[np.float64]:
+        """[group]: the share of a core that is taken of a process."""
+        parts = self._shares.get(pid, np.zeros(GROUPS)).copy()
+        for group, share in self._means.get(pid, {}).items():
+            parts[group] = share
+        return parts
+
+    def why(self, pid: int, group: int, ratio: float = 0.0) -> str:
+        """Why a group has to go, or to sample for that share of the time."""
         parts: Any = self._shares.get(pid, np.zeros(GROUPS))
         return (
-            f"probes on its {WORDS[group]} are suspended: they take {parts[group]:.2%} of a core of process {pid}, "
-            f"all probes {parts.sum():.2%} of the {self.share:.2%} allowed"
+            f"probes on its {WORDS[group]} are {f'sampled, on {ratio:.0%} of the time' if ratio else 'suspended'}: "
+            f"they take {parts[group]:.2%} of a core of process {pid}, all probes {parts.sum():.2%} of the "
+            f"{self.share:.2%} allowed"
         )

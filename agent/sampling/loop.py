@@ -25,6 +25,7 @@ from agent.system.left_out import LeftOut
 from agent.system.service_manager import Alive, ignore
 from bpf.loader import BpfError, Kernel, load
 from store.schema.catalogue import TABLES
+from store.schema.contract import UnfitError
 from store.schema.sample import Batch, Sample, Value
 from store.zoom_requests import ZoomRequestSource
 
@@ -61,6 +62,8 @@ class Outbox:
     waiting: deque[Batch] = field(default_factory=deque)
     dropped: int = 0
     shut: bool = False
+    unfit: str = ""
+    """Why rows were left out that no store can hold; empty: none was."""
 
     def send(self, batch: Batch) -> None:
         """Write what waits, this batch included."""
@@ -69,7 +72,7 @@ class Outbox:
             self.waiting.popleft()
             self.dropped += 1
         try:
-            self.sink.write(tuple(self.waiting))
+            self._write()
         except (OSError, ValueError) as error:
             if not self.shut:
                 log.error("the store cannot be written, readings wait: %s", error)
@@ -79,6 +82,29 @@ class Outbox:
             log.info("the store can be written again; %d batches were dropped", self.dropped)
         self.shut = False
         self.waiting.clear()
+
+    def _write(self) -> None:
+        """Write what waits; a table with rows that no store can hold is left out, so that it stops no other."""
+        try:
+            self.sink.write(tuple(self.waiting))
+        except UnfitError:
+            self.waiting = deque(part for batch in self.waiting for part in _by_table(batch))
+            while self.waiting:
+                try:
+                    self.sink.write((self.waiting[0],))
+                except UnfitError as error:
+                    self.dropped += 1
+                    if not self.unfit:
+                        log.error("rows of table %s are left out: %s", self.waiting[0].samples[0].table, error)
+                    self.unfit = str(error)
+                self.waiting.popleft()
+
+
+def _by_table(batch: Batch) -> Iterator[Batch]:
+    tables: dict[str, list[Sample]] = {}
+    for sample in batch.samples:
+        tables.setdefault(sample.table, []).append(sample)
+    return (replace(batch, samples=tuple(samples)) for samples in tables.values())
 
 
 class UnavailableSource:

@@ -81,6 +81,7 @@ class Worker:
             "duration_seconds": time.monotonic() - self.started if self.running else self.took,
             "failures_total": self.failures,
             "error": self.error or None,
+            "unavailable": getattr(self.source, "unavailable_reason", "") or None,
         }
         return [*samples, Sample("source", values)]
 

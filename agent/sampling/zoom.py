@@ -1,7 +1,8 @@
 """Zoom: reads one source many times a second for a while, where the detector asks for it.
 
-A request comes from the store, which other users may be able to write: it is checked, bounded and has a budget. What
-reads quickly is a second reader of the same thing, so the usual reading, once a period, does not notice.
+A request comes from the store, which others can write: only those that the detector signed for this machine are
+served, within bounds and a budget. What reads quickly is a second reader of the same thing, so the usual reading,
+once a period, does not notice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from agent.config import AgentConfig
 from agent.context import Source
 from agent.stacks.rounds import HERTZ
 from store.schema.catalogue import METRICS, TABLES, ZOOM, ZOOMED
+from store.schema.contract import StoreError
 from store.schema.sample import Sample, Value
 from store.schema.time import SECOND
 from store.zoom_requests import ZoomRequest, ZoomRequestSource
@@ -92,6 +94,8 @@ class Zoom:
 
     def __init__(self, config: AgentConfig, orders: ZoomRequestSource, open_source: Callable[[str], Source]) -> None:
         self._config, self._zoom_requests, self._open = config, orders, open_source
+        self._unsigned = 0
+        """Time of the newest request that was refused for its signature, Unix ns."""
         self._budget = Budget(config.zoom_seconds_per_hour, config.zoom_seconds_per_hour, time.monotonic())
         self._rows: deque[Sample] = deque(maxlen=_MOST_ROWS)
         self.spent = 0.0
@@ -134,11 +138,29 @@ class Zoom:
             except OSError as error:
                 self._fail(str(error))
                 continue
+            signed = [order for order in given if self._is_signed(order)]
             # A time that is far ahead must not hide what is ordered until then.
-            heard = max([heard, *(min(order.time, time.time_ns()) for order in given)])
-            for order in given:
+            heard = max([heard, *(min(order.time, time.time_ns()) for order in signed)])
+            for order in signed:
                 self._heed(order)
         self._zoom_requests.close()
+
+    def _is_signed(self, order: ZoomRequest) -> bool:
+        """Whether the detector has signed it; what it has not is read at each turn, and refused once."""
+        try:
+            if self._zoom_requests.key.signed(order):
+                return True
+            reason = "the detector has not signed it for this machine"
+        except StoreError as error:
+            reason = str(error)
+        if order.time > self._unsigned:
+            self._unsigned = order.time
+            self._refuse(reason)
+        return False
+
+    def _refuse(self, reason: str) -> None:
+        self.refused, self.error = self.refused + 1, f"an order was refused: {reason}"
+        log.warning("zoom: %s", self.error)
 
     def _heed(self, order: ZoomRequest) -> None:
         """Obey an order, or say why not."""
@@ -148,8 +170,7 @@ class Zoom:
         if not reason and seconds < 1.0:
             reason = f"the budget of {self._config.zoom_seconds_per_hour:g} s an hour is spent"
         if reason:
-            self.refused, self.error = self.refused + 1, f"an order was refused: {reason}"
-            log.warning("zoom: %s", self.error)
+            self._refuse(reason)
             return
         log.info("zoom: %s is read many times a second for %.0f s", order.source, seconds)
         try:

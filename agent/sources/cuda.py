@@ -10,6 +10,7 @@ import numpy as np
 from agent.config import CUDA_CALLS
 from agent.context import Context
 from agent.probes.groups import CUDA
+from agent.probes.sampled_counts import SampledCounts
 from agent.process.procfs import Process
 from bpf.maps import Map
 from store.schema.sample import Sample, Value
@@ -38,6 +39,7 @@ class Cuda:
         self._governor = context.governor
         self._processes = processes
         self._synchronized: dict[Process, int] = {}  # ns, as last reported
+        self._sampled = SampledCounts()
 
     def read(self, now: int) -> list[Sample]:
         """A row for each GPU with living processes."""
@@ -47,6 +49,7 @@ class Cuda:
         living = self._training.living(now)
         there = {trainer.process for trainer in living.values()}
         self._synchronized = {process: ns for process, ns in self._synchronized.items() if process in there}
+        self._sampled.forget(there)
         rows: dict[str, dict[str, Value]] = {}
         partial: dict[str, set[str]] = {}
         for entry in entries:
@@ -56,6 +59,8 @@ class Cuda:
                 continue
             row = rows.setdefault(trainer.gpu, {"gpu": trainer.gpu, "pid": pid})
             values = self._values(trainer.process, entry, clock)
+            if sampled := self._estimate(trainer.process, values, clock):
+                row["sampled_ratio"] = min(sampled, float(row.get("sampled_ratio") or 1.0))
             partial.setdefault(trainer.gpu, set()).update(self._partial(trainer.process))
             if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
                 del values["synchronize_seconds_total"]
@@ -72,8 +77,20 @@ class Cuda:
         """The columns with gaps, because probes of this process were suspended."""
         if self._governor is None:
             return []
-        groups = {CUDA[group] for group in self._governor.partial(process)}
+        sampled = self._governor.windows(process)
+        groups = {CUDA[group] for group in self._governor.partial(process) if group not in sampled}
         return [column for column, group in _OF_GROUP if group in groups]
+
+    def _estimate(self, process: Process, values: dict[str, float], clock: int) -> float:
+        """Add to the counters what was not counted; the share of the time that was, 0 where all of it was."""
+        if self._governor is None:
+            return 0.0
+        windows = {CUDA[group]: window for group, window in self._governor.windows(process).items()}
+        for column, group in _OF_GROUP:
+            if column in values:
+                on = group not in windows or windows[group].on
+                values[column] = self._sampled.value(process, column, values[column], clock / 1e9, on)
+        return min((window.ratio for window in windows.values()), default=0.0)
 
     def _values(self, process: Process, entry: Any, clock: int) -> dict[str, float]:
         values: dict[str, float] = {

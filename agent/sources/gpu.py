@@ -17,6 +17,7 @@ from agent.nvml.watchdog import Watch
 from agent.probes.training_processes import TrainingProcesses
 from agent.system.events import Event, Repeats, samples
 from agent.system.on_change import OnChange
+from store.schema.catalogue import METRICS
 from store.schema.sample import Sample, Value
 
 IDENTITY = ("uuid", "serial", "pci_address")
@@ -24,6 +25,7 @@ _SLOW_NS = 10_000_000_000
 _WEEK_NS = 7 * 86_400_000_000_000
 _PATIENCE_S = 0.3
 _MOST_REPEATS = 10_000
+_COLUMNS = frozenset(metric.name for metric in METRICS.values() if metric.table == "gpu")
 _GRAVE_BY_TEXT = NVLINK - {74}
 
 
@@ -96,7 +98,7 @@ class Gpu:
         }
         events = self._lost(now, answer)
         driver = str(answer["driver"])[:80]
-        message = f"driver {driver} with {len(there)} GPUs"
+        message = f"driver {driver} with {len(there)} GPU{'s' * (len(there) != 1)}"
         if self._driver != message:
             events.append(Event("driver", "", "info", message))
         self._driver = message
@@ -114,6 +116,7 @@ class Gpu:
             if name is None:
                 continue
             slow = self._slow.setdefault(name, {})
+            found = _known(found)
             row: dict[str, Value] = {"gpu": name, **slow, **found}
             if "processes" in answer:
                 self._slow[name] = {column: value for column, value in found.items() if column in SLOW_COLUMNS}
@@ -130,7 +133,7 @@ class Gpu:
             for part, found in parts.items():
                 if part in known:
                     about = {"uuid": known[part], "parent_uuid": self._identity.get(str(name), {}).get("uuid")}
-                    rows.append(Sample("gpu", {"gpu": f"{name}/{part}", **about, **found}))
+                    rows.append(Sample("gpu", {"gpu": f"{name}/{part}", **about, **_known(found)}))
         return rows
 
     def _lost(self, now: int, answer: Mapping[str, Any]) -> list[Event]:
@@ -217,3 +220,8 @@ def open_source(context: Context) -> Gpu:
     """The source, ready to read: also where there is no library or driver yet, since both may come later."""
     patience_s = min(_PATIENCE_S, context.config.limit_seconds / 2)
     return Gpu(Watch(Path(context.config.root), patience_s), context.training)
+
+
+def _known(found: Mapping[str, Any]) -> dict[str, Value]:
+    """What the child says of columns that there are, as text or numbers: no store takes another name or value."""
+    return {name: value for name, value in found.items() if name in _COLUMNS and isinstance(value, str | int | float)}

@@ -25,9 +25,7 @@ class Stacks:
         self._stalls, self._least_s = stalls, least_s
         self._asked: dict[int, tuple[TrainingProcess, float]] = {}
         self._child = ChildTask("agent.stacks.worker")
-        self.unavailable_reason = (
-            "" if os.access(spy_path(), os.X_OK) else "without py-spy, only what the kernel tells of threads"
-        )
+        self.limited = "" if os.access(spy_path(), os.X_OK) else "without py-spy, only what the kernel tells of threads"
 
     def read(self, now: int) -> list[Sample]:
         """The stacks that have come, each at a time of its own; then those that are wanted are asked for."""

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from analysis.operators.iterations import Log
-from analysis.operators.judging import Judged, irregular
+from analysis.operators.judging import Judged, calm
 from analysis.operators.network import DECAY, Level, network
 from analysis.operators.search import search
 from analysis.traces.operations import Operations
@@ -35,25 +35,25 @@ class Candidate:
     device: str
     machine: str
     share: float
-    """Of the time lost, weighted: how much it explains."""
+    """Of the time lost, weighted, the mean over long iterations: how much it explains."""
     seconds: float
-    """Lost in an irregular iteration by all ranks together."""
+    """Lost in a long iteration by all ranks together."""
     iterations: int
-    """Irregular iterations in which it was a root."""
+    """Long iterations of which it explains a tenth or more."""
     operations: tuple[str, ...]
     """Where the others waited for it, or were slow with it; the most expensive first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """What the irregular iterations lost, in weighted seconds."""
+    """What the long iterations lost."""
 
     late: Floats
-    """[iteration, rank]"""
+    """[iteration, rank]: its share of what the iteration lost: one long pause counts no more than one iteration."""
     slow: Floats
-    """[iteration, operation across ranks]"""
+    """[iteration, operation across ranks]: the same."""
     waits: Floats
-    """[operation across ranks]: by waiting or slowness, wherever the root."""
+    """[operation across ranks]: weighted seconds by waiting or slowness, wherever the root."""
     root: Ints
     """[operation across ranks]: the late rank that it mostly led to; -1: none."""
 
@@ -83,7 +83,9 @@ def _losses(ranks: int, log: Log, judged: list[Judged]) -> _Loss:
         waits += cost
         larger = cost > best
         best[larger], root[larger] = cost[larger], roots.late[larger]
-    return _Loss(late, slow, waits, root)
+    lost = late.sum(1) + slow.sum(1)
+    each = np.where(lost > 0, lost, 1.0)[:, None]
+    return _Loss(late / each, slow / each, waits, root)
 
 
 def _correlation(log: Log) -> Floats:
@@ -100,14 +102,14 @@ def _late(table: Operations, log: Log, loss: _Loss, total: float) -> Iterator[Ca
     lost, names = loss.late.sum(0), np.array(table.machines)
     for rank in np.argsort(-lost, kind="stable")[:TOP].tolist():
         share, machine = float(lost[rank]) / total, table.machines[rank]
-        times = int((loss.late[:, rank] > 0).sum())
+        times = int((loss.late[:, rank] >= _LEAST).sum())
         cells = np.flatnonzero(loss.root == rank)
         yield Candidate("gpu", table.ranks[rank], machine, share, *_evidence(table, log, loss, cells, times))
     for machine in sorted(set(table.machines) - {""}):
         mine = np.flatnonzero(names == machine)
         late = mine[lost[mine] > _LEAST / len(mine) * total]
         if len(late) >= 2 and len(late) >= _MACHINE * len(mine):
-            share, times = DECAY * float(lost[mine].sum()) / total, int((loss.late[:, mine] > 0).any(1).sum())
+            share, times = DECAY * float(lost[mine].sum()) / total, int((loss.late[:, mine].sum(1) >= _LEAST).sum())
             cells = np.flatnonzero(np.isin(loss.root, mine))
             yield Candidate("machine", machine, machine, share, *_evidence(table, log, loss, cells, times))
 
@@ -119,11 +121,11 @@ def _slow(
     # Irregular iterations of another cause, such as a long pause of one rank, would blur the growth of transfers.
     mostly = loss.slow.sum(1) >= loss.late.sum(1)
     wrong = [one.iteration for one, is_slow in zip(judged, mostly, strict=True) if is_slow or not mostly.any()]
-    calm = ~irregular(log.iteration_seconds)
-    lost, times = loss.slow.sum(0), int((loss.slow > 0).any(1).sum())
-    devices = network(table, log, wrong, calm, lost, topology, TOP)
+    lost = loss.slow.sum(0)
+    devices = network(table, log, wrong, calm(log.iteration_seconds), lost, topology, TOP)
     for device in devices:
         share = float(lost[device.cells].sum()) / total * device.likelihood / devices[0].likelihood
+        times = int((loss.slow[:, device.cells].sum(1) >= _LEAST).sum())
         evidence = _evidence(table, log, loss, device.cells, times)
         yield Candidate(device.kind, device.name, device.machine, share, *evidence)
 

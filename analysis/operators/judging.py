@@ -17,13 +17,13 @@ from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.grouped import mean_of
 
 MOST_ITERATIONS = 8
-"""Irregular iterations that are judged, the longest."""
+"""Long iterations that are judged, the longest."""
 _NOISE = 2.5  # times the distance of the usual iteration from the shortest: less may be noise
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One irregular iteration."""
+    """One long iteration."""
 
     iteration: int
     abnormal: Bools
@@ -43,16 +43,30 @@ def irregular(seconds: Floats) -> Bools:
     return np.asarray(seconds > max(IRREGULAR_RATIO * usual, usual + _NOISE * (usual - seconds.min())))
 
 
+def calm(seconds: Floats) -> Bools:
+    """[iteration]: whether it is as long as usual: no further above that than the shortest one is below."""
+    usual = usual_seconds(seconds)
+    return np.asarray(seconds <= 2 * usual - seconds.min())
+
+
+def long(seconds: Floats) -> Ints:
+    """The iterations to judge, in order: the longest; none where no iteration is irregular.
+
+    Where one is irregular, others may be of the same cause that noise leaves just below the limit, so they count from
+    IRREGULAR_RATIO on: a cause is known by coming back.
+    """
+    usual = usual_seconds(seconds)
+    some = np.flatnonzero((seconds > IRREGULAR_RATIO * usual) & ~calm(seconds) & irregular(seconds).any())
+    return np.sort(some[np.argsort(-seconds[some], kind="stable")[:MOST_ITERATIONS]])
+
+
 def judge(log: Log, forest: Forest) -> list[Judged]:
-    """The longest irregular iterations, with their abnormal operations; none where all are regular, or none is."""
-    wrong = irregular(log.iteration_seconds)
-    calm = np.flatnonzero(~wrong)
-    if not wrong.any() or len(calm) < 2:
+    """The longest iterations, with their abnormal operations; none where all are regular, or none is."""
+    usual, chosen = np.flatnonzero(calm(log.iteration_seconds)), long(log.iteration_seconds).tolist()
+    if not chosen or len(usual) < 2:
         return []
-    longest = np.argsort(-log.iteration_seconds, kind="stable")[: min(MOST_ITERATIONS, int(wrong.sum()))]
-    chosen = sorted(longest.tolist())
     summed, of = _summed(log)
-    single, together = (_probabilities(one, calm, chosen, forest) for one in (log, summed))
+    single, together = (_probabilities(one, usual, chosen, forest) for one in (log, summed))
     judged = []
     for place, iteration in enumerate(chosen):
         excess, sums = single.excess[place], together.probability[place][of] > ABNORMAL
@@ -88,9 +102,9 @@ def _summed(log: Log) -> tuple[Log, Ints]:
     return replace(log, elapsed=sums, cell=cell, **each), of
 
 
-def _probabilities(log: Log, calm: Ints, chosen: list[int], forest: Forest) -> _Probabilities:
-    usual = _baseline(log.elapsed[calm], float(log.iteration_seconds[calm].mean()))
-    low, middle, high = np.percentile(_features(log, int(calm[-1]), usual), [25, 50, 75], axis=0)
+def _probabilities(log: Log, regular: Ints, chosen: list[int], forest: Forest) -> _Probabilities:
+    usual = _baseline(log.elapsed[regular], float(log.iteration_seconds[regular].mean()))
+    low, middle, high = np.percentile(_features(log, int(regular[-1]), usual), [25, 50, 75], axis=0)
     tuned = forest.tuned(middle, high - low)
     probability, excess = np.zeros((2, len(chosen), len(log.rank)))
     for place, iteration in enumerate(chosen):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.traces.bounded import Scanner, TraceError, members, opened
-from analysis.traces.operations import UNKNOWN, Collector, item_bytes, kind_of, number, whole
+from analysis.traces.operations import UNKNOWN, UNNAMED, Collector, item_bytes, kind_of, number, whole
 from detector.stats.arrays import Bools, Floats, Ints
 
 MOST_KERNELS = 8_000_000
@@ -205,7 +205,7 @@ def _kind(about: dict[str, Any]) -> str:
 def _group(about: dict[str, Any], rank: str, table: Collector) -> str:
     name = about.get("Process Group Name")
     if name is None:
-        return f"stream {about.get('stream')} of {rank}"[:80]
+        return f"{UNNAMED}{about.get('stream')} of {rank}"[:80]
     return f"{about.get('Process Group Description') or 'group'} {name} of ranks {_ranks(about)}"
 
 

@@ -17,6 +17,8 @@ MOST_OPERATIONS = 4_000_000
 """Of one command; about 100 bytes of memory each."""
 _NAME = 240
 UNKNOWN = -1
+UNNAMED = "stream "
+"""How the name of a communicator begins that the log does not name, and of which each rank has one of its own."""
 _KINDS = {
     "allreduce": "AllReduce",
     "allgather": "AllGather",

@@ -11,6 +11,8 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from analysis.traces.members import Members
 from analysis.traces.operations import Collector, Operations, kind_of
@@ -26,8 +28,28 @@ _MEANS, _ENDS = ("active_ratio", "iteration_seconds"), ("operations_total", "byt
 
 def read(store: ReadableStore, after: int, until: int) -> Operations:
     """The table of what the store holds between two times (Unix ns). Raises StoreError."""
+    return _table(_windows(store, after, until))
+
+
+def read_jobs(store: ReadableStore, after: int, until: int) -> list[Operations]:
+    """A table for each job: processes that a chain of communicators joins. Raises StoreError."""
+    rows = _windows(store, after, until)
+    if not rows:
+        return []
+    processes, process = np.unique([f"{row['machine']}\n{row['gpu']}" for row in rows], return_inverse=True)
+    comms, comm = np.unique([row["comm_max"] for row in rows], return_inverse=True)
+    size = len(processes) + len(comms)
+    edges = coo_array((np.ones(len(rows)), (process, len(processes) + comm)), shape=(size, size))
+    count, label = connected_components(edges, directed=False)
+    jobs: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+    for row, at in zip(rows, label[process].tolist(), strict=True):
+        jobs[at].append(row)
+    return [_table(job) for job in jobs]
+
+
+def _table(rows: list[dict[str, Any]]) -> Operations:
     table, members, iterations = Collector(), Members(), defaultdict(list)
-    for row in _windows(store, after, until):
+    for row in rows:
         window, process = row["window"], (row["machine"], f"gpu:{row['gpu']}")
         member = members.add(process, row["comm_max"], int(row["rank_max"]), int(row["ranks_max"]))
         iteration, operations = row["iteration_seconds_mean"], row["operations_total_max"] - row["operations_total_min"]

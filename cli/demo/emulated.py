@@ -46,9 +46,14 @@ class Outcome:
     verdicts: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def alarms(self) -> list[dict[str, Any]]:
+        """Verdicts other than notes and endings."""
+        return [verdict for verdict in self.verdicts if verdict["level"] in ("warn", "crit")]
+
+    @property
     def correct(self) -> bool:
-        """Whether the verdicts name the faulty machine and no other; without a fault, none."""
-        named = {verdict["machine"] for verdict in self.verdicts if verdict["level"] != "ok"}
+        """Whether the alarms name the faulty machine and no other; without a fault, none."""
+        named = {verdict["machine"] for verdict in self.alarms}
         return named == ({self.fault["machine"]} if self.fault["start"] else set())
 
 
@@ -68,16 +73,16 @@ class DemoRun:
                 f"the fleet did not start to train within {START_S:.0f} s: see the logs in {self.fleet.folder}"
             )
         self.screen.say(f"all machines train; {self.plan.healthy_s:.0f} s without a fault")
-        self._run_phase("healthy", self.plan.healthy_s, self._has_verdict)
+        self._run_phase("healthy", self.plan.healthy_s, self._has_alarm)
         if self.plan.fault == "none":
-            self._run_phase("still healthy", DETECT_S, self._has_verdict)
+            self._run_phase("still healthy", DETECT_S, self._has_alarm)
             return self.outcome
-        if not self.outcome.verdicts:
+        if not self.outcome.alarms:
             start = self.fleet.inject(self.plan.fault, self.plan.machine, self.plan.gpu)
             device = f"gpu:{self.plan.gpu}"
             self.outcome.fault |= {"machine": self.plan.machine, "device": device, "start": start}
             self.screen.say(f"{self.plan.machine} {device} gets the fault {self.plan.fault}")
-            if self._run_phase(f"{self.plan.fault} on {self.plan.machine}", DETECT_S, self._has_verdict):
+            if self._run_phase(f"{self.plan.fault} on {self.plan.machine}", DETECT_S, self._has_alarm):
                 self._run_phase("verdict reached", LINGER_S, lambda _: False)
         return self.outcome
 
@@ -88,7 +93,7 @@ class DemoRun:
             now = time.time_ns()
             for verdict in self.runner.catch_up(now - LATE_NS, self.stop):
                 self.outcome.verdicts.append(verdict.as_json())
-                delay = (time.time_ns() - (self.outcome.fault["start"] or verdict.since)) / 1e9
+                delay = (verdict.time - (self.outcome.fault["start"] or verdict.since)) / 1e9
                 self.screen.say(f"{verdict.level}, after {delay:.0f} s: {verdict.message}")
             found = read_fleet_status(self.store, now, SILENT_NS)
             drawn = replace(found, verdicts=tuple(self.outcome.verdicts))
@@ -102,5 +107,5 @@ class DemoRun:
         moving = [m for m in found.machines.values() if m.readings.get("operations_per_second", 0) > 0]
         return len(moving) == len(self.fleet.names)
 
-    def _has_verdict(self, _: FleetStatus) -> bool:
-        return bool(self.outcome.verdicts)
+    def _has_alarm(self, _: FleetStatus) -> bool:
+        return bool(self.outcome.alarms)

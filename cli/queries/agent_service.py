@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -51,6 +51,13 @@ def _read(store: Store, settings: Settings) -> tuple[int | None, list[dict[str, 
     return last, list(sources.values()), list(probes.values())
 
 
+def source_finding(row: Mapping[str, Any]) -> Finding:
+    """The state of a source by its row: blocked by an error, or off because this machine has nothing for it."""
+    name, error, absent = f"source {row['source']}", row.get("error"), row.get("unavailable")
+    state = "blocked" if error else "off" if absent else "on"
+    return Finding(name, state, str(error or absent or ""))
+
+
 def _sources(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
     known = {row["source"]: row for row in rows}
     for name in SOURCES:
@@ -58,7 +65,7 @@ def _sources(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
         if row is None:
             yield Finding(f"source {name}", "off", "the agent does not read it", f'add "{name}" to agent.sources')
         else:
-            yield Finding(f"source {name}", "blocked" if row.get("error") else "on", str(row.get("error") or ""))
+            yield source_finding(row)
     if lost := known.get("kernel", {}).get("lost_total"):
         yield Finding("kernel", "on", f"{lost:.0f} probe hits were lost since the agent started")
 

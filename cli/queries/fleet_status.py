@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cli import time_format
-from cli.queries.probe_share import ProbeShare, read_probe_share
+from cli.queries.learning import read_learning
+from cli.queries.probes import ProbeShare, read_graph_machines, read_probe_share
 from detector.topology.maintenance import in_maintenance
 from store.schema.catalogue import METRICS, UNJUDGED
 from store.schema.contract import Store
 from store.schema.time import LATEST
+from store.signed import UNSIGNED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +60,10 @@ class FleetStatus:
     """Of detectors with standby the one that speaks, or spoke last."""
     probes: ProbeShare | None = None
     """What probes take of training processes, where agents report it."""
+    learning: Mapping[str, Any] | None = None
+    """How far the detector has learned its thresholds, where it reports it."""
+    cuda_graphs: tuple[str, ...] = ()
+    """Machines with NCCL operations that CUDA graphs replay."""
 
 
 def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
@@ -84,9 +90,8 @@ def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
     level = _worst(levels) if fresh or "crit" in levels else "unknown"
     shown = {name: why for name, why in alone.items() if name in machines and name not in idle}
     acks = {at: ack for at, one in enumerate(verdicts) if (ack := _acknowledged(orders, one))}
-    return FleetStatus(
-        now, level, machines, verdicts, newest, idle, shown, acks, current(store), read_probe_share(store, now)
-    )
+    about = current(store), read_probe_share(store, now), read_learning(store, now), read_graph_machines(store, now)
+    return FleetStatus(now, level, machines, verdicts, newest, idle, shown, acks, *about)
 
 
 def _acknowledged(orders: OperatorState, row: Mapping[str, Any]) -> Acknowledgement | None:
@@ -100,16 +105,21 @@ def _worst(levels: list[str]) -> str:
 
 
 def open_verdicts(store: Store, now: int) -> tuple[Mapping[str, Any], ...]:
-    """The last verdict of each machine and task, unless it is ok; the worst first."""
-    last: dict[tuple[str, str], Mapping[str, Any]] = {}
+    """The last verdict of each machine and task, unless it is ok; the worst first.
+
+    One that is unsigned ends or lowers none that is signed.
+    """
+    last: dict[tuple[str, str, bool], Mapping[str, Any]] = {}
     for row in store.read("verdict", 0, now).to_pylist():
-        last[row["task"], row["machine"]] = row
+        last[row["task"], row["machine"], str(row.get("message")).startswith(UNSIGNED)] = row
     still = [row for row in last.values() if row.get("level") in ("warn", "crit")]
     return tuple(sorted(still, key=lambda row: (row["level"] != "crit", row["time"])))
 
 
 def operator_state_of(store: Store, now: int) -> tuple[OperatorState, dict[str, str]]:
     """The operator's actions as of `now` (Unix ns), and the machines without peers with the reason."""
+    import numpy as np
+
     from detector.methods.peers.coverage import uncompared_from_events
     from detector.timeseries.rows import rows_of
     from detector.topology.maintenance import (  # loads numpy, which the agent's process must not
@@ -118,6 +128,9 @@ def operator_state_of(store: Store, now: int) -> tuple[OperatorState, dict[str, 
     )
 
     events = store.read("event", 0, now, ("device", "message", "begin", "until", "every", "times"))
+    if "message" in events.column_names:  # what is unsigned puts no machine into maintenance
+        texts = events.column("message").to_pylist()
+        events = events.filter(np.array([not str(text).startswith(UNSIGNED) for text in texts], bool))
     rows = rows_of("event", events)
     return (orders_in(rows, now), uncompared_from_events(rows)) if events.num_rows else (OperatorState(), {})
 

@@ -87,7 +87,10 @@ def _outcome(store: Store, record: VerdictRecord, actions: list[Mapping[str, Any
     """How a record was closed; `actions` are the events of the operator on its machine."""
     if record.closed is None:
         return "open"
-    if any(row["code"] in ("clear", "maintenance") and record.closed - row["time"] < CLOSING_NS for row in actions):
+    if any(
+        row["code"] in ("clear", "false_alarm", "maintenance") and record.closed - row["time"] < CLOSING_NS
+        for row in actions
+    ):
         return "closed by the operator"
     read = record.verdict.machine in last_seen(store, record.closed, READ_NS)
     return "resolved" if read else "closed without readings"
@@ -95,7 +98,12 @@ def _outcome(store: Store, record: VerdictRecord, actions: list[Mapping[str, Any
 
 def _action_text(row: Mapping[str, Any]) -> str:
     code = str(row["code"])
-    what = {"ack": "acknowledged", "clear": "closed", "maintenance_end": "maintenance ended"}.get(code, code)
+    what = {
+        "ack": "acknowledged",
+        "clear": "closed",
+        "false_alarm": "closed as a false alarm",
+        "maintenance_end": "maintenance ended",
+    }.get(code, code)
     device, reason = row.get("device"), row.get("message")
     return f"the operator: {what}{f' ({device})' if device else ''}{f': {reason}' if reason else ''}"
 

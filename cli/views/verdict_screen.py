@@ -37,13 +37,14 @@ def draw(
     place: str,
     hardware: Mapping[str, str],
     earlier: str = "",
+    shared: str = "",
 ) -> None:
     """Print it; `anomalies` are those of the task's iteration time, `place` is the store.
 
-    `hardware` names the GPU; `earlier` is a line about earlier incidents.
+    `hardware` names the GPU; `earlier` is a line about earlier incidents, `shared` about a switch.
     """
     screen, verdict = console(), record.verdict
-    _head(record, explained, hardware, earlier)
+    _head(record, explained, hardware, (earlier, shared))
     if explained.moved:
         screen.print(_table(explained, screen.width))
         screen.print(Text("upper line: this machine; lower: the median of its peers\n", "dim"))
@@ -60,14 +61,17 @@ def draw(
     screen.print(Text(f"\nas an HTML page: {page}", "dim"))
 
 
-def _head(record: VerdictRecord, explained: Explanation, hardware: Mapping[str, str], earlier: str) -> None:
-    """Print verdict, likely cause, next step, confidence and peers."""
+def _head(record: VerdictRecord, explained: Explanation, hardware: Mapping[str, str], more: tuple[str, str]) -> None:
+    """Print verdict, likely cause, next step, confidence and peers; `more` is on earlier incidents and a switch."""
     screen, verdict, kind = console(), record.verdict, explained.likely.kind
+    earlier, shared = more
     screen.print(Text(f"{verdict.level}: {verdict.message}", STYLE[verdict.level]))
     screen.print(Text("likely    ", "bold").append(kind.words, "bold"))
     if explained.likely.signs:
         screen.print(Text(f"because   {', '.join(map(sign_words, explained.likely.signs))}"))
     screen.print(Text(f"next      {kind.advice}"))
+    if shared:
+        screen.print(Text(f"switch    {shared}", "bold"))
     if verdict.job:
         screen.print(Text(f"job       {verdict.job.words}"))
     if hardware:

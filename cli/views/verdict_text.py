@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cli import time_format
+from detector.model.text import compared_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def compared(explained: Explanation) -> str:
-    """The peers: `11 machines of task pretrain`."""
-    count, task = explained.peers, explained.verdict.task
+    """The peers: `15 peers among 16 machines of task pretrain`."""
+    task = explained.verdict.task
     named = task if task.startswith("task ") else f"task {task}"
-    return f"{count} machine{'s' * (count != 1)} of {named}"
+    return f"{compared_with(explained.verdict.message, explained.peers)} of {named}"
 
 
 def timeline(one: VerdictRecord, explained: Explanation) -> list[tuple[int, str]]:

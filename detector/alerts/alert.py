@@ -16,7 +16,7 @@ REOPEN_NS = 600 * 10**9
 """A machine that is named again within this time after an incident continues it: an intermittent fault is one."""
 BLIND = "blind"
 """The kind of a verdict about Peerwatch itself: it receives no readings."""
-Event = Literal["begun", "changed", "repeat", "over", "test"]
+Event = Literal["begun", "changed", "repeat", "over", "note", "test"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ class Sink(ABC):
     takes_alerts = True
     """Whether it receives alerts, or heartbeats only."""
     min_level: Level = "warn"
-    """The lowest level that it receives."""
+    """The lowest level that it receives: `alerts.min_level`, where it has none of its own."""
+    own_level: Level | None = None
 
     @abstractmethod
     def send(self, alert: Alert) -> str:
@@ -178,6 +179,11 @@ def duration(span: int) -> str:
 def clock(time: int) -> str:
     """The time of day (UTC) of a time in Unix ns."""
     return datetime.fromtimestamp(time // 10**9, timezone.utc).strftime("%H:%M:%S")
+
+
+def alert_of_note(note: Verdict, fleet: int) -> Alert:
+    """An alert on a difference that slows no task: it is sent once and opens no incident."""
+    return Alert(_key(note), "note", note, note, note.since, note.time, "note", note.time, fleet=fleet)
 
 
 def sample(now: int, fleet: int) -> Alert:

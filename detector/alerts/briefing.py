@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Notes = Callable[["Store", Verdict], tuple[str, ...]]
+"""Sentences on a verdict, from the store."""
 PATIENCE_S = 10.0
 """The longest that an alert waits for its brief, in seconds."""
 MOST_ASKED = 8
@@ -74,10 +76,10 @@ class Excerpt:
 
 
 class Briefing:
-    """Explains verdicts from a store that `open_store` opens; without `open_store` briefs are empty."""
+    """Explains verdicts from a store that `open_store` opens; without it briefs are empty. `more` adds notes."""
 
-    def __init__(self, open_store: Callable[[], Store] | None = None) -> None:
-        self._open = open_store
+    def __init__(self, open_store: Callable[[], Store] | None = None, more: Notes = lambda store, verdict: ()) -> None:
+        self._open, self._more = open_store, more
         self._asked: dict[str, tuple[float, Future[Brief]]] = {}
         self._todo: queue.Queue[tuple[Verdict, Future[Brief]] | None] = queue.Queue(MOST_ASKED)
         self._lock = threading.Lock()
@@ -133,7 +135,8 @@ class Briefing:
             verdict, answer = one
             try:
                 with closing(self._open()) as store:
-                    answer.set_result(brief_of(store, verdict))
+                    brief = brief_of(store, verdict)
+                answer.set_result(replace(brief, notes=(*brief.notes, *self._more(store, verdict))))
             except Exception as error:  # the alert must go out even if its brief fails
                 known = isinstance(error, OSError)
                 log.warning(

@@ -81,7 +81,8 @@ class SinkQueue:
             known = alert.incident in self.delivery_log.reported or alert.incident in self._waiting
             known |= self._busy is not None and self._busy.incident == alert.incident
             mild = RANK[alert.worst] < RANK[self.sink.min_level]
-            if (not known and alert.end is not None) or mild or not self.sink.takes_alerts:
+            missed = not known and alert.end is not None and alert.event != "note"
+            if missed or mild or not self.sink.takes_alerts:
                 return
             self._now = max(self._now, now)
             self._waiting.pop(alert.incident, None)

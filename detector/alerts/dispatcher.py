@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from detector.alerts.alert import BLIND, Alert, IncidentTracker, Sink, ends_first
+from detector.alerts.alert import BLIND, Alert, IncidentTracker, Sink, alert_of_note, ends_first
 from detector.alerts.blindness import Blindness, View, brief_of
 from detector.alerts.briefing import Briefing
 from detector.alerts.delivery import SinkQueue
 from detector.alerts.shared_log import SharedLog
 from detector.model.text import subject
 from detector.model.verdict import Verdict
+from detector.thresholds.report import LearningReport
 from store.schema.time import SECOND
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class AlertDispatcher:
     """Whether this detector may speak; of several on one store one may."""
     shared: SharedLog | None = None
     """What earlier detectors on the same store have delivered."""
+    learning: LearningReport | None = None
+    """How far the detector has learned its thresholds, for other threads to read."""
     shown: Shown = field(default_factory=lambda: Shown(0, View(0, {}), ()))
     """What the last step left, for other threads to read."""
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -67,17 +70,24 @@ class AlertDispatcher:
         self._history = self.incidents.restore([*said, *blind])
 
     def publish(
-        self, verdicts: Iterable[Verdict], machines: frozenset[str], now: int, silent: Mapping[str, int] | None = None
+        self,
+        verdicts: Iterable[Verdict],
+        machines: frozenset[str],
+        now: int,
+        silent: Mapping[str, int] | None = None,
+        notes: Iterable[Verdict] = (),
     ) -> None:
         """Queue alerts for new verdicts on the watched `machines` at `now` (Unix ns); returns at once.
 
-        `silent` are the machines that cannot be judged, each with the time of its last reading. The first call also
-        queues what each sink has missed of earlier incidents.
+        `silent` are the machines that cannot be judged, each with the time of its last reading; `notes` are for sinks
+        with `min_level` note. The first call also queues what each sink has missed of earlier incidents.
         """
         if self._error:
             log.warning("the store can be used again, after %d s", (now - self._worked) // SECOND)
         self._error, self._worked = "", now
         self._step(ends_first(verdicts), machines, View(len(machines), silent or {}), now)
+        for note in notes:
+            self._queue(alert_of_note(note, len(machines)), now)
 
     def fail(self, error: Exception, machines: frozenset[str], now: int) -> None:
         """Note that the store fails at `now` (Unix ns), so no machine is judged; logged once."""

@@ -9,8 +9,8 @@ from detector.alerts.alert import BLIND, Alert
 from detector.alerts.text import details
 from detector.model.verdict import Level
 
-SEVERITY: dict[Level, str] = {"ok": "warning", "warn": "warning", "crit": "critical"}
-"""Level -> severity label of Alertmanager; a test is a warning."""
+SEVERITY: dict[Level, str] = {"ok": "warning", "note": "info", "warn": "warning", "crit": "critical"}
+"""Level -> severity label of Alertmanager; a test is a warning, a note for information."""
 
 _JOB_LABELS = ("job_id", "job_name", "job_user", "namespace", "pod")
 """Columns of the scheduler's job by which alerts can be routed."""
@@ -37,7 +37,7 @@ def _alertmanager(alert: Alert, now: int, holds: int) -> object:
     Severity is a label, since routes match labels: the post of a critical alert also ends the warning.
     """
     severity = SEVERITY[alert.worst]
-    ends = holds if alert.end is None or alert.event == "test" else alert.end
+    ends = holds if alert.end is None or alert.event in ("note", "test") else alert.end
     posted = [_one(alert, severity, ends)]
     if severity == "critical" and alert.event in ("changed", "over"):
         posted.append(_one(alert, "warning", min(ends, now)))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from detector.alerts.alert import Alert, RetryLaterError, Sink
-from detector.alerts.briefing import Briefing
+from detector.alerts.briefing import Briefing, Notes
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.registry import SINKS, AlertsConfig, SinkContext, folder_of
 from detector.alerts.shared_log import SharedLog
@@ -36,11 +36,12 @@ def open_dispatcher(
     but: str = "",
     held: Callable[[], bool] = lambda: True,
     shared: SharedLog | None = None,
+    notes: Notes = lambda store, verdict: (),
 ) -> AlertDispatcher:
     """The dispatcher with every configured sink `but` one, for the store at `place`.
 
     A sink that cannot be opened is logged and replaced; the others work. Nothing is sent unless `held`; `shared` is
-    what other detectors on the same store have delivered.
+    what other detectors on the same store have delivered. `notes` adds to what alerts say of their cause.
     """
     sinks: dict[str, Sink] = {}
     for name in config.sinks:
@@ -50,7 +51,9 @@ def open_dispatcher(
             except (OSError, ValueError) as error:
                 log.error("sink %s cannot be opened; correct it and restart the detector: %s", name, error)
                 sinks[name] = UnavailableSink(str(error))
-    briefing = Briefing(lambda: open_store(place, False, influxdb))
+    for sink in sinks.values():
+        sink.min_level = sink.own_level or config.min_level
+    briefing = Briefing(lambda: open_store(place, False, influxdb), notes)
     folder = folder_of(config, place)
     return AlertDispatcher(sinks, folder, config.blind_seconds, briefing, held=held, shared=shared)
 

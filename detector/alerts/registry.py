@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,8 @@ class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where alerts go: log, influxdb, webhook, command, heartbeat."""
     state_folder: str = ""
     """Folder of the delivery logs; empty: beside the store's file, or /var/lib/peerwatch/alerts."""
+    min_level: Literal["note", "warn", "crit"] = "warn"
+    """note, warn or crit: the lowest level that is sent; a note is a difference that slows no task."""
     blind_seconds: Annotated[float, Meta(ge=10.0, le=86400.0)] = 60.0
     """Seconds without readings after which every sink is alerted that Peerwatch is blind."""
     influxdb: InfluxdbConfig = msgspec.field(default_factory=InfluxdbConfig)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from detector.alerts.alert import BLIND, Alert, clock
+from detector.model.text import compared_with
 
 HARDWARE = {"uuid": "UUID", "serial": "serial", "pci_address": "PCI"}
 
@@ -12,7 +13,8 @@ def details(alert: Alert) -> list[str]:
     if alert.end is not None or alert.event == "test":
         return []
     brief, verdict = alert.brief, alert.verdict
-    lines = [f"since {clock(alert.start)} UTC" + (f", compared with {_machines(brief.peers)}" if brief.peers else "")]
+    peers = f", compared with {compared_with(verdict.message, brief.peers)}" if brief.peers else ""
+    lines = [f"since {clock(alert.start)} UTC{peers}"]
     if verdict.kind != BLIND:
         lines[0] += f", task {verdict.task}"
     if alert.job:
@@ -26,7 +28,3 @@ def details(alert: Alert) -> list[str]:
         lines.append(f"next: {brief.advice}")
     lines.append("more: peerwatch " + ("status" if verdict.kind == BLIND else f"show {alert.incident}"))
     return [" ".join(line.split()) for line in lines]
-
-
-def _machines(count: int) -> str:
-    return f"{count} other machine{'s' * (count != 1)}"

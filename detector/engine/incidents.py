@@ -1,4 +1,4 @@
-"""One incident, one verdict: what is said, what is a consequence of something said, and what is over."""
+"""One incident, one verdict: what is new, what is a consequence of an open incident, and what is over."""
 
 from __future__ import annotations
 
@@ -16,37 +16,40 @@ _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is n
 _HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
 _NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
-_REST_NS = 60 * SECOND  # so long a fault has to last after an order closed it, to be said again
-_SURE = 1.4  # multiples of what convicts, asked of a second machine while a first is open
+_CLOSED_NS = 60 * SECOND  # so long a fault has to last after the operator closed it, to be reported again
+_ENDED_NS, _KNOWN_NS = 120 * SECOND, 1800 * SECOND
+_SECOND_EVIDENCE = 1.4  # asked of a second machine while a first has an incident
 
 
 @dataclass(slots=True)
 class Incidents:
-    """Open incidents by (task, machine), as they were last said."""
+    """Open incidents by (task, machine), with the finding that was last reported."""
 
     open: dict[tuple[str, str], Finding] = field(default_factory=dict)
-    kept: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Until when (Unix ns) an incident stays open that was said before this detector began, and not found yet."""
-    apart: frozenset[tuple[str, str]] = frozenset()
-    """Machines, by name, that are known to have nothing to do with each other now."""
+    held_open: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Until when (Unix ns) an incident stays open without a finding: it was restored, or its machine is not read."""
+    independent: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of machines that are known to have nothing to do with each other now."""
     notes: list[Verdict] = field(default_factory=list)
-    """What differs and harms nobody, since it was last asked for."""
+    """Differences that do no harm, since the last `take_notes`."""
     noted: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Machine, device and metric -> when (Unix ns) it was last noted."""
-    rest: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Since when (Unix ns) an incident is closed by order: for a minute nothing older than that is said of it."""
-    still: int = 0
-    """For how long (ns) nothing has been said."""
+    closed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """When (Unix ns) the operator closed an incident: for a minute nothing older than that opens it again."""
+    ended: dict[tuple[str, str], tuple[Finding, int]] = field(default_factory=dict)
+    """Incidents that cleared in the last half hour, and when (Unix ns): what they caused may last longer."""
+    quiet_ns: int = 0
+    """For how long no verdict was reached."""
     _at: int = 0
 
-    def take_up(self, verdicts: Iterable[Verdict], until: int) -> None:
-        """Go on with what an earlier detector has said; it has until `until` (Unix ns) to be found again."""
+    def restore(self, verdicts: Iterable[Verdict], until: int) -> None:
+        """Resume the open verdicts of an earlier detector; they have until `until` (Unix ns) to be found again."""
         for verdict in verdicts:
             key = verdict.task, verdict.machine
-            self.open[key], self.kept[key] = Finding(verdict, verdict.kind != "peer", 1.0), until
+            self.open[key], self.held_open[key] = Finding(verdict, verdict.kind != "peer", 1.0), until
 
     def update(self, now: int, findings: Iterable[Finding], orders: OperatorState | None = None) -> list[Verdict]:
-        """The verdicts to say now: new, worse, or cleared; notes are kept apart."""
+        """The new verdicts: opened, worse, or cleared; notes go to `take_notes`."""
         found = list(findings)
         self._note([finding.verdict for finding in found if finding.verdict.level == "note"])
         findings = [finding for finding in found if finding.verdict.level != "note"]
@@ -56,21 +59,23 @@ class Incidents:
         for finding in sorted(findings, key=_order):
             if finding.verdict.machine != finding.verdict.task or finding.verdict.task not in named:
                 current.setdefault((finding.verdict.task, finding.verdict.machine), finding)
-        self.rest |= {(over.task, over.machine): now for over in closed}
-        self.rest = {key: since for key, since in self.rest.items() if now - since < _REST_NS}
-        for key in self.rest.keys() & current.keys():
-            if not _is_new(current[key], self.rest[key]):  # what lasts longer is said again
+        self.closed |= {(over.task, over.machine): now for over in closed}
+        self.closed = {key: since for key, since in self.closed.items() if now - since < _CLOSED_NS}
+        for key in self.closed.keys() & current.keys():
+            if not _is_new(current[key], self.closed[key]):  # what lasts longer is reported again
                 del current[key]
-        said = [verdict for key, finding in current.items() if (verdict := self._say(key, finding))]
-        self.kept = {key: until for key, until in self.kept.items() if now < until and key not in current}
-        healed = [key for key in self.open if key not in current and key not in self.kept]
-        verdicts = closed + said + [_cleared(self.open.pop(key).verdict, now) for key in healed]
-        self.still = 0 if verdicts else self.still + (now - self._at if self._at else 0)
+        self.ended = {key: one for key, one in self.ended.items() if now - one[1] < _KNOWN_NS}
+        opened = [verdict for key, finding in current.items() if (verdict := self._report(key, finding, now))]
+        self.held_open = {key: until for key, until in self.held_open.items() if now < until and key not in current}
+        healed = [key for key in self.open if key not in current and key not in self.held_open]
+        self.ended |= {key: (self.open[key], now) for key in healed}
+        verdicts = closed + opened + [_cleared(self.open.pop(key).verdict, now) for key in healed]
+        self.quiet_ns = 0 if verdicts else self.quiet_ns + (now - self._at if self._at else 0)
         self._at = now
         return verdicts
 
     def _note(self, verdicts: Iterable[Verdict]) -> None:
-        """Keep what is new of the things that harm nobody: one note a machine and reading, and an hour."""
+        """Add the notes that are new: one a machine and reading, and an hour."""
         for verdict in verdicts:
             key = verdict.machine, verdict.device or "", verdict.metric
             if verdict.time - self.noted.get(key, -_NOTE_NS) >= _NOTE_NS:
@@ -83,20 +88,20 @@ class Incidents:
         return notes
 
     def settled(self) -> bool:
-        """Whether nothing is left that would clear by itself: what is open for long stands until somebody mends it."""
-        return not self.open or self.still > _SETTLED_NS
+        """Whether nothing is left that would clear by itself: what is open for long stays until it is repaired."""
+        return not self.open or self.quiet_ns > _SETTLED_NS
 
     def _close(self, now: int, orders: OperatorState) -> list[Verdict]:
-        """Say what the operator has put an end to."""
+        """End the incidents that the operator has closed."""
         over = [(key, why) for key, found in self.open.items() if (why := orders.ends(found.verdict))]
         for key, _ in over:
-            self.kept.pop(key, None)
+            self.held_open.pop(key, None)
         return [_cleared(self.open.pop(key).verdict, now, why) for key, why in over]
 
-    def _say(self, key: tuple[str, str], finding: Finding) -> Verdict | None:
+    def _report(self, key: tuple[str, str], finding: Finding, now: int) -> Verdict | None:
         before = self.open.get(key)
         if before is None:
-            if self._is_consequence(key, finding):
+            if self._is_consequence(key, finding) or self._is_remnant(key, finding, now):
                 return None
         elif not _is_worse(before, finding):
             return None
@@ -108,16 +113,29 @@ class Incidents:
             other
             for known, other in self.open.items()
             if known[0] == key[0] and known != key and known[0] != known[1] and not _came_later(finding, other)
-            if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.apart
+            if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.independent
         ]
-        if not others or (finding.hard and finding.verdict.kind != "progress" and finding.weight > 1):
+        if not others or (finding.hard and finding.verdict.kind != "progress" and finding.evidence > 1):
             return False
         if finding.hard or any(other.hard for other in others):
             return any(other.hard for other in others)
         strongest = max(other.verdict.score for other in others)
         first = finding.verdict.since < min(other.verdict.since for other in others) - _FIRST_NS
         weaker = finding.verdict.score < _AS_STRONG * strongest
-        return finding.weight < _SURE or (weaker and not finding.own and not first)
+        return finding.evidence < _SECOND_EVIDENCE or (weaker and not finding.own and not first)
+
+    def _is_remnant(self, key: tuple[str, str], finding: Finding, now: int) -> bool:
+        """Whether this began while an incident of the task was open that has ended: a deviation for a short time.
+
+        A task that stands since then goes on to stand when the culprit has left it, until it is started again.
+        """
+        since, stalled = finding.verdict.since, key[0] == key[1]
+        return (stalled or not finding.hard) and any(
+            task == key[0]
+            and before.verdict.since - _FIRST_NS <= since <= ended
+            and (stalled or now - ended < _ENDED_NS)
+            for (task, _), (before, ended) in self.ended.items()
+        )
 
 
 def _came_later(finding: Finding, hard: Finding) -> bool:
@@ -126,15 +144,15 @@ def _came_later(finding: Finding, hard: Finding) -> bool:
 
 
 def _is_new(finding: Finding, closed: int) -> bool:
-    """Whether a fact came after an incident was closed by order."""
+    """Whether a fact came after the operator closed the incident."""
     return finding.hard and finding.verdict.since > closed
 
 
 def _order(finding: Finding) -> tuple[bool, bool, float, bool, int, float]:
     verdict = finding.verdict
     mild = verdict.kind == "evidence" and verdict.level == "warn"  # must not hide what is worse
-    weight = -finding.weight if finding.hard else 0.0
-    return (mild, not finding.hard, weight, not finding.own, verdict.since, -verdict.score)
+    evidence = -finding.evidence if finding.hard else 0.0
+    return (mild, not finding.hard, evidence, not finding.own, verdict.since, -verdict.score)
 
 
 def _is_worse(before: Finding, after: Finding) -> bool:

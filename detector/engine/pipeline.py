@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from detector.config import Config
-from detector.engine.eviction import SWEEP_NS, let_go
+from detector.engine.eviction import SWEEP_NS, evict
 from detector.engine.incidents import Incidents
+from detector.engine.sampled_probes import SampledProbes
 from detector.harm.judge import Harm
+from detector.methods.contract import Method
 from detector.methods.evidence.method import Evidence
-from detector.methods.peers.clustering import Likeness, beside_alike
-from detector.methods.peers.coverage import alone, by_machine, sentences
-from detector.methods.peers.device_attribution import at_port
+from detector.methods.peers.clustering import PeerClustering, annotate_clustered
+from detector.methods.peers.coverage import by_machine, sentences, uncompared
+from detector.methods.peers.device_attribution import attribute_to_port
 from detector.methods.peers.method import Peers
 from detector.methods.peers.state import Panel
 from detector.methods.progress.method import Progress
 from detector.model.verdict import Finding, Verdict
+from detector.thresholds.learner import Thresholds
 from detector.timeseries.comovement import apart
 from detector.timeseries.rows import Rows, rows_of
 from detector.topology.tasks import Tasks
@@ -30,106 +32,118 @@ from store.schema.time import NEVER, SECOND
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
 CHUNK_STEPS = 300
 LEAST_TICK_NS = SECOND // 5
-APART_NS = 5 * SECOND
-"""How often closer looks are read, while something is open."""
-
-
-class Method(Protocol):
-    """A way of judging: keeps its own memory, says who stands convicted after each step."""
-
-    def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Judge at `now` (Unix ns) with the rows that came since the last step."""
+INDEPENDENCE_NS = 5 * SECOND
+"""How often zooms are read, while an incident is open."""
 
 
 @dataclass(slots=True)
 class State:
-    """All that the detector remembers: plain data, so it can be copied, kept and taken up again."""
+    """The state of the detector: plain data, so that it can be copied, saved and restored."""
 
     tasks: Tasks = field(default_factory=Tasks)
     methods: list[Method] = field(default_factory=list)
     incidents: Incidents = field(default_factory=Incidents)
-    likeness: Likeness = field(default_factory=Likeness)
+    clustering: PeerClustering = field(default_factory=PeerClustering)
     harm: Harm = field(default_factory=Harm)
+    thresholds: Thresholds = field(default_factory=Thresholds)
     swept: int = NEVER
-    """When it was last looked for who went for good, Unix ns."""
+    """The time of the last eviction, Unix ns."""
+
+    def panels(self) -> dict[str, Panel] | None:
+        """The peer comparison of all methods by table; None if no method makes one."""
+        found = [panels for method in self.methods if (panels := method.compared()) is not None]
+        return {table: panel for panels in found for table, panel in panels.items()} if found else None
 
 
 class Detector:
-    """Judges step by step; `state` is its whole memory."""
+    """Judges step by step; `state` is all that it remembers."""
 
     def __init__(self, config: Config | None = None, state: State | None = None) -> None:
         self.config = config or Config()
         self.state = state or State()
         if not self.state.methods:
             self.state.methods = [method(self.config) for method in METHODS]
-        self._told_apart = NEVER
+        self._independence_at = NEVER
+        self._sampled = SampledProbes()
 
     def step(self, now: int, rows: Mapping[str, Rows]) -> list[Verdict]:
         """Verdicts reached at `now` (Unix ns), given the rows that came since the last step."""
         state = self.state
         for new in rows.values():
             state.tasks.feed(new)
+            if new.table == "cuda":
+                self._sampled.feed(new)
         state.tasks.turn(now)
+        self._learn_false_alarms(now)
         if now - state.swept >= SWEEP_NS:
-            state.swept = now
-            known = frozenset(state.tasks.seen)
-            let_go(state.tasks, state.methods, self.config)
-            if gone := known - state.tasks.seen:
-                state.harm.let_go(gone)
+            self._evict(now)
         findings = [finding for method in state.methods for finding in method.step(now, rows, state.tasks)]
         for method in state.methods:
-            if isinstance(method, Progress):
-                state.tasks.learn_roles(now, method.ranks)
-                findings = method.annotate(findings)
-        accused = frozenset(task for task, _ in state.incidents.open)
-        for panels in self._panels():
-            state.likeness.note(now, panels, state.tasks, accused, self.config)
-        for panels in self._panels():
-            findings = [at_port(finding, panels) for finding in findings]
-        findings = [beside_alike(finding, state.tasks.roles) for finding in findings]
-        for panels in self._panels():
-            state.harm.note(now, panels, self.config)
-            findings += state.harm.standstill.findings()
-            state.harm.blame(now, (finding.verdict for finding in state.incidents.open.values()))
-            graded = (state.harm.graded(finding, panels, now) for finding in findings)
-            findings = [finding for finding in graded if finding is not None]
-        return state.tasks.jobs.named(state.incidents.update(now, findings, state.tasks.orders))
+            findings = method.annotate(findings)
+        if (panels := state.panels()) is not None:
+            findings = self._grade(now, findings, panels)
+        verdicts = state.incidents.update(now, findings, state.tasks.orders)
+        return state.tasks.jobs.named(self._sampled.noted(verdicts))
 
-    def tell_apart(self, store: ReadableStore, now: int) -> None:
-        """While something is open, learn from closer looks up to `now` (Unix ns) who has nothing to do with whom."""
-        if self.state.incidents.open and now - self._told_apart >= APART_NS:
-            self._told_apart = now
-            self.state.incidents.apart = apart(store, now)
+    def _learn_false_alarms(self, now: int) -> None:
+        """Raise thresholds for what the operator calls a false alarm, before its evidence is reset."""
+        incidents, orders = self.state.incidents, self.state.tasks.orders
+        for machine in {order.machine for order in orders.fresh if order.false}:
+            since = (one.verdict.since for (_, name), one in incidents.open.items() if name == machine)
+            self.state.thresholds.pardon(machine, min(since, default=now), now)
 
-    def _panels(self) -> list[Mapping[str, Panel]]:
-        return [method.panels for method in self.state.methods if isinstance(method, Peers)]
+    def _evict(self, now: int) -> None:
+        """Forget machines that are gone."""
+        state = self.state
+        state.swept, known = now, state.tasks.seen.copy()
+        evict(state.tasks, state.methods)
+        if gone := known - state.tasks.seen:
+            state.harm.evict(gone)
 
-    def take_up(self, events: Rows | None, verdicts: Iterable[Verdict], until: int) -> None:
-        """Go on from what the store remembers: orders among the events so far, and verdicts that are still open.
+    def _grade(self, now: int, findings: list[Finding], panels: Mapping[str, Panel]) -> list[Finding]:
+        """The findings with the device at fault, as verdicts if they harm the task, else as notes."""
+        state, incidents = self.state, self.state.incidents
+        state.clustering.update(now, panels, state.tasks, frozenset(task for task, _ in incidents.open), self.config)
+        findings = [attribute_to_port(finding, panels) for finding in findings]
+        findings = [annotate_clustered(finding, state.tasks.roles) for finding in findings]
+        state.harm.update(now, panels, self.config)
+        if self.config.false_pages_per_1000_machine_hours:
+            state.thresholds.note(now, panels, state.tasks, state.harm.blamed, self.config)
+        findings += state.harm.stalls.findings()
+        state.harm.blame(now, (finding.verdict for finding in incidents.open.values()))
+        graded = (state.harm.graded(finding, panels, now) for finding in findings)
+        causes = [annotate_clustered(finding, state.tasks.roles) for finding in state.harm.causes.findings()]
+        return [finding for finding in graded if finding is not None] + causes
+
+    def learn_independence(self, store: ReadableStore, now: int) -> None:
+        """While an incident is open, learn from zooms up to `now` (Unix ns) which machines are independent."""
+        if self.state.incidents.open and now - self._independence_at >= INDEPENDENCE_NS:
+            self._independence_at = now
+            self.state.incidents.independent = apart(store, now)
+
+    def restore(self, events: Rows | None, verdicts: Iterable[Verdict], until: int) -> None:
+        """Resume from the store: orders among the events so far, and verdicts that are still open.
 
         An open verdict that rests on no lasting fact has until `until` (Unix ns) to be found again.
         """
         if events is not None:
             self.state.tasks.orders.feed(events)
         still = list(verdicts)
-        self.state.incidents.take_up(still, until)
+        self.state.incidents.restore(still, until)
         for method in self.state.methods:
-            if isinstance(method, Evidence):
-                method.take_up(still)
+            method.restore(still)
 
-    def without_peers(self) -> list[str]:
-        """Who is compared with nobody, and why, a sentence each."""
-        return [words for panels in self._panels() for words in sentences(alone(panels, self.config), self.config)]
+    def uncompared_text(self) -> list[str]:
+        """What is not compared, and why, a sentence each."""
+        return sentences(uncompared(self.state.panels() or {}, self.config), self.config)
 
-    def alone(self) -> dict[str, str]:
-        """By machine, in words, by what it is compared with nobody."""
-        found = [one for panels in self._panels() for one in alone(panels, self.config)]
-        return by_machine(found, self.config)
+    def uncompared(self) -> dict[str, str]:
+        """By machine, in words, the tables by which it is not compared."""
+        return by_machine(uncompared(self.state.panels() or {}, self.config), self.config)
 
     def suspicions(self) -> dict[str, float]:
-        """By machine, the evidence of the peers against it, in multiples of what convicts."""
-        peers = (method for method in self.state.methods if isinstance(method, Peers))
-        return {machine: weight for method in peers for machine, weight in method.suspicions().items()}
+        """By machine, the strongest evidence of the peers, in multiples of what raises an alarm."""
+        return {machine: evidence for one in self.state.methods for machine, evidence in one.evidence().items()}
 
 
 def read_rows(store: ReadableStore, after: int, until: int) -> dict[str, Rows]:
@@ -165,7 +179,7 @@ def judge(store: ReadableStore, detector: Detector) -> Iterator[Verdict]:
     """Verdicts of a detector over all that the store holds, in time order."""
     for until, rows in walk(store, detector.state.incidents.settled):
         yield from detector.step(until, rows)
-        detector.tell_apart(store, until)
+        detector.learn_independence(store, until)
 
 
 def walk(store: ReadableStore, idle: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, dict[str, Rows]]]:

@@ -1,4 +1,4 @@
-"""Readings: when each machine was last read, and which are not read any more while nobody else would say so."""
+"""Readings: when each machine was last read, and which are no longer read although no verdict says so."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Readings:
 
 
 def blind_spots(unread: Mapping[str, int], machines: frozenset[str], tasks: Tasks, config: Config) -> dict[str, int]:
-    """Of the unread machines those in whose task too many are silent, or too few are left, to name single ones."""
+    """Of the unread machines those of tasks in which too many are silent, or too few are left, to name single ones."""
     size, gone = Counter(map(tasks.task_of, machines)), Counter(map(tasks.task_of, unread))
     wide = {
         task
@@ -70,7 +70,7 @@ def blind_spots(unread: Mapping[str, int], machines: frozenset[str], tasks: Task
 def hold(
     incidents: Incidents, now: int, until: int, unread: Collection[str], blind: Collection[str], tasks: Tasks
 ) -> None:
-    """Keep incidents open, for so long as `until`, that cannot be judged at `now`: nothing is read that could end them.
+    """Hold incidents open, until `until` at most, that cannot be judged at `now`: nothing is read that could end them.
 
     That is so where the machine itself is not read, or so many of its task that it has no peers. Whoever was silent is
     well as soon as it is read.
@@ -79,4 +79,4 @@ def hold(
     for (task, machine), found in incidents.open.items():
         if machine in unread or tasks.task_of(machine) in wide:
             silent = found.verdict.metric == "event.silent"
-            incidents.kept[task, machine] = now + 1 if silent else until
+            incidents.held_open[task, machine] = now + 1 if silent else until

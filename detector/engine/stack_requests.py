@@ -29,9 +29,9 @@ class StackPlanner:
     asked: dict[str, int] = field(default_factory=dict)
 
     def orders(
-        self, now: int, verdicts: Iterable[Verdict], team: Callable[[str], Collection[str]]
+        self, now: int, verdicts: Iterable[Verdict], machines_of: Callable[[str], Collection[str]]
     ) -> list[tuple[str, ZoomRequest]]:
-        """Machines and what to order of them at `now` (Unix ns) after new verdicts; `team` gives a task's machines."""
+        """Machines and what to request of them at `now` (Unix ns) after new verdicts; `machines_of` is by task."""
         found: list[tuple[str, ZoomRequest]] = []
         for verdict in verdicts if self.config.zoom_seconds > 0 else ():
             meant = verdict.kind == "progress" or verdict.metric == TRAFFIC
@@ -40,5 +40,5 @@ class StackPlanner:
                 self.asked = {task: at for task, at in self.asked.items() if now - at < _REST_S * SECOND}
                 self.asked[verdict.task] = now
                 order = ZoomRequest(now, "stacks", _HERTZ, now + round(_ORDER_S * SECOND))
-                found += [(machine, order) for machine in sorted(team(verdict.task))]
+                found += [(machine, order) for machine in sorted(machines_of(verdict.task))]
         return found

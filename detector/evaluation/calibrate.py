@@ -12,14 +12,12 @@ from detector.calibration import MOST, REACH, VERSION, Budget, Calibration, Cali
 from detector.config import Config
 from detector.engine.pipeline import Detector, walk
 from detector.evaluation.labels import LabelError, read_labels
-from detector.methods.peers.method import Peers
-from detector.methods.peers.state import Panel
-from detector.methods.progress.method import Progress
-from detector.stats.arrays import Floats, Ints
+from detector.methods.contract import Excursions
+from detector.stats.arrays import Floats
+from detector.thresholds.history import History
+from detector.thresholds.seeds import streams_of
 from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
-
-PROGRESS = "progress"
 
 
 @dataclass(slots=True)
@@ -31,14 +29,15 @@ class ExcursionPeaks:
     high: Floats = field(default_factory=lambda: np.zeros(0))
     """[machine]: how high the excursion that is under way has come."""
 
-    def note(self, machine: Ints, weight: Floats, machines: int) -> None:
-        """Note the evidence of this step: `weight` [cell] against `machine` [cell]; other machines have none."""
-        if machines < len(self.high):  # some went for good, and the others have new numbers
+    def add(self, step: Excursions, seconds: float) -> None:
+        """Add the evidence of a step of this length; machines without evidence have ended their excursions."""
+        self.hours += len(np.unique(step.judged)) * seconds / 3600
+        if step.machines < len(self.high):  # some were evicted, and the others have new numbers
             self.peaks.append(self.high[self.high > 0])
             self.high = np.zeros(0)
-        now = np.zeros(machines)
-        np.maximum.at(now, machine, weight)
-        before = np.append(self.high, np.zeros(machines - len(self.high)))
+        now = np.zeros(step.machines)
+        np.maximum.at(now, step.machine, step.evidence)
+        before = np.append(self.high, np.zeros(step.machines - len(self.high)))
         over = (now <= 0) & (before > 0)
         if over.any():
             self.peaks.append(before[over])
@@ -49,14 +48,22 @@ class ExcursionPeaks:
         return np.concatenate([*self.peaks, self.high[self.high > 0]])
 
 
-def follow(store: ReadableStore, config: Config, name: str, tell: Callable[[int], None]) -> dict[str, ExcursionPeaks]:
-    """The excursions of a healthy recording by table or method; `tell` hears how far it has come (Unix ns).
+@dataclass(slots=True)
+class Studied:
+    """What one healthy recording says: of the peers by table, of other methods by name."""
+
+    tables: dict[str, History]
+    methods: dict[str, ExcursionPeaks]
+
+
+def follow(store: ReadableStore, config: Config, name: str, tell: Callable[[int], None]) -> Studied:
+    """The excursions of a healthy recording; `tell` hears how far it has come (Unix ns).
 
     Raises CalibrationError where the detector raises a critical verdict: then the recording was not healthy.
     """
     # The threshold is as high as can be: evidence that has raised a verdict would count for less the next time.
     detector = Detector(replace(config, calibration="", threshold_multipliers={"*": MOST}))
-    found: dict[str, ExcursionPeaks] = {}
+    thresholds, methods = detector.state.thresholds, dict[str, ExcursionPeaks]()
     before, step = 0, 0
     for now, rows in walk(store):
         for verdict in detector.step(now, rows):
@@ -66,35 +73,15 @@ def follow(store: ReadableStore, config: Config, name: str, tell: Callable[[int]
         step = min(step or now - before, now - before) if before else 0
         before, seconds = now, step / SECOND if rows else 0.0
         for method in detector.state.methods:
-            if isinstance(method, Peers):
-                for table, panel in method.panels.items():
-                    _note(found.setdefault(table, ExcursionPeaks()), panel, seconds)
-            elif isinstance(method, Progress):
-                _note_progress(found.setdefault(PROGRESS, ExcursionPeaks()), method, seconds)
+            for one in method.excursions():
+                methods.setdefault(one.name, ExcursionPeaks()).add(one, seconds)
         tell(now)
-    return {what: one for what, one in found.items() if one.hours > 0}
+    thresholds.finish(detector.state.tasks)
+    tables = {table: one.history for table, one in thresholds.tables.items() if one.history.hours.any()}
+    return Studied(tables, {name: one for name, one in methods.items() if one.hours > 0})
 
 
-def _note(mine: ExcursionPeaks, panel: Panel, seconds: float) -> None:
-    machines = int(panel.machine.max(initial=-1)) + 1
-    count = min(len(panel.machine), panel.norm.bound.shape[1])
-    judged = ~np.isnan(panel.norm.bound[:, :count]).all(0) & (panel.group[:count] >= 0)
-    mine.hours += len(np.unique(panel.machine[:count][judged])) * seconds / 3600
-    entity = np.append(panel.cells.entity, panel.fusion.cells.entity)
-    mine.note(panel.machine[entity], MOST * np.append(panel.weight, panel.fusion.weight), machines)
-
-
-def _note_progress(mine: ExcursionPeaks, method: Progress, seconds: float) -> None:
-    weight, machine = method.stragglers.evidence(method.config.straggler), method.ranks.machine
-    count = min(len(weight), len(machine))
-    if not count or not (known := machine[:count] >= 0).any():
-        return
-    machines = int(machine[:count].max()) + 1
-    mine.hours += len(np.unique(machine[:count][known])) * seconds / 3600
-    mine.note(machine[:count][known], weight[:count][known], machines)
-
-
-def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: None) -> dict[str, ExcursionPeaks]:
+def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: None) -> Studied:
     """The excursions of one recording. Raises CalibrationError (it is not healthy) and StoreError (files)."""
     from store.recording import Recording
 
@@ -106,28 +93,29 @@ def study(folder: Path, config: Config, tell: Callable[[int], None] = lambda _: 
         what = labels.faults[0].kind if labels.faults else "spans that are not to be judged"
         raise CalibrationError(f"{folder} is not healthy, leave it out: its labels tell of {what}")
     found = follow(Recording(folder), config, str(folder), tell)
-    if not found:
+    if not found.tables:
         raise CalibrationError(f"{folder} has no machine with peers to compare with: see peerwatch replay {folder}")
     return found
 
 
-def calibrate(studied: Iterable[dict[str, ExcursionPeaks]], budget: Budget, config: Config) -> Calibration:
+def calibrate(studied: Iterable[Studied], budget: Budget, config: Config) -> Calibration:
     """What all recordings together say. Raises CalibrationError where they are too short for the budget."""
     all_ = list(studied)
-    names = sorted({name for one in all_ for name in one})
-    parts = {name: [one[name] for one in all_ if name in one] for name in names}
-    hours = {name: sum(one.hours for one in mine) for name, mine in parts.items()}
-    most = max(hours.values())
-    if budget.rate * most * REACH < 1:
+    hours = sum(max(float(table.hours.sum(0).max()) for table in one.tables.values()) for one in all_)
+    if budget.rate * hours * REACH < 1:
         raise CalibrationError(
-            f"one false alarm in {1 / budget.rate:,.0f} machine-hours cannot be distinguished from {most:,.1f}: "
-            f"record {1 / budget.rate / REACH:,.0f} machine-hours of health, or allow one in {REACH * most:,.0f}"
+            f"one false alarm in {1 / budget.rate:,.0f} machine-hours cannot be distinguished from {hours:,.1f}: "
+            f"record {1 / budget.rate / REACH:,.0f} machine-hours of health, or allow one in {REACH * hours:,.0f}"
         )
     tails = {}
-    for name, mine in parts.items():
+    for name in sorted({name for one in all_ for name in one.methods}):
+        mine = [one.methods[name] for one in all_ if name in one.methods]
         try:
-            # Each table has an equal share of the budget.
-            tails[name] = tail_of(np.concatenate([one.found() for one in mine]), hours[name], budget.rate / len(parts))
+            peaks = np.concatenate([one.found() for one in mine])
+            tails[name] = tail_of(
+                peaks, sum(one.hours for one in mine), budget.rate / 2
+            )  # the peers have the other half
         except CalibrationError as error:
             raise CalibrationError(f"{name} cannot stay within the budget: {error}") from error
-    return Calibration(VERSION, budget, len(all_), round(most, 2), settings_of(config), tails)
+    tables = streams_of([one.tables for one in all_], budget.rate)
+    return Calibration(VERSION, budget, len(all_), round(hours, 2), settings_of(config), tails, tables)

@@ -10,7 +10,7 @@ from dataclasses import replace as with_
 from pathlib import Path
 
 from detector.config import Config
-from detector.engine.pipeline import METHODS, Detector, Method, State, judge, walk
+from detector.engine.pipeline import METHODS, Detector, State, judge, walk
 from detector.evaluation.labels import Labels, read_labels
 from detector.evaluation.outcome import Counting, Outcome, assess
 from detector.methods.baselines.distribution import Distribution
@@ -18,6 +18,7 @@ from detector.methods.baselines.mahalanobis import Mahalanobis
 from detector.methods.baselines.minder import VARIANTS, Minder
 from detector.methods.baselines.minder_model import MinderModel
 from detector.methods.baselines.robust_z import Median
+from detector.methods.contract import Method
 from detector.model.verdict import Verdict
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
@@ -97,7 +98,7 @@ class _Running:
         """Judge once; the clock counts the method and not the reading."""
         before = time.process_time_ns()
         self.said += self.detector.step(until, rows)
-        self.detector.tell_apart(store, until)
+        self.detector.learn_independence(store, until)
         self.spent_ns += time.process_time_ns() - before
         self.steps += 1
 

@@ -22,7 +22,7 @@ from detector.topology.tasks import Tasks
 from store.schema.catalogue import METRICS, TABLES
 from store.schema.contract import ReadableStore
 from store.schema.time import SECOND
-from store.zoom_requests import CODE
+from store.signed import ZOOM_CODE
 
 BACK_S = (120.0, 600.0)
 """Least and most of the time before the onset that is looked at; between, twice the time until the verdict."""
@@ -147,7 +147,7 @@ def _events(store: ReadableStore, verdict: Verdict, times: Times) -> tuple[Event
         return ()
     source, code = (rows.who(1 + rows.keys.index(key)) if key in rows.keys else rows.text(key) for key in _EVENT_KEYS)
     device, severity, message = (rows.text(name) for name in ("device", "severity", "message"))
-    mine = np.flatnonzero((rows.who(0) == verdict.machine) & (source != OPERATOR) & (code != CODE))
+    mine = np.flatnonzero((rows.who(0) == verdict.machine) & (source != OPERATOR) & (code != ZOOM_CODE))
     return tuple(EventRow(int(rows.time[at]), *(w[at] for w in (code, device, severity, message))) for at in mine)
 
 

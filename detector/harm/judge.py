@@ -1,7 +1,8 @@
-"""Harm: whether the task suffers from what is found on a machine; it decides whether that is said or noted."""
+"""Harm: whether the task suffers from what is found on a machine; if so it is a verdict, else a note."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,30 +11,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
+from detector.harm.before_after import (
+    LEAST_LOSS,
+    LOST,
+    NO,
+    OFF_BLOCKS,
+    ON_BLOCKS,
+    UNKNOWN,
+    WAIT,
+    YES,
+    are_enough,
+    at_work_less,
+    does_less,
+    slower,
+)
+from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
-from detector.harm.pace import BLOCK_NS, SPAN_NS, STANDS, Pace
-from detector.harm.share import BUSY, DONE, Share
-from detector.harm.standstill import Standstill
+from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
+from detector.harm.share import Share
+from detector.harm.stalls import Stalls
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_capacity, is_host, is_known, is_state, is_symptom, is_work
+from detector.model.kinds import (
+    is_capacity,
+    is_host,
+    is_impaired,
+    is_known,
+    is_loss,
+    is_state,
+    is_symptom,
+    is_work,
+    tells_idleness,
+)
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools
-from detector.stats.robust import shift_down
 from store.schema.time import SECOND
 
 Key = tuple[str, str, str, str, str]
 Place = tuple[str, str, str]
 SILENT = "event.silent"
-YES, LOST, NO, UNKNOWN, WAIT = "yes", "lost", "no", "unknown", "wait"
-"""Answers: it does harm; its task stands for it; it does none; nothing tells; nothing tells yet."""
-_SURE, _SURE_SHARE = 3.0, 5.0
-"""Standard errors of a loss of pace, of a change of a machine's own part."""
-_LEAST_LOSS, _LEAST_SHARE = 0.01, 0.005
-_LEAST_ERROR = 0.002
-_BEST = 3
-"""Signals of the pace that are asked: those that are known best."""
-_ON, _OFF = 2, 6
-"""Blocks of time with and without the deviation that it takes to compare them."""
 _LASTS = 6
 """Blocks for which the pace must be lower before an event that is mostly harmless is taken for its cause."""
 _STANDS, _STANDS_BLOCKS = 0.7, 3
@@ -43,23 +58,33 @@ _PAUSES = 1.5
 _RECENT = 6
 """Blocks in which a reading deviates once at least, as long as it does at all."""
 _HELD_NS = 60 * SECOND
-"""What did harm a moment ago does it still."""
+"""For so long a finding that did harm is taken to do harm."""
 _DEVIATES = 0.8
-_DOES_LESS = 0.1
+_AT_ONCE_NS = 90 * SECOND
+"""The time in which a task loses pace if a small difference is the cause."""
+_TOGETHER_NS = 20 * SECOND
+"""Deviations that begin so near to each other have one cause."""
 _UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
+_IDLES_NS = 120 * SECOND
+"""So long a GPU has to have less to do than all its peers, to be what they wait for."""
+_IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
+"""Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
 _GONE_NS = 300 * SECOND
 """A machine that is silent for longer is missed, whether or not its task goes on."""
 
 
 @dataclass(slots=True)
 class Harm:
-    """The memory of it."""
+    """Its state."""
 
     pace: Pace = field(default_factory=Pace)
     share: Share = field(default_factory=Share)
     deviations: dict[str, Deviations] = field(default_factory=dict)
-    standstill: Standstill = field(default_factory=Standstill)
+    stalls: Stalls = field(default_factory=Stalls)
+    causes: Causes = field(default_factory=Causes)
+    metrics: dict[str, list[str]] = field(default_factory=dict)
+    """By table, the names of the rows of its deviations."""
     answers: dict[Key, str] = field(default_factory=dict)
     """What was found out in this block of time."""
     blamed: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
@@ -67,17 +92,20 @@ class Harm:
     harmful: dict[Place, int] = field(default_factory=dict)
     """Task, machine and device of findings that do harm: when (Unix ns) they were there last."""
 
-    def note(self, now: int, panels: Mapping[str, Panel], config: Config) -> None:
-        """Take in how things stand at `now` (Unix ns), once a block of time."""
+    def update(self, now: int, panels: Mapping[str, Panel], config: Config) -> None:
+        """Sample the panels at `now` (Unix ns), once a block of time."""
         if not self.pace.due(now):
             return
         self.answers.clear()
         self.harmful = {place: seen for place, seen in self.harmful.items() if now - seen < _HELD_NS}
-        self.pace.note(now, panels)
-        self.share.note(panels, len(self.pace.times))
+        self.pace.update(now, panels)
+        self.share.update(panels, len(self.pace.times))
         for name, panel in panels.items():
-            self.deviations.setdefault(name, Deviations()).note(now, panel.strength, SPAN_NS)
-        self.standstill.note(now, self.pace, panels, config)
+            self.deviations.setdefault(name, Deviations()).update(now, panel.deviation, SPAN_NS)
+            self.metrics[name] = list(panel.window.metrics)
+        self.stalls.update(now, self.pace, panels, config)
+        busy = {task for (task, _), spans in self.blamed.items() if spans[-1][1] >= now - _HELD_NS}
+        self.causes.update(now, self.pace, self.share, panels, busy, config)
 
     def blame(self, now: int, opened: Iterable[Verdict]) -> None:
         """Remember which incidents are open at `now` (Unix ns), for as long as the pace of that time is remembered."""
@@ -111,9 +139,10 @@ class Harm:
             return _at_least(finding, "crit" if answer == LOST else "warn")
         return None if answer == WAIT else replace(finding, verdict=replace(verdict, level="note"))
 
-    def let_go(self, gone: Iterable[str]) -> None:
+    def evict(self, gone: Iterable[str]) -> None:
         """Forget machines that are gone for good."""
-        self.share.let_go(gone)
+        self.share.evict(gone)
+        self.causes.evict()
         self.deviations.clear()
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
@@ -136,23 +165,63 @@ class Harm:
         """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time (`small`)."""
         if is_symptom(verdict.metric):
             return NO
-        if on.any() and not on[-_RECENT:].any():
-            return WAIT  # it is over: what the task does since then is no effect of it
-        if not is_state(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
+        if self._waits(verdict, on, now, small):
             return WAIT
         if is_host(verdict.metric):
-            held_up = self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
-            if held_up is not None:
-                return YES if held_up or self.pace.fell_at(verdict.task, verdict.since) else NO
-        answer = self._goes_slower(verdict, on) if small else self._harmed(verdict, on)
-        told = self.pace.is_told_without(verdict.task, verdict.metric)
-        if not told and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
-            return YES  # no reading is a witness in its own cause
-        if answer != UNKNOWN:
-            return answer
+            runs = ~self.pace.paused(verdict.task)
+            if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
+                return WAIT  # the task stood nearly all the time
+            held_up = self.share.held_up(verdict.machine, on, runs)
+            if held_up is not None or self._is_paced(verdict.task):
+                return YES if held_up or self._fell_with(verdict) else NO
+        answer = self._slower_at_once(verdict, on) if small else self._harmed(verdict, on)
+        known = self.pace.is_known_without(verdict.task, verdict.metric)
+        if not known and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
+            return YES  # a reading cannot show whether its own deviation does harm
+        if answer != YES and small and tells_idleness(verdict.metric) and self._idles(verdict, on, now):
+            return YES
+        unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
+        return self._unseen(verdict, on, now, small) if unseen else answer
+
+    def _waits(self, verdict: Verdict, on: Bools, now: int, small: bool) -> bool:
+        """Whether nothing is to be said yet of a deviation."""
+        if on.any() and not on[-_RECENT:].any():
+            return True  # it is over: what the task does since then is no effect of it
+        if not is_state(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
+            return True
+        # While a task stands, or begins, its members do not do the same.
+        return small and self._ran_for(verdict.task, on, now - verdict.since) < _LASTS * BLOCK_NS
+
+    def _unseen(self, verdict: Verdict, on: Bools, now: int, small: bool) -> str:
+        """The answer where nothing tells whether the task suffers."""
+        ran = self._ran_for(verdict.task, on, now - verdict.since)
+        if is_impaired(verdict.metric) and verdict.score >= _IMPAIRED:
+            return YES if ran >= _IMPAIRED_NS else UNKNOWN
         if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
             return UNKNOWN
-        return YES if self._ran_for(verdict.task, on, now - verdict.since) >= _UNSEEN_NS else WAIT
+        return YES if ran >= _UNSEEN_NS else WAIT
+
+    def _fell_with(self, verdict: Verdict) -> bool:
+        """Whether the task's pace fell when this began, is low since then, and the same began on no other machine."""
+        if not self.pace.fell_at(verdict.task, verdict.since) or self._began_elsewhere(verdict):
+            return False
+        return self._goes_slower(verdict, self.pace.times > verdict.since) == YES
+
+    def _began_elsewhere(self, verdict: Verdict) -> bool:
+        """Whether another machine began to deviate by the same reading at the same time: a job of several machines."""
+        table, _, metric = verdict.metric.partition(".")
+        at = self.share.machines.get(verdict.machine)
+        if table not in self.deviations or at is None or metric not in self.metrics.get(table, []):
+            return False
+        row = self.metrics[table].index(metric)
+        began = self.deviations[table].began(verdict.since, row, _TOGETHER_NS, _DEVIATES)
+        return bool((self.share.owners[table][began] != at).any())
+
+    def _idles(self, verdict: Verdict, on: Bools, now: int) -> bool:
+        """Whether a machine's GPUs have less to do than those of any other for minutes: so its peers wait for it."""
+        if now - verdict.since < _IDLES_NS:
+            return False
+        return self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task)) is True
 
     def _ran_for(self, task: str, on: Bools, longest: int) -> int:
         """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
@@ -163,14 +232,26 @@ class Harm:
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         work, moves = is_work(verdict.metric), ~self.pace.paused(verdict.task)
         mine = self._mine(verdict.machine)[moves]
-        if _are_enough(on[moves]) and (_does_less(mine, on[moves]) or (not work and _at_work_less(mine, on[moves]))):
+        if are_enough(on[moves]) and (does_less(mine, on[moves]) or (not work and at_work_less(mine, on[moves]))):
             return YES
         return self._goes_slower(verdict, on)
 
     def _goes_slower(self, verdict: Verdict, on: Bools) -> str:
         """Whether the task does, of the time in which it runs and no other machine had an incident."""
-        here = self._unexplained(verdict) & ~self.pace.paused(verdict.task, STANDS)
-        return _slower(self.pace.logs(verdict.task)[here], on[here]) if _are_enough(on[here]) else UNKNOWN
+        here = self._unexplained(verdict) & ~self.pace.unsettled(verdict.task)
+        return slower(self.pace.logs(verdict.task)[here], on[here]) if are_enough(on[here]) else UNKNOWN
+
+    def _slower_at_once(self, verdict: Verdict, on: Bools) -> str:
+        """Whether the task goes slower when `on`, and did so in its first minute and a half already."""
+        answer, first = self._goes_slower(verdict, on), verdict.since + _AT_ONCE_NS
+        if answer == YES and self.pace.times[-1] > first:
+            here = self._unexplained(verdict) & ~self.pace.unsettled(verdict.task) & (self.pace.times <= first)
+            logs = self.pace.logs(verdict.task)[here]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not known
+                fall = np.nanmedian(np.nanmean(logs[~on[here]], axis=0) - np.nanmean(logs[on[here]], axis=0))
+            return answer if np.isnan(fall) or fall > LEAST_LOSS / 2 else NO
+        return answer
 
     def _silence(self, verdict: Verdict, now: int) -> str:
         """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
@@ -180,7 +261,12 @@ class Harm:
             return WAIT if verdict.level == "note" else YES
         on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
         explained = not self._unexplained(verdict)[on].any()
-        if not explained and on.sum() >= _STANDS_BLOCKS and (~on).sum() >= _OFF and _slower(logs, on, _STANDS) == YES:
+        if (
+            not explained
+            and on.sum() >= _STANDS_BLOCKS
+            and (~on).sum() >= OFF_BLOCKS
+            and slower(logs, on, _STANDS) == YES
+        ):
             longest = self.pace.longest_pause(verdict.task, verdict.since)
             if self.pace.paused(verdict.task)[-1] and now - verdict.since > _PAUSES * longest:
                 return LOST
@@ -216,50 +302,6 @@ class Harm:
         """[block, signal]: the machine's part of the task, beside its peers."""
         at = self.share.machines.get(machine)
         return self.share.values[:, at] if at is not None else np.zeros((len(self.pace.times), 0))
-
-
-def _are_enough(on: Bools) -> bool:
-    """Whether there are blocks enough with and without to compare them."""
-    return bool(on.sum() >= _ON and (~on).sum() >= _OFF)
-
-
-def _slower(logs: NDArray[Any], on: Bools, least: float = _LEAST_LOSS) -> str:
-    """Whether a task goes slower when `on`, by logarithms of its pace [block, signal]."""
-    logs = _told(logs, on)
-    if not logs.shape[1]:
-        return UNKNOWN
-    shift = shift_down(logs, on, _LEAST_ERROR)
-    best = np.argsort(shift.error)[:_BEST]
-    size, z = float(np.median(shift.size[best])), float(np.median(shift.z[best]))
-    if z > _SURE and size > least:
-        return YES
-    highest = float((shift.size[best] + 2 * shift.error[best]).min())
-    return NO if highest < 2 * least else UNKNOWN
-
-
-def _at_work_less(mine: NDArray[Any], on: Bools) -> bool:
-    """Whether a machine's GPUs are at work less, beside their peers, when `on`: its share [block, signal].
-
-    Two signals have to agree; where there is one only, it has to be twice as sure.
-    """
-    mine = _told(mine[:, BUSY] if mine.shape[1] else mine, on)
-    shift = shift_down(mine, on, _LEAST_ERROR / 2)
-    z = np.sort(np.where(shift.size > _LEAST_SHARE, shift.z, 0.0))[::-1]
-    if len(z) < 2:
-        return len(z) == 1 and bool(z[0] > 2 * _SURE_SHARE)
-    return bool(z[0] > _SURE_SHARE and z[1] > _SURE)
-
-
-def _does_less(mine: NDArray[Any], on: Bools) -> bool:
-    """Whether a machine gets less done than its peers by most of what tells, and did not before."""
-    done = _told(mine[:, DONE] if mine.shape[1] else mine, on)
-    return done.shape[1] > 0 and bool(np.median(shift_down(done, on).size) > _DOES_LESS)
-
-
-def _told(series: NDArray[Any], on: Bools) -> NDArray[Any]:
-    """Those series [block, series] that are known in half of the blocks, with and without."""
-    known = ~np.isnan(series)
-    return series[:, (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)]
 
 
 def _at_least(finding: Finding, level: str) -> Finding:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
-from detector.stats.arrays import Ints, grown
+from detector.stats.arrays import Bools, Ints, grown
 from store.schema.time import SECOND
 
 Floats = NDArray[np.floating[Any]]
@@ -39,6 +39,8 @@ _PAUSED = -0.7
 """The logarithm of half the usual pace."""
 STANDS = float(np.log(0.3))
 """Of its usual pace: below that a task stands, and is not just slow."""
+_STOOD, _SETTLES = 6, 12
+"""Blocks of time for which a task stood that was restarted, and those in which it warms up then."""
 _SIDE, _NEAR_NS = 12, 15 * SECOND
 _LEAST_FALL, _CLEARLY = 0.03, 1.5
 _FADE = 0.5 ** (BLOCK_NS / (1800 * SECOND))
@@ -65,11 +67,11 @@ class Pace:
         """Whether a block is over at `now` (Unix ns)."""
         return not len(self.times) or now - int(self.times[-1]) >= BLOCK_NS
 
-    def note(self, now: int, panels: Mapping[str, Panel]) -> None:
-        """Take in how all tasks go at `now` (Unix ns)."""
+    def update(self, now: int, panels: Mapping[str, Panel]) -> None:
+        """Sample the pace of all tasks at `now` (Unix ns)."""
         there = dict.fromkeys(name for panel in panels.values() for name in panel.tasks)
         if not there.keys() >= set(self.tasks):
-            self.let_go(there)
+            self.evict(there)
         self.tasks += [name for name in there if name not in self.tasks]
         new = np.full((len(self.tasks), len(SIGNALS)), np.nan, np.float32)
         for at, signal in enumerate(SIGNALS):
@@ -78,19 +80,20 @@ class Pace:
             if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
                 _fill(new[:, at], panel, panel.window.metrics.index(metric), self.tasks)
         self._logs.clear()
-        kept = self.times > now - SPAN_NS
-        wide = np.full((int(kept.sum()), *new.shape), np.nan, np.float32)
-        wide[:, : self.values.shape[1]] = self.values[kept]
-        self.times = np.append(self.times[kept], now)
+        recent = self.times > now - SPAN_NS
+        wide = np.full((int(recent.sum()), *new.shape), np.nan, np.float32)
+        wide[:, : self.values.shape[1]] = self.values[recent]
+        self.times = np.append(self.times[recent], now)
         self.values = np.concatenate([wide, new[None]])
         self._follow()
 
     def _follow(self) -> None:
-        """Move the usual pace to the median of what is remembered; down to less than half of it slowly."""
+        """Move the usual pace to the median of the time in which a task ran; while it only stands, down slowly."""
+        before = grown(self.level, self.values.shape[1:], 0.0)
+        ran = np.where(self.values > np.exp(STANDS) * before, self.values, np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not read
-            recent = np.nan_to_num(np.nanmedian(self.values, axis=0))
-        before = grown(self.level, recent.shape, 0.0)
+            recent = np.nan_to_num(np.nanmedian(ran, axis=0))
         self.level = np.where(recent < before / 2, before * _FADE, recent).astype(np.float32)
 
     def logs(self, task: str) -> Floats:
@@ -99,8 +102,8 @@ class Pace:
             self._logs[task] = self._logs_of(task)
         return self._logs[task]
 
-    def is_told_without(self, task: str, metric: str) -> bool:
-        """Whether other readings than this one tell the pace: operations, or two that rise and fall with the work."""
+    def is_known_without(self, task: str, metric: str) -> bool:
+        """Whether other readings than this one show the pace: operations, or two that rise and fall with the work."""
         if task not in self.tasks or not len(self.values):
             return False
         known = (~np.isnan(self.values[:, self.tasks.index(task)])).mean(0) > 0.5
@@ -117,6 +120,16 @@ class Pace:
         out = np.zeros(len(logs), bool)
         if known.any():
             out[known] = np.nanmedian(logs[known], axis=1) < below
+        return out
+
+    def unsettled(self, task: str) -> Bools:
+        """[block]: whether the task stood, or began to run again less than a minute ago after it stood for long."""
+        stands = self.paused(task, STANDS)
+        edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
+        out = stands.copy()
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            if end - begin >= _STOOD:
+                out[end : end + _SETTLES] = True
         return out
 
     def longest_pause(self, task: str, before: int) -> int:
@@ -147,10 +160,10 @@ class Pace:
         others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))
         return most > max(_LEAST_FALL, *others)
 
-    def let_go(self, tasks: Iterable[str]) -> None:
+    def evict(self, tasks: Iterable[str]) -> None:
         """Forget all tasks but these."""
-        kept = frozenset(tasks)
-        left = [at for at, name in enumerate(self.tasks) if name in kept]
+        names = frozenset(tasks)
+        left = [at for at, name in enumerate(self.tasks) if name in names]
         self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
         self.level = self.level[left]
         self._logs.clear()
@@ -171,7 +184,7 @@ class Pace:
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, tasks: list[str]) -> None:
     """The mean of each task's peer groups."""
     for task, name in enumerate(panel.tasks):
-        mine = [group for group, (of, _) in enumerate(panel.titles) if of == task]
+        mine = [group for group, (of, _) in enumerate(panel.group_labels) if of == task]
         found = panel.center[metric, mine]
         found = found[~np.isnan(found)]
         if len(found):

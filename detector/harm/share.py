@@ -37,8 +37,10 @@ _PLACEBOS = 48
 """Other machines in which the same blocks are compared, at most ..."""
 _FEWEST = 2
 """... and at least."""
-_LEAST, _SURE, _ALONE = 0.004, 6.0, 1.5
-"""The least change that counts; spreads over the other machines, both best signals added; times the next machine."""
+_LEAST, _ALONE = 0.01, 1.5
+"""The least change that counts; times as far as the next machine, both best signals added."""
+_SURE, _AGREES = 5.0, 3.0
+"""Spreads over the other machines of the best signal, and of the one that agrees with it."""
 _LEAST_ERROR = 0.001
 
 
@@ -52,8 +54,8 @@ class Share:
     owners: dict[str, Ints] = field(default_factory=dict)
     """By table, the number of each entity's machine."""
 
-    def note(self, panels: Mapping[str, Panel], blocks: int) -> None:
-        """Take in how things stand, and keep so many blocks with it."""
+    def update(self, panels: Mapping[str, Panel], blocks: int) -> None:
+        """Sample the panels, and remember the last `blocks` samples."""
         owners = {table: self._owners(table, panel) for table, panel in panels.items()}
         new = np.full((len(self.machines), len(SIGNALS)), np.nan, np.float32)
         for at, signal in enumerate(SIGNALS):
@@ -61,9 +63,9 @@ class Share:
             panel = panels.get(table)
             if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
                 _fill(new[:, at], panel, panel.window.metrics.index(metric), owners[table])
-        kept = self.values[max(0, len(self.values) + 1 - blocks) :]
-        wide = np.full((len(kept), *new.shape), np.nan, np.float32)
-        wide[:, : kept.shape[1]] = kept
+        recent = self.values[max(0, len(self.values) + 1 - blocks) :]
+        wide = np.full((len(recent), *new.shape), np.nan, np.float32)
+        wide[:, : recent.shape[1]] = recent
         self.values = np.concatenate([wide, new[None]])
 
     def held_up(self, machine: str, on: Bools, counts: Bools) -> bool | None:
@@ -86,7 +88,7 @@ class Share:
             return None
         return _stands_out(values[:, there][:, :, signals], on)
 
-    def let_go(self, gone: Iterable[str]) -> None:
+    def evict(self, gone: Iterable[str]) -> None:
         """Forget machines that are gone for good."""
         names = frozenset(gone)
         left = [name for name in self.machines if name not in names]
@@ -110,13 +112,15 @@ def _stands_out(values: NDArray[np.float32], on: Bools) -> bool:
     size, error = (part.reshape(machines, signals) for part in (shift.size, shift.error))
     away = size - np.median(size[1:], axis=0)
     far = np.where(away > _LEAST, away / np.maximum(mad(size[1:]), error), 0.0)
-    best = np.sort(far, axis=1)[:, -2:].sum(1)
-    return bool(best[0] > _SURE and best[0] > _ALONE * best[1:].max())
+    order = np.sort(far, axis=1)
+    best = order[:, -2:].sum(1)
+    sure = order[0, -1] > _SURE and order[0, -2] > _AGREES if signals > 1 else order[0, -1] > 2 * _SURE
+    return bool(sure and best[0] > _ALONE * best[1:].max())
 
 
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, owners: Ints) -> None:
     """The mean over each machine's devices of how far they are from their peers' median, as a share of it."""
-    count = panel.strength.shape[1]
+    count = panel.deviation.shape[1]
     center = panel.center[metric, panel.group[:count]]
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = (panel.values[metric, :count] - center) / np.abs(center)

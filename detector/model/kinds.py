@@ -61,10 +61,21 @@ SYMPTOM = frozenset(
         "rdma.cnp_sent_total",
         "rdma.ecn_marked_packets_total",
         "rdma.pfc_receive_frames_total",
-        "rdma.out_of_sequence_total",
     }
 )
 """Congestion on the way to a port, which others make: it is where it shows, not where it begins."""
+LOSS = frozenset(
+    {
+        "rdma.packet_sequence_errors_total",
+        "rdma.ack_timeouts_total",
+        "gpu.nvlink_errors_total",
+        "gpu.pcie_replay_total",
+    }
+)
+"""What a link loses and sends again: a cable, a transceiver or a contact that fails."""
+IMPAIRED = LOSS | {"rdma.cnp_handled_total", "rdma.pfc_transmit_frames_total"}
+"""A link that obeys congestion notifications, pauses its senders or sends again is slowed by each of them."""
+_IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
 
 
@@ -91,6 +102,21 @@ def is_state(metric: str) -> bool:
 def is_host(metric: str) -> bool:
     """Whether this reading is of a machine's own system, which other work on the machine moves as well."""
     return metric.startswith("host.")
+
+
+def is_impaired(metric: str) -> bool:
+    """Whether this reading counts what slows a link each time."""
+    return metric in IMPAIRED
+
+
+def is_loss(metric: str) -> bool:
+    """Whether this reading counts what a link loses: minutes of it are a repair to plan, be it slow yet or not."""
+    return metric in LOSS
+
+
+def tells_idleness(metric: str) -> bool:
+    """Whether this reading is low on a GPU without work; one that waits for its peers runs NCCL's kernel."""
+    return metric in _IDLE
 
 
 def is_symptom(metric: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from store.schema.catalogue import METRICS, Metric
 
@@ -47,6 +48,17 @@ def subject(machine: str, device: str | None) -> str:
 def plural(count: int, noun: str) -> str:
     """A number of things: `1 rank`, `15 ranks`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def compared_with(message: str, others: int) -> str:
+    """The peers as the verdict's message counts them (`comparison`), among its own and the other machines of the task.
+
+    Where the message counts none, the other machines alone.
+    """
+    counted = re.search(r"\(median of (\d+) peers: ", message)
+    if counted is None:
+        return plural(others, "other machine")
+    return f"{plural(int(counted[1]), 'peer')} among {plural(others + 1, 'machine')}"
 
 
 def comparison(name: str, key: str, value: float, median: float, peers: int) -> str:

@@ -65,7 +65,7 @@ class Finding:
     verdict: Verdict
     hard: bool
     """A fact that needs no statistics; soft findings elsewhere in the task become its consequences."""
-    weight: float
+    evidence: float
     """Evidence in multiples of the alarm threshold."""
     own: bool = False
     """Whether a reading that no other machine's fault can move, such as a clock, deviates: then it is no victim."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from detector.alerts.alert import BLIND, Alert
 from detector.alerts.dispatcher import AlertDispatcher
+from detector.thresholds.report import LearningReport
 from store.exposition.config import MetricsConfig, OtlpConfig
 from store.exposition.family import Family
 from store.exposition.published import Outlets
@@ -49,7 +50,7 @@ def families_of(dispatcher: AlertDispatcher) -> list[Family]:
     said = Family("peerwatch_verdicts", "counter", "verdicts since the detector started, by level")
     for level, count in sorted(dispatcher.verdicts.items()):
         said.add({"level": level}, count, time)
-    return [*found, last, said]
+    return [*found, *_learning(dispatcher.learning, time), last, said]
 
 
 def outlets(dispatcher: AlertDispatcher, metrics: MetricsConfig, otlp: OtlpConfig) -> Outlets:
@@ -57,6 +58,22 @@ def outlets(dispatcher: AlertDispatcher, metrics: MetricsConfig, otlp: OtlpConfi
     about = {"service.name": "peerwatch-detector"}
     listen = metrics.detector_listen, "metrics.detector_listen"
     return Outlets(listen, otlp, about, lambda _: families_of(dispatcher))
+
+
+def _learning(learned: LearningReport | None, time: int) -> list[Family]:
+    """How far the thresholds are learned."""
+    if learned is None:
+        return []
+    readings = Family("peerwatch_thresholds", "gauge", "readings by what became of their threshold")
+    unchanged = learned.readings - learned.raised - learned.lowered
+    for state, count in (("raised", learned.raised), ("lowered", learned.lowered), ("built-in", unchanged)):
+        readings.add({"state": state}, float(count), time)
+    asked, seen = "false pages asked for, per 1,000 machine-hours", "machine-hours of health learned from, in a week"
+    return [
+        readings,
+        _one("peerwatch_false_pages_asked", "gauge", asked, learned.asked, time),
+        _one("peerwatch_learned_machine_hours", "gauge", seen, learned.machine_hours, time),
+    ]
 
 
 def _verdicts(open_: tuple[Alert, ...], time: int) -> list[Family]:

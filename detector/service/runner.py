@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from detector.model.verdict_rows import NOTE, batch_of, verdict_of
 from detector.service.clock_steps import StepWatch
 from detector.service.lease import LeaseUnconfirmedError
 from detector.service.snapshot import SnapshotError, load, save
+from detector.thresholds.report import LearningReport, report
 from detector.timeseries.rows import rows_of
 from store.schema.contract import Store, StoreError
 from store.schema.sample import Batch, Sample, Value
@@ -32,6 +34,8 @@ STALE_NS = 3600 * SECOND
 """An older snapshot is not used: machines have other work by then, and reading what came since takes long."""
 PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
 """How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
+LEARNED_NS = 300 * SECOND
+"""How often it is written how far the thresholds are learned."""
 HOLD_STEPS, HOLD_NS = 3, 3 * SECOND
 """Who was not read for so long, of both the longer, is not judged."""
 SLOW_STEPS = 5
@@ -74,7 +78,9 @@ def run(
             verdicts = runner.catch_up(time.time_ns() - lag, stop)
             runner.request_zoom(time.time_ns(), verdicts)
             now = time.time_ns()
-            dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
+            dispatcher.learning = runner.learning
+            silent = runner.blind_spots(now, dispatcher.blind_s)
+            dispatcher.publish(verdicts, runner.machines(), now, silent, runner.noted)
             alive(runner.status())
         except StoreError as error:
             dispatcher.fail(error, runner.machines(), time.time_ns())
@@ -88,8 +94,8 @@ def run(
     _save(runner, state_file)
 
 
-def _remembered(state_file: Path | None, config: Config, now: int, stale_ns: int) -> tuple[State, int] | None:
-    """The saved state and its time (Unix ns); None where there is none that is recent."""
+def _remembered(state_file: Path | None, config: Config, now: int, stale_ns: int) -> tuple[State, int | None] | None:
+    """The saved state and its time (Unix ns), or only what it has learned, without a time; None where there is none."""
     if state_file is None or not state_file.exists():
         return None
     try:
@@ -98,8 +104,8 @@ def _remembered(state_file: Path | None, config: Config, now: int, stale_ns: int
         log.warning("%s", error)
         return None
     if not 0 <= now - at < stale_ns:
-        log.info("the saved state is %d s old: the detector starts without it", (now - at) / SECOND)
-        return None
+        log.info("the saved state is %d s old: only the learned thresholds are used", (now - at) / SECOND)
+        return State(thresholds=state.thresholds.rested()), None
     log.info("continuing from the state that was saved %d s ago", (now - at) / SECOND)
     return state, at
 
@@ -116,9 +122,12 @@ def _save(runner: Runner, state_file: Path | None) -> None:
 class Runner:
     """Steps a detector along the store from some minutes before `now` (Unix ns); writes no verdict twice."""
 
-    def __init__(self, store: Store, config: Config, now: int, restored: tuple[State, int] | None = None) -> None:
+    def __init__(
+        self, store: Store, config: Config, now: int, restored: tuple[State, int | None] | None = None
+    ) -> None:
         self.store = store
-        state, self.at = restored or (None, now - round(config.history_seconds * SECOND))
+        state, at = restored or (None, None)
+        self.at = now - round(config.history_seconds * SECOND) if at is None else at
         self.readings = Readings(self.at)
         self.detector = Detector(config, state)
         self.zoom_planner, self.stack_planner = ZoomPlanner(config), StackPlanner(config)
@@ -129,29 +138,35 @@ class Runner:
         said = store.read("verdict", 0, now).to_pylist()
         self.said = said[-1]["time"] if said else 0
         self.unwritten: list[Verdict] = []
+        self.learning: LearningReport | None = None
+        """How far the thresholds were learned when it was asked last."""
         self._notes: list[Verdict] = []
+        self.noted: list[Verdict] = []
+        """The notes of the last turn."""
         self._notes_after = now
         """Notes up to here belong to the history that is read again to learn the baseline."""
         self._known: tuple[int, frozenset[str]] = (-1, frozenset())
         self._without_peers: dict[str, str] | None = None
-        self._asked = self._repeated = self.at
+        self._asked = self._repeated = self._reported = self.at
         self.history = [verdict_of(row) for row in said if row.get("level") in RANK]
         """Earlier verdicts, in order of time."""
-        if restored:
+        if at is not None:
             return
         events = store.read("event", 0, self.at)
         last = {(row["task"], row["machine"]): row for row in said}
         still = [verdict_of(row) for row in last.values() if row.get("level") in ("warn", "crit")]
         before = rows_of("event", events) if events.num_rows else None
-        self.detector.take_up(before, still, now + round(config.event_incident_seconds * SECOND))
+        self.detector.restore(before, still, now + round(config.event_incident_seconds * SECOND))
 
     def begun_again(self, now: int) -> Runner:
         """A runner from some minutes before `now` on, earlier than this one's time, with its open incidents."""
-        new = Runner(self.store, self.detector.config, now)
+        new = Runner(
+            self.store, self.detector.config, now, (State(thresholds=self.detector.state.thresholds.rested()), None)
+        )
         new.unwritten, new.alive = self.unwritten, self.alive
         open_ones = [finding.verdict for finding in self.detector.state.incidents.open.values()]
         new.detector.state.incidents.open.clear()
-        new.detector.take_up(None, open_ones, now + round(self.detector.config.event_incident_seconds * SECOND))
+        new.detector.restore(None, open_ones, now + round(self.detector.config.event_incident_seconds * SECOND))
         return new
 
     def catch_up(self, now: int, stop: threading.Event) -> list[Verdict]:
@@ -170,12 +185,14 @@ class Runner:
                 notes = self.detector.state.incidents.take_notes()
                 self._notes += [note for note in notes if note.time > self._notes_after]
                 self.at = after = end
-                self.detector.tell_apart(self.store, end)
+                self.detector.learn_independence(self.store, end)
             if self.at + 60 * SECOND < now:  # after a pause there may be an hour to judge
                 self.alive(f"{(now - self.at) // SECOND // 60} minutes of readings left to judge")
             if self.at - self._asked >= PEERS_NS:
                 self._asked = self.at
                 self._note_without_peers()
+            if self.at - self._reported >= LEARNED_NS:
+                self._report_learning()
         return self._say()
 
     def _is_said(self, verdict: Verdict) -> bool:
@@ -189,7 +206,7 @@ class Runner:
         if self._without_peers is None:
             events = self.store.read("event", 0, self.at, ("message",))
             self._without_peers = uncompared_from_events(rows_of("event", events)) if events.num_rows else {}
-        found, again = self.detector.alone(), self.at - self._repeated >= AGAIN_NS
+        found, again = self.detector.uncompared(), self.at - self._repeated >= AGAIN_NS
         over = (self._without_peers.keys() - found.keys()) & self.machines()
         new = {machine: words for machine, words in found.items() if again or self._without_peers.get(machine) != words}
         events = [_event(machine, self.at, CODE, words) for machine, words in new.items()]
@@ -199,12 +216,17 @@ class Runner:
         self._without_peers = found
         self._repeated = self.at if again else self._repeated
 
+    def _report_learning(self) -> None:
+        """Write how far the thresholds are learned, for `peerwatch status`."""
+        self._reported, self.learning = self.at, report(self.detector.state.thresholds, self.detector.config)
+        self.store.write([Batch(socket.gethostname(), self.at, (self.learning.sample(),))])
+
     def request_zoom(self, now: int, verdicts: Iterable[Verdict] = ()) -> None:
         """Ask the agents of suspects to sample faster for some seconds; `now` (Unix ns) is the clock's.
 
         After new verdicts of a slow task, or one without traffic, its machines are asked for rounds of stacks.
         """
-        orders = self.zoom_planner.orders(now, self.detector.state.methods)
+        orders = self.zoom_planner.orders(now, self.detector.state.panels())
         orders += self.stack_planner.orders(now, verdicts, self._team)
         if orders:
             self.store.write([Batch(machine, now, (order.sample(),)) for machine, order in orders])
@@ -248,7 +270,8 @@ class Runner:
     def _say(self) -> list[Verdict]:
         notes = [_event(note.machine, note.time, NOTE, note.message, note.device) for note in self._notes]
         self.store.write([batch_of(verdict) for verdict in self.unwritten] + notes)
-        said, self.unwritten, self._notes = self.unwritten, [], []
+        said, self.noted = self.unwritten, self._notes
+        self.unwritten, self._notes = [], []
         return said
 
 

@@ -21,9 +21,10 @@ from detector.engine.pipeline import State
 from detector.harm.judge import Harm
 from detector.methods.evidence.method import Evidence
 from detector.methods.evidence.rules import RULES
-from detector.methods.peers.clustering import Likeness
+from detector.methods.peers.clustering import PeerClustering
 from detector.methods.peers.method import Peers
 from detector.methods.progress.method import Progress
+from detector.thresholds.learner import Thresholds
 from detector.topology.tasks import Tasks
 
 MOST_BYTES = 1 << 30
@@ -49,8 +50,9 @@ class _Stored:
     progress: Progress
     evidence: Evidence
     incidents: Incidents
-    likeness: Likeness
+    clustering: PeerClustering
     harm: Harm
+    thresholds: Thresholds
     swept: int
 
 
@@ -78,7 +80,7 @@ def dump(state: State, at: int) -> bytes:
         raise TypeError(f"a {type(value).__qualname__} is not plain data and cannot be saved")
 
     peers, progress, evidence = state.methods
-    parts = (state.incidents, state.likeness, state.harm, state.swept)
+    parts = (state.incidents, state.clustering, state.harm, state.thresholds, state.swept)
     stored = _Stored(at, state.tasks, peers, progress, evidence, *parts)  # type: ignore[arg-type]
     words = msgspec.msgpack.encode(stored, enc_hook=plain)
     out = io.BytesIO()
@@ -105,7 +107,8 @@ def restore(data: bytes, config: Config) -> tuple[State, int]:
     for method in (stored.peers, stored.progress, stored.evidence):
         method.config = config
     methods = [stored.peers, stored.progress, stored.evidence]
-    return State(stored.tasks, methods, stored.incidents, stored.likeness, stored.harm, stored.swept), stored.at  # type: ignore[arg-type]
+    parts = (stored.incidents, stored.clustering, stored.harm, stored.thresholds, stored.swept)
+    return State(stored.tasks, methods, *parts), stored.at
 
 
 def _decoded(archive: Any) -> _Stored:

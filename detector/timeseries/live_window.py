@@ -74,7 +74,7 @@ class Window:
         value[:, self.row_time[:count] < now - hold] = np.nan
         return value if len(self.entities) == count else self._folded(value)
 
-    def let_go(self, before: int) -> Ints | None:
+    def evict(self, before: int) -> Ints | None:
         """Forget series not read since `before` (Unix ns); the places of the entities that are left, None: of all."""
         count = len(self._series)
         series = np.flatnonzero(self.row_time[:count] >= before)

@@ -36,7 +36,7 @@ class Jobs:
             self.of_gpu[machine] = fresh
         return any(self.of(machine) != job for machine, job in before.items())
 
-    def let_go(self, gone: frozenset[str]) -> None:
+    def evict(self, gone: frozenset[str]) -> None:
         """Forget machines that are gone."""
         self.of_gpu = {machine: gpus for machine, gpus in self.of_gpu.items() if machine not in gone}
 

@@ -11,7 +11,7 @@ from store.schema.time import LATEST, NEVER
 
 OPERATOR = "operator"
 """The `source` of the events by which people speak to the detector."""
-ACK, CLEAR, MAINTENANCE, END = "ack", "clear", "maintenance", "maintenance_end"
+ACK, CLEAR, FALSE_ALARM, MAINTENANCE, END = "ack", "clear", "false_alarm", "maintenance", "maintenance_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Acknowledgement:
     machine: str
     device: str | None
     reason: str
+    false: bool = False
+    """Whether it was a false alarm."""
 
     def covers(self, machine: str, device: str | None) -> bool:
         """Whether the order is about this device."""
@@ -89,8 +91,8 @@ class OperatorState:
         for at in (columns[1] == OPERATOR).nonzero()[0]:
             machine, _, code, device, message = (column[at] for column in columns)
             time = int(rows.time[at])
-            if code == CLEAR:
-                self._clear(Acknowledgement(time, machine, device or None, message))
+            if code in (CLEAR, FALSE_ALARM):
+                self._clear(Acknowledgement(time, machine, device or None, message, code == FALSE_ALARM))
             elif code == ACK:
                 self.acks[machine, device or None] = Acknowledgement(time, machine, device or None, message)
             elif code == MAINTENANCE:
@@ -113,7 +115,7 @@ class OperatorState:
         mine = (self.acks.get((machine, one)) for one in {None, device})
         return max((ack for ack in mine if ack and ack.time >= said), key=lambda ack: ack.time, default=None)
 
-    def let_go(self, gone: Collection[str]) -> None:
+    def evict(self, gone: Collection[str]) -> None:
         """Forget the orders about machines that are gone, but for a maintenance that lasts."""
         self.gone = frozenset(name for name in gone if name not in self.idle)
         self.periods = {name: period for name, period in self.periods.items() if name not in self.gone}

@@ -18,6 +18,7 @@ _WARMUP_GAPS = 3  # gaps between a communicator's first operations are set-up
 _GAP_HALF_LIFE_S = 1800.0
 _MAX_NAMES = 2  # times the communicators in use: above that, those that are no longer in use are evicted
 _COUNTED_SINCE_ATTACH = "attach"
+_ORIGINS = ("birth", "memory", _COUNTED_SINCE_ATTACH)
 """The agent started late and does not know the count before: its count compares with no other rank's."""
 _NUMBERS = {
     "rank": "rank",
@@ -26,6 +27,7 @@ _NUMBERS = {
     "active": "active_ratio",
     "sending": "send_pending_ratio",
     "receiving": "receive_pending_ratio",
+    "unsent": "unsent_ratio",
     "steps": "steps_done_total",
     "ring_step": "step",
     "blocked": "host_blocked_seconds_total",
@@ -33,6 +35,7 @@ _NUMBERS = {
     "channel": "waits_channel",
     "net_device": "waits_net_device",
     "departs": "departs",
+    "replayed": "replayed",
 }
 _STATES = {
     "sends_to": "waits_to_send_to",
@@ -86,6 +89,8 @@ class RankTable(Columns):
     """Share of samples in which an operation was in flight."""
     sending: Floats = column()
     receiving: Floats = column()
+    unsent: Floats = column()
+    """Share of samples in which a chunk was ready and nothing moved."""
     steps: Floats = column()
     ring_step: Floats = column()
     blocked: Floats = column()
@@ -104,6 +109,8 @@ class RankTable(Columns):
     """Of the transfer that waits for the network."""
     departs: Floats = column()
     """1 where the last calls depart from the order of those before, 0 where they do not."""
+    replayed: Floats = column()
+    """1 where CUDA graphs replay the operations, so that calls are not counted."""
     last_seen: Ints = column(NEVER, np.int64)
     """When the newest row was read, Unix ns."""
     last_progress: Ints = column(NEVER, np.int64)
@@ -133,10 +140,11 @@ class RankTable(Columns):
         series, row = self._newest(self._admit(rows.idents)[rows.ident], rows)
         time, comm, operations = rows.time[row], rows.text("comm")[row], rows.number("operations_total")[row]
         self._learn_period(time - self.last_seen[series])
+        away = (self.last_seen[series] > NEVER) & (time - self.last_seen[series] > 3.5 * self.period + SECOND)
         formed = comm != self.comm[series]
         self.moves[series[formed]] = self.gap[series[formed]] = 0.0
-        before, known = self.operations[series], ~np.isnan(operations)
-        progress = formed | ((operations != before) & known)
+        before, known = self.operations[series], operations >= 0  # neither unknown nor what no count can be
+        progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress])
         self.last_seen[series] = time
@@ -145,7 +153,7 @@ class RankTable(Columns):
         self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[formed]]
         self.operations[series] = operations
         self._note_states(series, rows, row)
-        self._note_origin(series, rows.text("counted_from")[row], known, formed | (operations < before))
+        self._note_origin(series, rows.text("counted_from")[row], known, formed | (operations < before), away)
 
     def note_losses(self, rows: Rows) -> None:
         """Read how many probe hits the agents lost, from rows of `source`."""
@@ -209,9 +217,21 @@ class RankTable(Columns):
         newer = rows.time[row] > self.last_seen[found]
         return found[newer], row[newer]
 
-    def _note_origin(self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools) -> None:
-        """Note where counts begin; one that begins elsewhere than before has to be aligned once more."""
-        attached = known & (origin == _COUNTED_SINCE_ATTACH)
+    def _is_replaying(self, series: Ints, rows: Rows, row: Ints) -> Bools:
+        """Whether CUDA graphs replay operations of a series, which are not counted, and its transfers move."""
+        steps = rows.number("steps_done_total")[row]
+        moves: Bools = (rows.number("replayed")[row] == 1) & (steps != self.steps[series]) & ~np.isnan(steps)
+        return moves
+
+    def _note_origin(
+        self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools
+    ) -> None:
+        """Note where counts begin; one that begins elsewhere than before has to be aligned once more.
+
+        Where the rows do not say it, an agent that was `away` may have missed operations.
+        """
+        unsaid = ~np.isin(origin.astype(str), _ORIGINS)
+        attached = known & ((origin == _COUNTED_SINCE_ATTACH) | (unsaid & (away | (self.attached[series] > 0))))
         other = series[restarted | (known & (attached != self.attached[series]))]
         self.attached[series[known]] = attached[known]
         self.offset[other] = self.aligned[other] = 0.0

@@ -80,7 +80,7 @@ class Roles:
         self.learned = self.mark
         return self._learn(there, ranks)
 
-    def let_go(self, left: Compaction, machines: Container[str]) -> None:
+    def evict(self, left: Compaction, machines: Container[str]) -> None:
         """Forget the communicators that are not left, and machines that are none of these."""
         pipes = left.renumbered(self.pipes)
         self.pipes = pipes[pipes >= 0]

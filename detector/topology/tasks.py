@@ -66,7 +66,7 @@ class Tasks:
                     self.members[comm].add(machine)
                     self._change(True)
 
-    def let_go(self, gone: frozenset[str], before: int) -> None:
+    def evict(self, gone: frozenset[str], before: int) -> None:
         """Forget machines that are gone, and communicators not read since `before` (Unix ns)."""
         old = {comm for comm, time in self.comm_seen.items() if time < before}
         if not old and not gone:
@@ -76,8 +76,8 @@ class Tasks:
         self.said = {machine: task for machine, task in self.said.items() if machine not in gone}
         self.roles.alike = {machine: role for machine, role in self.roles.alike.items() if machine not in gone}
         self.seen -= gone
-        self.orders.let_go(gone)
-        self.jobs.let_go(gone)
+        self.orders.evict(gone)
+        self.jobs.evict(gone)
         self._idents, self._unseen = {}, {}
         self._change(True)
 

@@ -44,7 +44,7 @@ class Fleet:
         agent: AgentCommand | None = None,
         rank_options: Sequence[str] = (),
         nccl: Path | None = None,
-        training: str = "blocking",
+        training: str = "ahead",
         own_pids: bool = True,
     ) -> None:
         world = machines * gpus

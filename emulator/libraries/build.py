@@ -30,7 +30,7 @@ _COMMON = ("common/fabric.c",)
 _PRIVATE = ("take_over", "private_runtime", "private_driver", "wire", "nccl_kernel", "nccl_device")
 """What leads NVIDIA's own libnccl to the emulated GPU."""
 CUDART = (
-    *(f"cudart/{stem}.c" for stem in ("runtime", "event", "memory")),
+    *(f"cudart/{stem}.c" for stem in ("runtime", "event", "memory", "graph")),
     *(f"cuda/{stem}.c" for stem in _PRIVATE),
     "common/stream.c",
     *_COMMON,

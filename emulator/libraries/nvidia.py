@@ -26,6 +26,11 @@ ENVIRONMENT: Final = {
 }
 """What the emulated GPU plays: one ring over sockets, between GPUs of one machine shared memory."""
 
+NOT_PLAYED: Final = {
+    "wrong_collective": "on one ring, ranks that disagree go on with each other's data and nothing hangs",
+}
+"""Faults that show on the emulated libnccl alone, and why."""
+
 
 class NvidiaError(OSError):
     """The library is none that can be led to the emulated GPU."""

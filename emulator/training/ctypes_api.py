@@ -47,6 +47,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "ncclCommFinalize": (POINTER,),
     "ncclCommDestroy": (POINTER,),
     "ncclCommAbort": (POINTER,),
+    "ncclCommRevoke": (POINTER, INT),
     "ncclCommGetAsyncError": (POINTER, POINTER),
     "ncclCommCount": (POINTER, POINTER),
     "ncclCommUserRank": (POINTER, POINTER),
@@ -86,6 +87,11 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cudaLaunchKernel_ptsz": (POINTER, Dim3, Dim3, POINTER, SIZE, POINTER),
     "cudaLaunchKernelExC": (POINTER, POINTER, POINTER),
     "cudaGraphLaunch": (POINTER, POINTER),
+    "cudaStreamBeginCapture": (POINTER, INT),
+    "cudaStreamEndCapture": (POINTER, POINTER),
+    "cudaGraphInstantiate": (POINTER, POINTER, ctypes.c_ulonglong),
+    "cudaGraphDestroy": (POINTER,),
+    "cudaGraphExecDestroy": (POINTER,),
     "cudaLaunchHostFunc": (POINTER, POINTER, POINTER),
     "cudaMalloc": (POINTER, SIZE),
     "cudaMallocAsync": (POINTER, SIZE, POINTER),
@@ -96,11 +102,15 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def communicator_config() -> ctypes.Array[ctypes.c_char]:
-    """An ncclConfig_t as NCCL_CONFIG_INITIALIZER makes it: sizes, magic, and everything else undefined."""
+def communicator_config(share: bool = False) -> ctypes.Array[ctypes.c_char]:
+    """An ncclConfig_t as NCCL_CONFIG_INITIALIZER makes it: sizes, magic, and everything else undefined.
+
+    `share`: the child of a split uses its parent's resources (splitShare).
+    """
     undefined = -(1 << 31)
+    split = 1 if share else undefined
     content = struct.pack(
-        "<QII4iQ2iQ14i", 112, 0xCAFEBEEF, 23102, *[undefined] * 4, 0, *[undefined] * 2, 0, *[undefined] * 14
+        "<QII4iQ2iQ14i", 112, 0xCAFEBEEF, 23102, *[undefined] * 4, 0, split, undefined, 0, *[undefined] * 14
     )
     return ctypes.create_string_buffer(content, len(content))
 

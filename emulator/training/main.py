@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Place]:
     parser.add_argument("--report", type=Path, required=True, help="JSON file with counts and history")
     parser.add_argument("--fabric", type=Path, required=True)
     parser.add_argument("--library-folder", type=Path, required=True)
-    parser.add_argument("--training", choices=tuple(RANKS), default="blocking", help="whether the host runs ahead")
+    parser.add_argument("--training", choices=tuple(RANKS), default="ahead", help="whether the host runs ahead")
     parser.add_argument("--real-nccl", action="store_true", help="the folder's libnccl is NVIDIA's own")
     given = vars(parser.parse_args(arguments))
     place = Place(*(given.pop(name) for name in ("fabric", "library_folder", "real_nccl", "training")))

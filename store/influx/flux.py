@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from store.influx.influxql import Influx, bound
 from store.line_protocol.write import FIELD_KEYS, ROW, field_name, untag
@@ -53,7 +53,7 @@ class InfluxByFlux(Influx):
         for end, down in (("first", "false"), ("last", "true")):
             sort = f'sort(columns: ["_time"], desc: {down}) |> limit(n: 1)'
             query = f'{rows} |> {end}() |> keep(columns: ["_time"]) |> group() |> {sort}'
-            ends += [time for one in _tables(self.server.flux(query)) for time in one.column("time").to_pylist()]
+            ends += [time for one in _tables(self.server.flux(query)) for time in _column(one, "time")]
         return (min(ends), max(ends)) if ends else None
 
     def tables(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class InfluxByFlux(Influx):
             f'tag: "_measurement", predicate: (r) => r._field == {_text(ROW)}, start: {_time(0)})'
         )
         found = _tables(self.server.flux(query))
-        return tuple(sorted(name for one in found for name in one.column("_value").to_pylist()))
+        return tuple(sorted(name for one in found for name in _column(one, "_value")))
 
     def _range(self, after: int, until: int) -> str:
         start, stop = _time(bound(after) + 1), _time(bound(until) + 1)  # Flux has the start in and the stop out
@@ -98,8 +98,21 @@ def _tables(answer: bytes) -> Iterator[pa.Table]:
             raise StoreError(f"the InfluxDB server cannot answer: {said.partition('reference')[2].strip(' ,')}")
         try:
             yield _table(text)
-        except ValueError as error:  # Arrow's are such too
-            raise StoreError(f"the Flux answer cannot be read: {str(error).splitlines()[0]}") from error
+        except (ValueError, LookupError, TypeError, NotImplementedError) as error:  # Arrow's are such too
+            raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> StoreError:
+    return StoreError(f"the Flux answer cannot be read: {' '.join(str(error).split())[:300]}")
+
+
+def _column(table: pa.Table, name: str) -> list[Any]:
+    """The values of a column. Raises StoreError where there is none of that name."""
+    try:
+        values: list[Any] = table.column(name).to_pylist()
+    except (ValueError, LookupError) as error:
+        raise _unreadable(error) from error
+    return values
 
 
 def _table(text: bytes) -> pa.Table:

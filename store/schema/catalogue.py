@@ -34,10 +34,11 @@ TABLES: dict[str, Table] = {
         Table("source", ("source",), False, "the state of each source of the agent"),
         Table("probe", ("library",), False, "what the agent has attached to, and what is blocked and why"),
         Table("lease", (), False, "which of several detectors speaks, a row each term", replaced=True),
+        Table("threshold", (), False, "how far the detector on this machine has learned its thresholds"),
         Table("delivery", ("sink",), False, "what each sink of alerts was sent, where detectors share the store"),
     )
 }
-UNJUDGED = ("verdict", "probe", "lease", "delivery")
+UNJUDGED = ("verdict", "probe", "lease", "threshold", "delivery")
 """The tables that say nothing of a machine's work."""
 
 HISTORY = ("card", "check", "event", "verdict")
@@ -163,6 +164,7 @@ nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | - |
 nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | - | share of samples with an operation in flight, waiting for other ranks included | active_ratio | collectives in flight {} of the time
 nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | - | share of samples with a chunk handed to the network and not yet delivered | sending_ratio | chunks waiting on the network {} of the time
 nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | - | share of samples with a chunk awaited from the network
+nccl | unsent_ratio | ratio | gauge | none | 0 | 0 | - | share of samples with a chunk that the GPU has made ready, and nothing has moved since the sample before
 nccl | steps_posted_total | steps | counter | none | 0 | 0 | - | buffers offered to the GPU for chunks to send, since the agent first saw each connection
 nccl | steps_transmitted_total | steps | counter | none | 0 | 0 | - | chunks handed to the network, since then
 nccl | steps_done_total | steps | counter | both | 10 | 0.1 | - | chunks sent and through, since then
@@ -185,6 +187,7 @@ cuda | copy_bytes_total | bytes | counter | both | 1e7 | 0.2 | - | bytes copied
 cuda | allocated_bytes | bytes | gauge | none | 0 | 0 | - | device memory asked for since the start, what was freed included
 cuda | gc_pauses_total | pauses | counter | high | 0.5 | 1.0 | local | garbage collections of CPython
 cuda | gc_seconds_total | seconds | counter | high | 0.03 | 0.5 | local | time in garbage collection | - | {} collecting garbage
+cuda | sampled_ratio | ratio | gauge | none | 0 | 0 | - | share of the time in which the probes were on; for the rest their counts are estimated
 cuda | startup_phase | text | text | none | 0 | 0 | - | how far the process has come since its start
 process | cpu_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes were ready to run and had no CPU, added up | - | {} waiting for a CPU, its threads added up
 process | disk_wait_seconds_total | seconds | counter | high | 0.2 | 0.5 | local | time threads of the GPU's processes waited for disks and network file systems, added up | - | {} waiting for disks, its threads added up
@@ -258,6 +261,7 @@ source | waiting_bytes | bytes | gauge | none | 0 | 0 | - | what they take, pack
 source | dropped_rows_total | rows | counter | none | 0 | 0 | - | rows that waited too long, or were too many (source spool)
 source | refused_rows_total | rows | counter | none | 0 | 0 | - | rows that the server refused (source spool)
 source | error | text | text | none | 0 | 0 | - | why the last reading failed
+source | unavailable | text | text | none | 0 | 0 | - | why this machine has nothing for it to read
 probe | state | text | text | none | 0 | 0 | - | on, blocked or gone
 probe | reason | text | text | none | 0 | 0 | - | why it is not on, or not on every function
 probe | symbols | number | gauge | none | 0 | 0 | - | functions that carry a probe
@@ -277,6 +281,15 @@ lease | term | terms | counter | none | 0 | 0 | - | number of the term: of two h
 lease | beat | renewals | counter | none | 0 | 0 | - | how often the term was renewed; 0: claimed, and not held yet
 lease | until | nanoseconds | gauge | none | 0 | 0 | - | when the term lapses unless it is renewed, by the holder's clock; 0: given back
 lease | signature | text | text | none | 0 | 0 | - | HMAC-SHA256 of the row with the signing key
+threshold | asked | pages | gauge | none | 0 | 0 | - | false pages in 1,000 machine-hours that are asked for; 0: built-in thresholds
+threshold | machine_hours | hours | gauge | none | 0 | 0 | - | machine-hours of health in the last week
+threshold | excursions | excursions | gauge | none | 0 | 0 | - | excursions of that time that are remembered
+threshold | readings | readings | gauge | none | 0 | 0 | - | readings with a threshold that is learned
+threshold | raised | readings | gauge | none | 0 | 0 | - | those with a higher threshold than the built-in one
+threshold | lowered | readings | gauge | none | 0 | 0 | - | those with a lower one
+threshold | bounded | readings | gauge | none | 0 | 0 | - | those that would need more than the highest threshold that is allowed
+threshold | trust | ratio | gauge | none | 0 | 0 | - | share of the way down to lower thresholds that is gone
+threshold | message | text | text | none | 0 | 0 | - | the same in one line
 delivery | incident | text | text | none | 0 | 0 | - | key of the incident
 delivery | level | text | text | none | 0 | 0 | - | the level that was sent; ok: its end
 delivery | message | text | text | none | 0 | 0 | - | of an alert that Peerwatch is blind, the verdict as JSON

@@ -40,14 +40,14 @@ class Watch:
             self.rows.setdefault(sample.table, []).append(dict(sample.values))
         return self.rows
 
-    def until(self, holds: Callable[[dict[str, list[dict[str, Any]]]], Any], seconds: float = 60.0) -> Any:
+    def until(self, holds: Callable[[dict[str, list[dict[str, Any]]]], Any], seconds: float = 120.0) -> Any:
         """Read on until this is true of a reading, and give what it gave."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit:
             found = holds(self.read())
             if found:
                 return found
-            time.sleep(0.05)
+            time.sleep(0.1)
         raise AssertionError(f"not seen within {seconds} s; the last reading was {self.rows}")
 
     def wait_attached(self, path: Path | str) -> None:

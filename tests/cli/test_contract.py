@@ -34,7 +34,11 @@ READERS = {
     if words[0] in ("status", "show", "tasks", "report") and any(param.name == "store" for param in command.params)
 }
 """Commands that read a store and write nothing to it."""
-NEEDED = {("report", "verdict"): ("1", "--html", "page.html"), ("placement",): ("--topology", "network.toml")}
+NEEDED = {
+    ("report", "verdict"): ("1", "--html", "page.html"),
+    ("placement",): ("--topology", "network.toml"),
+    ("config", "zoom-key"): ("m1",),
+}
 """Arguments without which a command does not begin."""
 JSON = (("status",), ("show",), ("config", "show"), ("alerts", "show"))
 """Commands with --json that any store with readings answers."""

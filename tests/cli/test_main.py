@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli.main import Commands, app
-from tests.cli.conftest import ROOT, one_line, run
+from tests.cli.conftest import ROOT, one_line, process, run
 
 COMMANDS = ("demo", "status", "doctor", "up", "replay", "simulate", "export", "copy", "agent", "detector")
 
@@ -76,7 +76,7 @@ def test_a_library_that_is_not_installed() -> None:
 def test_debug_shows_where(tmp_path: Path) -> None:
     """An error is one line, and with --debug a traceback."""
     assert "is no store" in one_line(run("replay", tmp_path / "none"), 1)
-    assert "Traceback" in run("--debug", "replay", tmp_path / "none").stderr
+    assert "Traceback" in process("--debug", "replay", tmp_path / "none").stderr
 
 
 def test_interruption_is_quiet(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.metadata import metadata
 from pathlib import Path
@@ -16,6 +17,7 @@ yaml = pytest.importorskip("yaml", reason="no PyYAML, which comes with distribut
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFEST = DEPLOY / "kubernetes/peerwatch.yaml"
+CHART = DEPLOY / "helm/peerwatch"
 ROLE = DEPLOY / "ansible/roles/peerwatch"
 
 
@@ -80,6 +82,55 @@ def test_the_configuration_in_the_manifest_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "peerwatch.toml"
     file.write_text(kinds()["ConfigMap"]["data"]["peerwatch.toml"])
     assert read_settings(file).store == "http://influxdb.monitoring:8086/peerwatch"
+
+
+def rendered(template: str, values: dict[str, Any]) -> str:
+    """A template of the chart with these values, for the one directive that the chart uses; others are refused.
+
+    Helm itself is not run: toJson of a value, and of the release's namespace, is all that it would have to do.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        value: Any = {"Values": values, "Release": {"Namespace": "peerwatch"}}
+        for name in found[1].split("."):
+            value = value[name]
+        return json.dumps(value)
+
+    text = re.sub(r"{{ \.([\w.]+) \| toJson }}", fill, template)
+    assert "{{" not in text, text
+    return text
+
+
+def test_the_chart_is_the_manifest() -> None:
+    """With its own values the chart gives the objects of the plain manifest, but for the namespace."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    pieces = [rendered(file.read_text(), values) for file in sorted(CHART.glob("templates/*.yaml"))]
+    found = {one["kind"]: one for piece in pieces for one in yaml.safe_load_all(piece)}
+    wanted = {kind: one for kind, one in kinds().items() if kind != "Namespace"}
+    assert found == wanted
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["apiVersion"], chart["version"], chart["appVersion"]) == (
+        "v2",
+        *[metadata("peerwatch")["Version"]] * 2,
+    )
+
+
+def test_each_value_of_the_chart_has_an_effect() -> None:
+    """Another value changes what is rendered, in the place that its name says."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values |= {"image": "registry/peerwatch:9", "secretName": "ours", "config": 'store = "http://db:8086/x"\n'}
+    values["agent"] = {"nodeSelector": {"pool": "h100"}, "tolerations": [], "resources": {"limits": {"cpu": "1"}}}
+    values["detector"] = {"resources": {"limits": {"cpu": "3"}}, "storage": "7Gi"}
+    found = {file.stem: yaml.safe_load(rendered(file.read_text(), values)) for file in CHART.glob("templates/*.yaml")}
+    pods = {name: found[name]["spec"]["template"]["spec"] for name in ("agent", "detector")}
+    assert found["configmap"]["data"] == {"peerwatch.toml": 'store = "http://db:8086/x"\n'}
+    assert (pods["agent"]["nodeSelector"], pods["agent"]["tolerations"]) == ({"pool": "h100"}, [])
+    for name, cpu in (("agent", "1"), ("detector", "3")):
+        (container,) = pods[name]["containers"]
+        assert (container["image"], container["resources"]) == ("registry/peerwatch:9", {"limits": {"cpu": cpu}})
+        (secret,) = (one["secret"] for one in pods[name]["volumes"] if "secret" in one)
+        assert secret["secretName"] == "ours"
+    assert found["storage"]["spec"]["resources"]["requests"] == {"storage": "7Gi"}
 
 
 def test_the_role_does_what_a_role_can() -> None:

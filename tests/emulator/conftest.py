@@ -19,7 +19,8 @@ from emulator.shared import faults
 from emulator.shared.fabric import Fabric, create
 from tests.conftest import copied_libraries
 
-FAST = ("--load=0.01", "--compute=0.03", "--optimizer=0.005", "--checkpoint-every=0", "--gradient-bytes=50000000")
+SMALL = ("--load=0.01", "--compute=0.03", "--optimizer=0.005", "--checkpoint-every=0", "--gradient-bytes=50000000")
+FAST = (*SMALL, "--training=blocking")
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:

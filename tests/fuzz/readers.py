@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import io
 import json
 import mmap
 import os
@@ -11,11 +12,14 @@ import shutil
 import signal
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from agent.binaries import elf_worker
 from agent.binaries.opened_file import open_library
@@ -26,10 +30,17 @@ from agent.kernel_log.xid import Xids
 from agent.nccl.proxy_state import Proxy
 from agent.nccl.ras.status import StatusError, communicators
 from agent.nccl.ras.worker import port_of
+from agent.nvml import watchdog
+from agent.nvml.client import Child
+from agent.nvml.watchdog import Watch
+from agent.probes.training_processes import TrainingProcesses
 from agent.process.memory import Memory
 from agent.process.procfs import Process, Processes, gpu_of, parse_maps, parse_stat
 from agent.python_gc.gc_stats import find_statistics
-from agent.rdma.ethtool import split_names
+from agent.rdma.ethtool import Ethtool, split_names
+from agent.rdma.ethtool_counters import MOST_STATISTICS, Statistics
+from agent.sampling.reader import Worker
+from agent.sources.gpu import Gpu
 from agent.stacks.kernel_threads import read_threads
 from agent.stacks.py_spy import SpyError, parse_output
 from cli.config import ConfigError, read_settings
@@ -43,6 +54,8 @@ from detector.evaluation.labels import LabelError, read_labels
 from detector.service.snapshot import SnapshotError, dump, load
 from emulator.libraries.build import build
 from store.influx.answers import server_message
+from store.influx.config import address_of
+from store.influx.flux import InfluxByFlux
 from store.influx.influxql import Influx
 from store.line_protocol.parse import batches_of, members
 from store.line_protocol.write import unpack
@@ -52,7 +65,7 @@ from store.schema.sample import Batch, Sample
 from store.spool.queue import Spool
 from store.sqlite.embedded import Embedded
 from store.transfer.export import export
-from store.zoom_requests import zoom_requests_in
+from store.zoom_requests import ZoomKey, zoom_requests_in
 
 
 @dataclass(frozen=True)
@@ -289,13 +302,104 @@ def _message(data: bytes, *_: object) -> None:
         batches_of(unpack(member), lambda error: None)
 
 
+class SaidByChild(Child):
+    """A child that calls NVML and has said these bytes; then it has ended."""
+
+    def __init__(self, file: Path) -> None:
+        self._buffer, self._where = b"", mmap.mmap(-1, mmap.PAGESIZE)
+        self._process: Any = SimpleNamespace(returncode=1, kill=lambda: None, poll=lambda: None, wait=lambda s: None)
+        self._stdin: Any = SimpleNamespace(fileno=lambda: -1, close=lambda: None)
+        self._stdout: Any = io.BytesIO(file.read_bytes())
+        self._poll: Any = SimpleNamespace(poll=lambda ms: True)
+
+    def ask(self, slow: bool) -> None:
+        """It has said all."""
+
+    def _chunk(self) -> bytes:
+        read: bytes = self._stdout.read(1 << 16)
+        return read
+
+
+def _nvml(data: bytes, folder: Path, chance: Random) -> None:
+    """What a child says goes into the store or is one source's error, and a child that is well is read again."""
+    for left in folder.iterdir():
+        left.unlink()
+    said = folder / "said"
+    watch = Watch(folder, 0.0, lambda paths: SaidByChild(said))
+    worker, now = Worker("gpu", Gpu(watch, TrainingProcesses(Processes()))), 10**18
+    with (
+        closing(Embedded(folder / "gpus.db")) as store,
+        mock.patch.object(watchdog, "find_library", return_value=["x"]),
+    ):
+        for body, times in ((data, 3), (_NVML, 6)):
+            said.write_bytes(body)
+            for _ in range(times):
+                now += 61 * 10**9
+                worker.started, worker.running = 0.0, Future()
+                worker.read(now)
+                found = worker.collect(0.0)
+                store.write([Batch("m1", now, tuple(found))])
+    assert any(one.table == "gpu" and one.values["power_watts"] == 411.5 for one in found), worker.error
+
+
+class _Replying(Ethtool):
+    """An interface with a driver that replies these bytes, in pieces of any length."""
+
+    def __init__(self, data: bytes, chance: Random) -> None:
+        super().__init__()
+        self._data, self._chance = data, chance
+
+    def address(self, interface: str) -> bytes:
+        """That of its folder."""
+        return bytes(14)
+
+    def _ask(self, interface: str, question: bytes) -> None:
+        self._view[: len(question)] = question
+        start = self._chance.choice((0, 0, 4, 8, 12))
+        self._view[start : start + len(self._data)] = self._data
+
+
+def _ethtool_seeds(folder: Path) -> Sequence[bytes]:
+    names = b"".join(name.ljust(32, b"\0") for name in (b"rx_pause_ctrl_phy", b"tx_discards_phy", b"rx0_packets"))
+    asked, counts = struct.pack("IIQI", 0x37, 0, 2, 3), struct.pack("IIQQQ", 0x1D, 3, 7, 8, 9)
+    return [asked, struct.pack("III", 0x1B, 1, 3) + names, counts]
+
+
+def _ethtool(data: bytes, folder: Path, chance: Random) -> None:
+    (folder / "eth0").mkdir(exist_ok=True)
+    (folder / "eth0/address").write_text("00:00:00:00:00:00\n")
+    with closing(_Replying(data[: 1 << 19], chance)) as ethtool:
+        statistics = Statistics(ethtool, [folder / "eth0"])
+        assert len(statistics.names) <= MOST_STATISTICS
+        statistics.read()
+
+
+_FLUX = (
+    "#datatype,string,long,dateTime:RFC3339Nano,string,string,double,long\r\n"
+    "#group,false,false,false,true,true,false,false\r\n"
+    "#default,_result,,,,,,\r\n,result,table,_time,machine,gpu,power_watts,_row\r\n"
+    ",,0,2024-05-01T00:00:00.5Z,m1,0,311.5,1\r\n,,0,2024-05-01T00:00:01Z,m1,0,,1\r\n\r\n"
+)
+
+
+def _flux(data: bytes, *_: object) -> None:
+    store = InfluxByFlux(_Answering("text/csv", data, 0))  # type: ignore[arg-type]
+    for question in (lambda: store.read("gpu"), store.span, store.tables):
+        with suppress(StoreError):
+            question()
+
+
 class _Answering:
     """A server of InfluxDB that answers each question alike."""
 
-    address = "http://influx:8086/peerwatch"
+    address = address_of("http://influx:8086/peerwatch")
 
     def __init__(self, kind: str, data: bytes, cut: int) -> None:
         self.kind, self.pieces = kind, (data[:cut], data[cut:])
+
+    def flux(self, _: str) -> bytes:
+        """The answer to Flux."""
+        return b"".join(self.pieces)
 
     @contextmanager
     def query(self, _: str) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -327,11 +431,35 @@ def _msgpack(value: Any) -> bytes:
     return found
 
 
+def _zoom_requests(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "key").write_bytes(b"5" * 64)
+    key = ZoomKey("m1", str(folder / "key"))
+    assert not any(key.signed(request) for request in zoom_requests_in(data))
+
+
 def _array(data: bytes, *_: object) -> None:
     list(parse_notes(data))
     split_names(data)
 
 
+_HELLO = {
+    "driver": "550.54",
+    "there": {"0": ["GPU-a", False], "1": ["GPU-b", True]},
+    "places": {"0": ["1654", "0000:3b:00.0"], "1": ["1655", "0000:5e:00.0"]},
+    "instances": {"1": {"0": "MIG-c"}},
+    "lost": {},
+    "unread": {},
+}
+_READ = {
+    "gpus": {"0": {"power_watts": 411.5, "busy_ratio": 0.5}, "1": {"power_watts": 399.0}},
+    "parts": {"1": {"0": {"memory_used_bytes": 7}}},
+    "lost": {},
+    "unread": {},
+    "events": [[0, 8, 79, 1]],
+    "dropped": 0,
+    "processes": {"0": [1], "1": [2]},
+}
+_NVML = "".join(json.dumps(said) + "\n" for said in (_HELLO, _READ, _READ, _READ)).encode()
 _RANK = {"rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "nvml_dev": 0}
 _STATUS = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
 _ABSENT = {**_RANK, "rank": 1, "status": {"unresponsive": True, "considered_dead": False}}
@@ -354,13 +482,15 @@ _RAS = {
     "ras": {"collection_time_sec": 0.1, "timeouts_count": 0},
 }
 _TAIL = {"excursions": 30, "highest": 1.5, "over": 0.5, "scale": 0.2, "heavy": False, "caution": 1.5}
+_STREAM = {"hours": 7.5, "crossed": 1.0, "peaks": [0.6, 0.3], "machines": [4, 2], "multiplier": 1.2}
 _CALIBRATION = {
-    "version": 2,
+    "version": 3,
     "budget": {"alarms": 1, "hours": 168, "machines": 1000},
     "recordings": 3,
     "machine_hours": 20.5,
     "settings": {"sigmas": 4.0},
-    "tails": {"gpu": _TAIL},
+    "tails": {"progress": _TAIL},
+    "tables": {"gpu": {"power_watts": _STREAM}},
 }
 _THREAD = {
     "thread_name": "MainThread",
@@ -403,14 +533,17 @@ READERS: tuple[Reader, ...] = (
     Reader("stream message", lambda folder: [gzip.compress(_LP.encode())], _message, (StoreError,)),
     Reader(
         "zoom requests",
-        text(packed({"results": [{"series": [{"values": [[1, "host", 2.0, 3]]}]}]})),
-        lambda data, *_: zoom_requests_in(data),
+        text(packed({"results": [{"series": [{"values": [[1, "host", 2.0, 3, "5e8f"]]}]}]})),
+        _zoom_requests,
         (StoreError,),
     ),
     Reader(
         "influx json", _answer_seeds(lambda value: packed(value).encode()), _answer("application/json"), (StoreError,)
     ),
     Reader("influx msgpack", _answer_seeds(_msgpack), _answer("application/x-msgpack"), (StoreError,)),
+    Reader("influx flux", text(_FLUX), _flux),
+    Reader("nvml child", lambda folder: [_NVML], _nvml, opens=("/proc/",)),
+    Reader("ethtool", _ethtool_seeds, _ethtool, (OSError,)),
     Reader(
         "influx error",
         text('{"error":"database not found"}', '{"code":"x","message":"y"}'),

@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from agent.nvml.client import ChildError
 from detector.alerts.delivery_log import read_delivery_log
 from detector.alerts.sinks.command import Command, CommandConfig
-from tests.fuzz.readers import READERS
+from tests.fuzz.readers import READERS, SaidByChild
 
 FOUND = {
     "brackets without end in an answer with zoom requests": ("zoom requests", b"[" * 100_000),
@@ -18,6 +19,15 @@ FOUND = {
     "an answer without a column of times": (
         "influx json",
         b'{"results":[{"series":[{"name":"gpu","tags":{"machine":"m1"},"columns":["tim"],"values":[[5]]}]}]}',
+    ),
+    "an answer of Flux with columns without a name": (
+        "influx flux",
+        b"#datatype,string,long,long\r\n#group,false,false,false\r\n#default,_result,,\r\n,result,a,a\r\n,,0,1\r\n",
+    ),
+    "a child of NVML with a name that is no column": (
+        "nvml child",
+        b'{"driver":"1","there":{"0":["GPU-a",false]},"places":{"0":["1","2"]},"instances":{},"lost":{},"unread":{}}\n'
+        b'{"gpus":{"0":{"power watts":1.5}},"lost":{},"unread":{},"events":[],"dropped":0}\n',
     ),
     "an answer with rows of other lengths": (
         "influx json",
@@ -44,3 +54,10 @@ def test_a_damaged_byte_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture
     with pytest.raises(ValueError, match="check it, then remove it"):
         Command(CommandConfig(run=("/bin/true",)), file, lambda: 10**18)
     assert "cannot be read" in caplog.text
+
+
+def test_brackets_without_end_are_no_answer(tmp_path: Path) -> None:
+    """A child of NVML that answers with them has to go, like one that answers with no JSON at all."""
+    (tmp_path / "said").write_bytes(b'{"gpus":' + b"[" * 300_000 + b"\n")
+    with pytest.raises(ChildError, match="gives an answer that is none"):
+        SaidByChild(tmp_path / "said").answer(0.0)

@@ -71,7 +71,7 @@ def foreign(paths: list[str], folder: Path, reader: Reader) -> list[str]:
         "/usr/lib/python3",
     )
     allowed = (*own, str(Path(__file__).parents[2]), "/usr/share/zoneinfo", *reader.opens)
-    return [path for path in paths if not path.startswith(allowed)]
+    return [path for path in paths if not os.path.normpath(path).startswith(allowed)]
 
 
 def fuzz(reader: Reader, folder: Path, seconds: float) -> int:
@@ -91,7 +91,7 @@ def fuzz(reader: Reader, folder: Path, seconds: float) -> int:
             with watched() as paths:
                 reader.read(data, own, chance)
         except reader.errors:
-            pass
+            pass  # the reader refuses what it cannot read: that is its right answer
         except BaseException:
             (folder / "input").write_bytes(data)
             raise

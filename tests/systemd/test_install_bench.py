@@ -144,6 +144,8 @@ def test_install_in_a_clean_debian(machine: Booted) -> None:
     took = time.monotonic() - begun
     machine.say("systemctl", "enable", "--now", *SERVICES)
     machine.wait_for("peerwatch", "status")
+    # The unit's MemoryDenyWriteExecute lets the agent map the code that it measures the cost of a hit with.
+    machine.wait_for("bash", "-c", "peerwatch doctor --json | grep -q 'measured at the start'", seconds=90)
     before = [machine.number(name) for name in SERVICES]
 
     configuration = machine.root / "etc/peerwatch/peerwatch.toml"

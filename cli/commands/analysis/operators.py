@@ -10,14 +10,12 @@ import typer
 
 from cli.config import open_place
 from cli.options import JsonOption
+from cli.queries.analysis.logs import is_store
 from cli.terminal import progress, say, say_json
-from store.influx.config import is_address
 from store.schema.contract import StoreError
 
 if TYPE_CHECKING:
     from analysis.traces.reading import Logs
-
-_STORES = (".db", ".sqlite", ".sqlite3")
 
 
 def operators(
@@ -56,16 +54,11 @@ def _read(places: list[str]) -> Logs:
     """What the logs hold: of a store if one is named, else of files."""
     from analysis.traces.reading import files_of, read_logs
 
-    if len(places) == 1 and _is_store(places[0]):
+    if len(places) == 1 and is_store(places[0]):
         return _recorded(places[0])
     files = files_of(map(Path, places))
     with progress("reading", (0, len(files))) as tell:
         return read_logs(files, tell)
-
-
-def _is_store(place: str) -> bool:
-    path = Path(place)
-    return is_address(place) or path.suffix in _STORES or (path.is_dir() and any(path.glob("*.parquet")))
 
 
 def _recorded(place: str) -> Logs:

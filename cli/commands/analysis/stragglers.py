@@ -1,36 +1,58 @@
-"""`peerwatch report stragglers`: what stragglers cost a training job, from a trace of its operations."""
+"""`peerwatch report stragglers`: what stragglers cost training jobs, from traces or from a store."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.config import open_place
 from cli.options import JsonOption
+from cli.queries.analysis.logs import is_kineto, is_store
 from cli.terminal import console, progress, say, say_json
+from store.schema.contract import StoreError
+from store.schema.time import SECOND
 
 if TYPE_CHECKING:
+    from analysis.whatif.model import Model
     from analysis.whatif.slowdown import Slowdown
 
 
 def stragglers(
     traces: Annotated[
-        list[Path],
-        typer.Argument(metavar="TRACE", help="Operation timelines: Parquet or CSV, one row an operation, seconds."),
+        list[str],
+        typer.Argument(
+            metavar="TRACE",
+            help="Operation timelines (Parquet, CSV); or Kineto traces of one job, files or a folder of them; or one "
+            "recording, .db file or InfluxDB address of Peerwatch's own: all its jobs.",
+        ),
     ],
     meta: Annotated[
         Path | None,
         typer.Option(help="YAML with the job's size (world_size, …); else meta-NAME.yaml beside trace-NAME.parquet."),
     ] = None,
+    days: Annotated[float, typer.Option(min=0.01, max=366, help="Of a store: its last days.")] = 7.0,
     json: JsonOption = False,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page to this file as well.")] = None,
 ) -> None:
     """Replay training jobs without their stragglers: slowdown, GPU-hours lost, and to what."""
+    if any(map(is_store, traces)):
+        if len(traces) > 1 or html is not None or meta is not None:
+            raise ValueError("a store goes alone, without --meta and --html: its jobs are found by themselves")
+        _of_store(traces[0], days, json)
+    else:
+        _of_traces([*map(Path, traces)], meta, json, html)
+
+
+def _of_traces(traces: list[Path], meta: Path | None, json: bool, html: Path | None) -> None:
     from cli.views.analysis import stragglers as stragglers_screen
     from cli.views.analysis import stragglers_html
 
-    found = [(_name(trace), _analysed(trace, meta)) for trace in traces]
+    profiled = [trace for trace in traces if trace.is_file() and is_kineto(trace)]
+    jobs = [[trace] for trace in traces if trace not in profiled] + [profiled] * bool(profiled)
+    found = [(_name(job[0]), _analysed(job, meta)) for job in jobs]
     if html is not None:
         try:
             html.write_text(stragglers_html.page(found), encoding="utf-8")
@@ -44,32 +66,63 @@ def stragglers(
         say(f"{html}: heat map of the workers, shares by cause, slowdown of every step")
 
 
+def _of_store(place: str, days: float, json: bool) -> None:
+    from analysis.whatif.fleet import read_losses
+    from cli.views.analysis import losses
+
+    with closing(open_place(place)) as store:
+        span = store.span()
+        if span is None:
+            raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
+        first = max(span[0] - 1, span[1] - int(days * 86400 * SECOND))
+        with progress("reading", (first, span[1])) as tell:
+            found = read_losses(store, first, span[1], tell)
+    if not found:
+        raise StoreError(f"{place} holds no job of two ranks and more: it needs the table nccl with iterations")
+    if json:
+        say_json(losses.as_json(found))
+    else:
+        losses.show(console(), found)
+
+
 def _name(trace: Path) -> str:
     return trace.name.split(".")[0].removeprefix("trace-") or trace.name
 
 
-def _analysed(trace: Path, meta: Path | None) -> Slowdown:
-    """The measures of one trace. Raises ValueError with the file's name."""
+def _analysed(job: list[Path], meta: Path | None) -> Slowdown:
+    """The measures of one job. Raises ValueError with the file's name."""
     from analysis.whatif.meta_file import JobMeta, beside, read_meta
-    from analysis.whatif.model import build_model
     from analysis.whatif.slowdown import analyse, replays
-    from analysis.whatif.trace_file import read_trace
 
-    described = meta or beside(trace)
-    job = read_meta(described) if described else JobMeta()
-    read = read_trace(trace)
+    described = meta or beside(job[0])
+    about = read_meta(described) if described else JobMeta()
     done = 0
     try:
-        model = build_model(read.found)
-        with progress(f"replaying {trace.name}", (0, replays(model))) as advance:
+        model = _model(job)
+        with progress(f"replaying {job[0].name}", (0, replays(model))) as advance:
 
             def step() -> None:
                 nonlocal done
                 done += 1
                 advance(done)
 
-            found = analyse(model, job, step)
+            return analyse(model, about, step)
     except ValueError as error:
-        raise ValueError(f"{trace}: {error}") from error
-    found.notes[:0] = read.notes
-    return found
+        raise ValueError(f"{job[0]}: {error}" if str(job[0]) not in str(error) else str(error)) from error
+
+
+def _model(job: list[Path]) -> Model:
+    """The graph of a job's operations, with the notes of its reader."""
+    from analysis.traces.reading import files_of, read_logs
+    from analysis.whatif.model import build_model
+    from analysis.whatif.timeline import timeline
+    from analysis.whatif.trace_file import read_trace
+
+    if not is_kineto(job[0]):
+        read = read_trace(job[0])
+        model = build_model(read.found)
+        model.notes[:0] = read.notes
+        return model
+    files = files_of(job)
+    with progress("reading", (0, len(files))) as tell:
+        return timeline(read_logs(files, tell).operations)

@@ -81,7 +81,7 @@ def replay(
     known = detector.state.tasks.names()
     if task and task not in known:
         raise RecordingError(f"{folder} has no task {task}; it has {_some(sorted(known)) or 'none'}")
-    for sentence in detector.without_peers():
+    for sentence in detector.uncompared_text():
         say(sentence, err=True)
     if not json:
         _show(verdicts, len(tracked.machines))

@@ -15,12 +15,17 @@ from cli.terminal import console, progress, say, say_json
 if TYPE_CHECKING:
     from detector.calibration import Calibration
     from detector.config import Config
-    from detector.evaluation.calibrate import ExcursionPeaks
+    from detector.evaluation.calibrate import Studied
 
 
 def calibrate(
     folders: Annotated[list[Path], typer.Argument(help="Recordings of a healthy fleet, or folders of such.")],
-    budget: Annotated[str, typer.Option(help="Tolerated rate of false alarms.")] = "1/week/1000 machines",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Tolerated rate of false alarms, such as '1/week/1000 machines'; default: the configured one."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The file to write; name it in detector.calibration.")] = Path(
         "calibration.json"
     ),
@@ -29,10 +34,14 @@ def calibrate(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Learn alarm thresholds from healthy recordings for a stated rate of false alarms."""
-    from detector.calibration import budget_of, save
+    from detector.calibration import Budget, budget_of, save
     from detector.evaluation.calibrate import calibrate as learn
 
-    allowed, settings = budget_of(budget), read_settings(config).detector
+    settings = read_settings(config).detector
+    usual = settings.false_pages_per_1000_machine_hours
+    if not budget and not usual:
+        raise typer.BadParameter("detector.false_pages_per_1000_machine_hours is 0: give a --budget")
+    allowed = budget_of(budget) if budget else Budget(usual, 1, 1000)
     found = learn(_studied(_recordings(folders), settings, jobs or os.cpu_count() or 1), allowed, settings)
     save(found, out)
     if json:
@@ -55,7 +64,7 @@ def _recordings(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[dict[str, ExcursionPeaks]]:
+def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[Studied]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
@@ -79,14 +88,20 @@ def _studied(recordings: Sequence[Path], config: Config, jobs: int) -> Iterator[
 
 
 def _table(found: Calibration, config: Config) -> Any:
+    """A line for each reading with excursions, and for other methods."""
     from rich.table import Table
 
-    table = Table("method or table", "excursions", "highest", "threshold", "earliest alarm", box=None, pad_edge=False)
+    table = Table("reading or method", "excursions", "highest", "threshold", "earliest alarm", box=None, pad_edge=False)
+    for name, streams in found.tables.items():
+        factor = config.fast_factor if name in config.fast_tables else 1.0
+        for reading, one in streams.items():
+            if one.peaks:
+                soonest = f"{config.min_alarm_seconds * factor * one.multiplier:.0f} s"
+                cells = f"{len(one.peaks)}", f"{max(one.peaks):.2f}", f"{one.multiplier:.2f}", soonest
+                table.add_row(f"{name}.{reading}", *cells)
     for what, tail in found.tails.items():
-        factor = config.fast_factor if what in config.fast_tables else 1.0
-        soonest = "–" if what == "progress" else f"{config.min_alarm_seconds * factor * tail.caution:.0f} s"
         few = " (too few to learn from)" if not tail.scale else ""
-        table.add_row(what, f"{tail.excursions}{few}", f"{tail.highest:.2f}", f"{tail.caution:.2f}", soonest)
+        table.add_row(what, f"{tail.excursions}{few}", f"{tail.highest:.2f}", f"{tail.caution:.2f}", "–")
     return table
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, open_place, read_settings
-from cli.queries.agent_service import report
+from cli.queries.agent_service import report, source_finding
 from cli.queries.delivery_health import START, Finding, sinks, stream, writers
 from cli.queries.remedies import remedy
 from cli.terminal import console
@@ -77,12 +77,11 @@ def _sources(settings: Settings) -> Iterator[Finding]:
             except (SourceUnavailableError, OSError, ValueError) as error:
                 yield _blocked(f"source {name}", str(error))
         batch = loop.read_once(reader, time.time_ns(), settings.agent.name, LOOK_S)
-        nothing = {worker.name: getattr(worker.source, "unavailable_reason", "") for worker in reader.workers}
+        limits = {worker.name: getattr(worker.source, "limited", "") for worker in reader.workers}
         for sample in batch.samples:
             if sample.table == "source" and sample.values["source"] in SOURCES:
-                word, why = str(sample.values["source"]), sample.values.get("error")
-                name = f"source {word}"
-                yield _blocked(name, str(why)) if why else Finding(name, "on", nothing[word])
+                found = source_finding(sample.values)
+                yield _mended(replace(found, why=found.why or limits[str(sample.values["source"])]))
             elif sample.table == "probe" and str(sample.values["library"]).startswith(("tracepoint ", "probes: ")):
                 name, why = str(sample.values["library"]), str(sample.values["reason"] or "")
                 yield _blocked(name, why) if sample.values["state"] == "blocked" else Finding(name, "on", why)

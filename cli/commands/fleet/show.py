@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from cli import time_format
 from cli.config import locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption
+from cli.queries.analysis.shared_switch import read_shared
 from cli.queries.completion import verdict_numbers
 from cli.queries.iteration_time import pace_json, pace_of
 from cli.queries.verdict_history import RECENT, VerdictRecord, pick, read_verdicts, with_operator_actions
@@ -46,13 +49,15 @@ def show(
         hardware = identity(source, record.verdict.machine, record.verdict.device, record.verdict.since)
         anomalies = pace_of(source, record.verdict.machine, record.verdict.since)
         past = earlier(source, record.verdict, record.verdicts[0].since)
+        shared = read_shared(source, record.verdict.machine, record.closed or time.time_ns(), settings.topology)
     if json:
         more = {"hardware": hardware, "irregular": [*map(pace_json, anomalies)], "earlier": past.as_json()}
-        say_json(explanation_json(record, explained) | more)
+        switch = {"shared_switch": asdict(shared) if shared else None}
+        say_json(explanation_json(record, explained) | more | switch)
         return
     from cli.views.verdict_screen import draw
 
-    draw(record, explained, anomalies, place, hardware, past.words)
+    draw(record, explained, anomalies, place, hardware, past.words, shared.in_words() if shared else "")
 
 
 def _list(records: list[VerdictRecord], place: str, json: bool) -> None:

@@ -15,13 +15,15 @@ from cli.config import locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption, renamed
 from cli.queries.fleet_status import SEVERITY, FleetStatus, in_words, read_fleet_status
 from cli.queries.notes import recent_notes
+from cli.queries.probes import REPLAYED_WORDS
 from cli.terminal import console, say, say_json
 from cli.views.fleet_table import STYLE, table
 from detector.model.job import job_from
+from detector.model.text import plural
 from store.schema.time import LATEST
 
 if TYPE_CHECKING:
-    from cli.queries.probe_share import ProbeShare
+    from cli.queries.probes import ProbeShare
     from detector.service.lease import Term
 
 EXIT = {"ok": 0, "warn": 1, "crit": 2, "unknown": 3}
@@ -96,6 +98,8 @@ def as_json(found: FleetStatus) -> dict[str, Any]:
         "without_peers": [{"machine": name, "reason": reason} for name, reason in found.without_peers.items()],
         "lease": _lease_json(found),
         "probes": _probes_json(found.probes),
+        "thresholds": dict(found.learning) if found.learning else None,
+        "cuda_graphs": list(found.cuda_graphs),
     }
 
 
@@ -112,7 +116,8 @@ def _probes_json(share: ProbeShare | None) -> dict[str, Any] | None:
     """What probes take of the process that loses the most (share of a core); None where no agent reports it."""
     if share is None:
         return None
-    return {"machine": share.machine, "core_ratio": share.core_ratio, "suspended": list(share.suspended)}
+    places = {"suspended": list(share.suspended), "sampled": list(share.sampled)}
+    return {"machine": share.machine, "core_ratio": share.core_ratio, **places}
 
 
 def _ack_json(found: FleetStatus, at: int) -> dict[str, Any] | None:
@@ -143,11 +148,20 @@ def show(found: FleetStatus, place: str, most: int) -> None:
     for reason in dict.fromkeys(found.without_peers.values()):
         names = _named(name for name, why in found.without_peers.items() if why == reason)
         screen.print(Text(f"no peers: {names}: {reason}; only hard evidence applies"))
-    if found.lease:
-        screen.print(Text(_speaker(found.lease, found.time)))
-    if found.probes:
-        screen.print(Text(_probes(found.probes), "dim"))
+    _show_detector(found)
     screen.print(Text(_sum(found, place), STYLE[found.level]))
+
+
+def _show_detector(found: FleetStatus) -> None:
+    """Print which detector speaks, what probes cost, and how far thresholds are learned, as far as it is known."""
+    from rich.text import Text
+
+    if found.lease:
+        console().print(Text(_speaker(found.lease, found.time)))
+    for words in _about_probes(found):
+        console().print(Text(words, "dim"))
+    if found.learning:
+        console().print(Text(f"thresholds: {found.learning['message']}", "dim"))
 
 
 def _speaker(held: Term, now: int) -> str:
@@ -158,9 +172,16 @@ def _speaker(held: Term, now: int) -> str:
     return f"detector: none speaks; the lease of {held.holder} (term {held.term}) has lapsed {since}"
 
 
+def _about_probes(found: FleetStatus) -> list[str]:
+    """Where calls of NCCL are not counted, and what counting them costs."""
+    graphs = [f"{_named(found.cuda_graphs)}: {REPLAYED_WORDS}"] if found.cuda_graphs else []
+    return graphs + ([_probes(found.probes)] if found.probes else [])
+
+
 def _probes(share: ProbeShare) -> str:
-    """Cost of a hit, what probes take and may take, and where some are suspended."""
-    rest = f"; some are suspended on {_named(share.suspended)}" if share.suspended else ""
+    """Cost of a hit, what probes take and may take, and where some are suspended or sample."""
+    states = (("suspended", share.suspended), ("sampled", share.sampled))
+    rest = "".join(f"; some are {word} on {_named(machines)}" for word, machines in states if machines)
     return f"probes: {share.machine}: {share.words}{rest}"
 
 
@@ -208,7 +229,8 @@ def _sum(found: FleetStatus, place: str) -> str:
         age = "no readings in the store"
     else:
         age = f"the newest reading is {time_format.ago((found.time - found.newest) / 1e9)} old; does the agent run?"
-    text = f"{found.level}: {len(found.machines)} machines, {len(found.verdicts)} open verdicts"
+    machines, verdicts = plural(len(found.machines), "machine"), plural(len(found.verdicts), "open verdict")
+    text = f"{found.level}: {machines}, {verdicts}"
     if found.newest is None or (silent and len(silent) == len(found.machines)):
         return f"{text}; {age}"
     return f"{text}, silent: {_named(silent)}" if silent else text

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from cli.config import PLACE, ConfigError, Settings, detector_config, locate_store, read_settings
-from cli.options import ConfigOption, JsonOption
+from cli.config import PLACE, ConfigError, Settings, detector_config, locate_store, read_settings, signing_key
+from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.reference import keys, template
 from cli.terminal import say, say_json
+from store.signed import zoom_key
 
 app = typer.Typer(help="Check, show or create the configuration.", no_args_is_help=True)
 
@@ -66,11 +67,23 @@ def init(
     say(f"{file} is written; edit it, then run: peerwatch config check --config {file}")
 
 
+@app.command("zoom-key")
+def print_zoom_key(
+    machine: Annotated[str, typer.Argument(help="The machine's name in the store.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print the key with which the agent of a machine checks zoom requests: a secret of that machine."""
+    place, settings = locate_store(store, config)
+    say(zoom_key(signing_key(place, settings, False), machine).decode())
+
+
 def _check_tokens(settings: Settings) -> None:
     """Raises ConfigError for a named file that cannot be read."""
     webhook = settings.alerts.webhook
     named = {
         "influxdb.token_file": settings.influxdb.token_file,
+        "agent.zoom_key_file": settings.agent.zoom_key_file,
         "influxdb.ca_file": settings.influxdb.ca_file,
         "nats.token_file": settings.nats.token_file,
         "nats.ca_file": settings.nats.ca_file,

@@ -47,14 +47,20 @@ def ack(
     mended: Annotated[
         bool, typer.Option("--mended", help="After a repair: close it, and ignore errors counted until now.")
     ] = False,
+    false_alarm: Annotated[
+        bool, typer.Option("--false-alarm", help="There is no fault: close it, and raise the thresholds it crossed.")
+    ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Acknowledge an incident: it stays open and raises no further alert until it gets worse or recovers.
 
     With --mended it is closed: errors counted until now are ignored, and a fault that persists is reported again
-    after a minute.
+    after a minute. With --false-alarm it is closed too, and the thresholds that it crossed are raised for a week, on
+    all machines.
     """
+    if mended and false_alarm:
+        raise typer.BadParameter("use either --mended or --false-alarm")
     place, settings = locate_store(store, config)
     with closing(_open(place, settings)) as opened:
         machine = _machine(opened, incident, place)
@@ -62,9 +68,12 @@ def ack(
             check_device(opened, machine, device)
         if not mended:
             _check_open(opened, machine, device)
-        _order(opened, machine, "clear" if mended else "ack", {"device": device, "message": reason})
+        code = "false_alarm" if false_alarm else "clear" if mended else "ack"
+        _order(opened, machine, code, {"device": device, "message": reason})
     name = f"{machine} {device}" if device else machine
-    if mended:
+    if false_alarm:
+        say(f"{name}: closed as a false alarm; the thresholds that it crossed are raised for a week")
+    elif mended:
         say(f"{name}: closed; earlier errors are ignored; a persistent fault is reported again in a minute")
     else:
         say(f"{name}: acknowledged; no further alert until it gets worse or recovers")
@@ -79,7 +88,7 @@ def clear(
 ) -> None:
     """Deprecated: the old name of `peerwatch ack MACHINE --mended`."""
     say("peerwatch: clear is deprecated: use peerwatch ack MACHINE --mended", err=True)
-    ack(machine, device, reason, True, store, config)
+    ack(machine, device, reason, True, False, store, config)
 
 
 def maintenance(

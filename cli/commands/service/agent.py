@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from cli.config import read_settings
+from cli.config import read_settings, signing_key_file
 
 
 def agent(
@@ -25,6 +25,7 @@ def agent(
     file = os.memfd_create("settings", 0)
     words = {"store": place, "agent": agent_settings, "influxdb": settings.influxdb, "nats": settings.nats}
     words |= {"metrics": settings.metrics, "otlp": settings.otlp}
+    words["signing_key_file"] = signing_key_file(place, settings)
     os.write(file, msgspec.json.encode(words))
     program = [sys.executable, *["-I"] * sys.flags.isolated, "-m", "agent"]
     os.execv(sys.executable, [*program, agent_settings.name, place, f"/proc/self/fd/{file}"])  # noqa: S606 - no shell is wanted

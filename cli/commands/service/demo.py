@@ -31,65 +31,86 @@ class Variant(TypedDict):
     training: str
 
 
+Fault = Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))]
+Machines = Annotated[int, typer.Option(min=4, max=64, help="Number of machines.")]
+Gpus = Annotated[int, typer.Option(min=1, max=8, help="GPUs per machine.")]
+Tensor = Annotated[int, typer.Option(min=1, help="Size of the tensor groups.")]
+Pipeline = Annotated[int, typer.Option(min=1, help="Pipeline stages.")]
+Healthy = Annotated[float, typer.Option(min=5, max=600, help="Seconds of training before the fault.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed of the random numbers, which choose the machine; default: random.")
+]
+Nccl = Annotated[
+    str,
+    typer.Option(help="libnccl: real (NVIDIA's), a version such as 2.29.3, or emulated; default: real if installed."),
+]
+Training = Annotated[str, typer.Option(help="ahead (as PyTorch enqueues) or blocking.")]
+Folder = Annotated[Path | None, typer.Option(help="Folder of the data; default: a temporary folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
 def demo(
-    fault: Annotated[
-        str, typer.Option(help=f"One of {', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))
-    ] = "slow_gpu",
-    machines: Annotated[int, typer.Option(min=4, max=64, help="Number of machines.")] = 6,
-    gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs per machine.")] = 1,
-    tensor: Annotated[int, typer.Option(min=1, help="Size of the tensor groups.")] = 1,
-    pipeline: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
-    healthy: Annotated[float, typer.Option(min=5, max=600, help="Seconds of training before the fault.")] = 30,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the random numbers, which choose the machine; default: random.")
-    ] = None,
-    nccl: Annotated[
-        str,
-        typer.Option(
-            help="libnccl: real (NVIDIA's), a version such as 2.29.3, or emulated; default: real if installed."
-        ),
-    ] = "",
-    training: Annotated[str, typer.Option(help="ahead (as PyTorch enqueues) or blocking.")] = "blocking",
-    folder: Annotated[Path | None, typer.Option(help="Folder of the data; default: a temporary folder.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    fault: Fault = "slow_gpu",
+    machines: Machines = 6,
+    gpus: Gpus = 1,
+    tensor: Tensor = 1,
+    pipeline: Pipeline = 1,
+    healthy: Healthy = 30,
+    seed: Seed = None,
+    nccl: Nccl = "",
+    training: Training = "ahead",
+    folder: Folder = None,
+    json: Json = False,
 ) -> None:
     """Run Peerwatch on an emulated fleet with one fault. Exit code: 0 correct verdict, 1 wrong or missing."""
     if training not in ("ahead", "blocking"):
         raise ValueError(f"unknown training {training!r}: use ahead or blocking")
+    plan, missing = _plan(fault, machines, gpus, healthy, seed, folder), _missing()
+    outcome = _run(plan, (machines, gpus, tensor, pipeline), nccl, training, missing, json)
+    if json:
+        say_json({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct})
+    else:
+        _tell(outcome, plan.place, bool(missing))
+    raise typer.Exit(0 if outcome.correct else 1)
+
+
+def _plan(fault: str, machines: int, gpus: int, healthy: float, seed: int | None, folder: Path | None) -> Plan:
+    """The fault, and the machine and GPU that get it by chance. Raises ValueError for an unknown fault."""
     if fault not in KINDS:
         raise ValueError(f"unknown fault {fault!r}: use one of {', '.join(KINDS)}")
     from cli.demo.emulated import Plan
-    from cli.views.live_table import live_display
 
     chance = random.Random(seed)
     place = folder or Path(tempfile.mkdtemp(prefix="peerwatch-demo-"))
     names = [f"m{index:02d}" for index in range(machines)]
-    plan = Plan(fault, chance.choice(names), chance.randrange(gpus), healthy, chance.randrange(1 << 30), place)
-    shape = (machines, gpus, tensor, pipeline)
+    return Plan(fault, chance.choice(names), chance.randrange(gpus), healthy, chance.randrange(1 << 30), place)
+
+
+def _run(plan: Plan, shape: tuple[int, int, int, int], nccl: str, training: str, missing: str, json: bool) -> Outcome:
+    """The emulated fleet, or a simulation where that lacks something (`missing`)."""
+    from cli.views.live_table import live_display
+
     try:
         with live_display(to_stderr=json) as screen:
-            missing = _missing()
             if missing:
-                outcome = _simulated(plan, machines, missing, screen)
-            else:
-                variant: Variant = {"nccl": _library(nccl, screen), "training": training}
-                outcome = _emulated(plan, shape, variant, screen)
+                return _simulated(plan, shape[0], missing, screen)
+            variant: Variant = {"nccl": _library(nccl, plan.fault, screen), "training": training}
+            return _emulated(plan, shape, variant, screen)
     except KeyboardInterrupt:
         data = plan.place / "readings.db"
         say(f"stopped; readings in {data}" if data.exists() else "stopped before the first readings", err=True)
         raise
-    if json:
-        say_json({"fault": outcome.fault, "verdicts": outcome.verdicts, "correct": outcome.correct})
-    else:
-        _tell(outcome, place, bool(missing))
-    raise typer.Exit(0 if outcome.correct else 1)
 
 
-def _library(nccl: str, screen: LiveDisplay) -> Path | None:
+def _library(nccl: str, fault: str, screen: LiveDisplay) -> Path | None:
     """NVIDIA's libnccl for the ranks; None: the emulated one, which is printed unless it was requested."""
+    from emulator.libraries.nvidia import NOT_PLAYED
     from emulator.libraries.wheel import DEFAULT, find
 
     if nccl == "emulated":
+        return None
+    if not nccl and fault in NOT_PLAYED:
+        screen.say(f"ranks run on an emulated libnccl, for NVIDIA's: {NOT_PLAYED[fault]}")
         return None
     version = DEFAULT if nccl in ("", "real") else nccl
     found = find(version)

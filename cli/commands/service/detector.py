@@ -97,6 +97,7 @@ class _Service:
 
     def speak(self, opened: Signed, lease: Lease | None = None) -> None:
         """Judge and send alerts until it is stopped, or another holds the lease."""
+        from cli.queries.analysis.shared_switch import switch_notes
         from detector.alerts.open import open_dispatcher
         from detector.alerts.shared_log import SharedLog
         from detector.service import runner  # loads numpy, which the agent's process must not
@@ -105,15 +106,16 @@ class _Service:
         from detector.service.standby import STALE_NS
 
         alerts, influxdb = self.settings.alerts, self.settings.influxdb
+        notes = switch_notes(self.settings.topology)
         source: Store = opened
         stale_ns = runner.STALE_NS
         if lease is None:
-            dispatcher = open_dispatcher(alerts, self.place, influxdb)
+            dispatcher = open_dispatcher(alerts, self.place, influxdb, notes=notes)
         else:
             shared = SharedLog(opened, succeeds=lease.term > 1)
             shared.read()
             source, stale_ns = Fenced(opened, lease), STALE_NS
-            dispatcher = open_dispatcher(alerts, self.place, influxdb, held=lease.held, shared=shared)
+            dispatcher = open_dispatcher(alerts, self.place, influxdb, held=lease.held, shared=shared, notes=notes)
         with closing(dispatcher), closing(outlets(dispatcher, self.settings.metrics, self.settings.otlp)):
             if self.cluster is None:
                 runner.run(source, self.judged, dispatcher, self.stop, self.state_file, stale_ns, self.alive)

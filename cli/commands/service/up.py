@@ -56,7 +56,8 @@ def up(
             now = time.time_ns()
             verdicts = runner.catch_up(now - late_ns, stop)
             runner.request_zoom(now)
-            dispatcher.publish(verdicts, runner.machines(), now, runner.blind_spots(now, dispatcher.blind_s))
+            silent = runner.blind_spots(now, dispatcher.blind_s)
+            dispatcher.publish(verdicts, runner.machines(), now, silent, runner.noted)
             for verdict in verdicts:
                 screen.say(f"{verdict.level}: {verdict.message}")
             screen.show(

@@ -8,7 +8,7 @@ from detector.alerts.alert import Alert, Sink
 from detector.alerts.text import details
 from detector.model.verdict import Level
 
-_LEVELS: dict[Level, int] = {"ok": logging.INFO, "warn": logging.WARNING, "crit": logging.ERROR}
+_LEVELS: dict[Level, int] = {"ok": logging.INFO, "note": logging.INFO, "warn": logging.WARNING, "crit": logging.ERROR}
 _log = logging.getLogger("peerwatch.verdict")
 
 

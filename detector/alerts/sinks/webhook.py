@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,6 @@ from msgspec import Meta
 from detector.alerts.alert import Alert, RefusedError, RetryLaterError, Sink
 from detector.alerts.forms import FORMS
 from detector.alerts.http_post import Address, address_of, checked
-from detector.model.verdict import Level
 
 CREDENTIAL, TABLE = "webhook-url", "alerts.webhook"
 ALERTMANAGER_S = 60.0
@@ -37,8 +36,8 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CA certificates for https; empty: the system's."""
     template: str = "json"
     """json, slack or alertmanager."""
-    least_level: Level = "warn"
-    """warn, or crit: incidents that never reach crit are not posted."""
+    least_level: Literal["", "note", "warn", "crit"] = ""
+    """The same for this sink alone: note, warn or crit; empty: `alerts.min_level`."""
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600.0)] = 10.0
     """Seconds until a request fails."""
     repeat_seconds: Annotated[float, Meta(ge=0.0, le=1e6)] = 0.0
@@ -70,7 +69,7 @@ class Webhook(Sink):
         self.config, self.clock = config, clock
         self.to = Address(config.address(), TABLE, config.timeout_seconds, config.ca_file, config.token_file)
         self.repeat_s = config.repeat_seconds or (ALERTMANAGER_S if config.template == "alertmanager" else 0.0)
-        self.min_level = config.least_level
+        self.own_level = config.least_level or None
 
     def send(self, alert: Alert) -> str:
         """Post it. Raises RetryLaterError, or RefusedError where the server refuses it for good."""

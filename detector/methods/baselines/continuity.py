@@ -1,4 +1,4 @@
-"""Plain continuity, as Minder has it: the same candidate in most of so many steps."""
+"""What the methods for comparison share: a threshold over machines, and Minder's continuity of one candidate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from detector.model.verdict import Finding, Verdict
+from detector.stats.arrays import Floats
+from store.schema.time import SECOND
+
+
+def standardized(far: Floats) -> Floats:
+    """Distances [machine] in standard deviations from their mean over the machines; 0 where all are alike."""
+    spread = far.std()
+    return (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
+
+
+def outlier(score: Floats, threshold: float, reach: float) -> int:
+    """The machine with the highest score [machine] if that is above the threshold, else -1.
+
+    Among n machines the threshold is at most `reach` times the highest score there can be, the root of n - 1.
+    """
+    worst = int(score.argmax())
+    return worst if score[worst] > min(threshold, reach * (len(score) - 1) ** 0.5) else -1
+
+
+def candidate_finding(
+    method: str, task: str, machine: str, metric: str, score: float, message: str, now: int, lasted_s: float
+) -> list[Finding]:
+    """The finding on a machine that has been the candidate for so long."""
+    since = now - int(lasted_s * SECOND)
+    return [Finding(Verdict(now, task, machine, None, method, metric, score, since, "crit", message), False, 1.0)]
 
 
 @dataclass(slots=True)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Candidates
+from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier, standardized
 from detector.methods.baselines.frames import Frame, Frames
 from detector.methods.baselines.samples import Samples, empty
-from detector.model.verdict import Finding, Verdict
+from detector.methods.contract import Method
+from detector.model.verdict import Finding
 from detector.stats.arrays import Floats
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
-from store.schema.time import SECOND
 
 CALLS_AND_WAITS = (
     *("nccl.host_blocked_seconds_total", "nccl.active_ratio", "nccl.send_pending_ratio", "nccl.operations_total"),
@@ -66,7 +66,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Distribution:
+class Distribution(Method):
     """The method and its memory; it names one machine a task, and no device."""
 
     config: Config
@@ -98,12 +98,10 @@ class Distribution:
         if memory.model is None:
             return []
         far: Floats = -memory.model.decision_function(found)
-        spread = far.std()
-        score = (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
-        worst = int(score.argmax())
-        outside = far[worst] > 0 and score[worst] > min(p.threshold, p.reach * (len(far) - 1) ** 0.5)
+        score = standardized(far)
+        worst = outlier(score, p.threshold, p.reach)
         steps = max(3, round(p.continuity_s / step_s / p.every))
-        memory.candidates.note(worst if outside else -1, steps)
+        memory.candidates.note(worst if far[worst] > 0 else -1, steps)
         who = memory.candidates.lasting(p.share)
         if who < 0:
             return []
@@ -111,9 +109,7 @@ class Distribution:
         most = int(np.abs(found[who] - np.median(found, axis=0)).argmax())
         machine, key = memory.samples.machines[who], memory.samples.metrics[most % len(memory.samples.metrics)]
         message = f"{machine} distributes calls and waits unlike its {len(far) - 1} peers, most of all by {names[most]}"
-        since = now - int(p.continuity_s * SECOND)
-        verdict = Verdict(now, task, machine, None, "distribution", key, float(score[who]), since, "crit", message)
-        return [Finding(verdict, False, 1.0)]
+        return candidate_finding("distribution", task, machine, key, float(score[who]), message, now, p.continuity_s)
 
     def _learn(self, memory: Memory, found: Floats, step_s: float) -> None:
         p, steps = self.parameters, memory.samples.steps

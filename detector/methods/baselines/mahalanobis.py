@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Candidates
+from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier, standardized
 from detector.methods.baselines.frames import Frame, Frames
-from detector.model.verdict import Finding, Verdict
+from detector.methods.contract import Method
+from detector.model.verdict import Finding
 from detector.stats.arrays import Floats
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
-from store.schema.time import SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Mahalanobis:
+class Mahalanobis(Method):
     """The method and its memory; it names one machine a task, and the metric that says most."""
 
     config: Config
@@ -80,19 +80,15 @@ class Mahalanobis:
         memory.covariance += rate * (rest @ rest.T / rest.shape[1] - memory.covariance)
         if memory.steps < max(p.warm_s / step_s, p.fewest):
             return []
-        spread = far.std()
-        score = (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
-        worst = int(score.argmax())
-        limit = min(p.threshold, p.reach * (len(far) - 1) ** 0.5)
-        memory.candidates.note(worst if score[worst] > limit else -1, max(3, round(p.continuity_s / step_s)))
+        score = standardized(far)
+        memory.candidates.note(outlier(score, p.threshold, p.reach), max(3, round(p.continuity_s / step_s)))
         who = memory.candidates.lasting(p.share)
         if who < 0:
             return []
         machine, key = frame.machines[who], frame.metrics[int(part[:, who].argmax())]
-        since = now - int(p.continuity_s * SECOND)
         message = f"{machine} is farthest from its {len(far) - 1} peers over all metrics, most of all by {key}"
-        verdict = Verdict(now, frame.task, machine, None, "mahalanobis", key, float(score[who]), since, "crit", message)
-        return [Finding(verdict, False, 1.0)]
+        found = machine, key, float(score[who]), message
+        return candidate_finding("mahalanobis", frame.task, *found, now, p.continuity_s)
 
 
 def _distances(covariance: Floats, residual: Floats, least: Floats, ridge: float) -> tuple[Floats, Floats]:

@@ -14,17 +14,17 @@ import numpy as np
 
 from detector.config import Config
 from detector.methods.baselines.autoencoder import Autoencoder, components
-from detector.methods.baselines.continuity import Candidates
+from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier
 from detector.methods.baselines.distances import scores
 from detector.methods.baselines.frames import Frame, Frames
 from detector.methods.baselines.minder_model import HIDDEN, WINDOW, MinderModel, ModelError
 from detector.methods.baselines.samples import Samples, empty
+from detector.methods.contract import Method
 from detector.model.text import comparison
-from detector.model.verdict import Finding, Verdict
+from detector.model.verdict import Finding
 from detector.stats.arrays import Floats
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
-from store.schema.time import SECOND
 
 PRIORITY = (
     "rdma.pfc_transmit_frames_total",
@@ -89,7 +89,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Minder:
+class Minder(Method):
     """The method and its memory; it names one machine a task, and no device."""
 
     config: Config
@@ -112,14 +112,12 @@ class Minder:
         found: list[Finding] = []
         for number, points in enumerate(views):
             score = scores(points, p.distance)
-            worst = int(score.argmax())
-            limit = min(p.threshold, p.reach * (len(score) - 1) ** 0.5)
             candidates = memory.candidates.setdefault(number, Candidates())
-            candidates.note(worst if score[worst] > limit else -1, steps)
+            candidates.note(outlier(score, p.threshold, p.reach), steps)
             who = candidates.lasting(p.share)
             if who >= 0 and not found:
                 metric = number if p.layout == "apart" else _most_telling(windows, who)
-                found = [self._finding(memory.samples, (metric, who, float(score[who])), now, frame.task)]
+                found = self._found(memory.samples, (metric, who, float(score[who])), now, frame.task)
         return found
 
     def _remember(self, frame: Frame) -> Memory:
@@ -180,14 +178,13 @@ class Minder:
             memory.nets = components(np.concatenate(memory.seen, axis=1)[:, -p.training_windows :], HIDDEN)
         return memory.nets
 
-    def _finding(self, samples: Samples, cell: tuple[int, int, float], now: int, task: str) -> Finding:
+    def _found(self, samples: Samples, cell: tuple[int, int, float], now: int, task: str) -> list[Finding]:
         metric, who, score = cell
         machine, key = samples.machines[who], samples.metrics[metric]
         now_are = samples.ring[-1, metric]
         theirs = float(np.median(np.delete(now_are, who)))
         message = comparison(machine, key, float(now_are[who]), theirs, len(now_are) - 1)
-        since = now - int(self.parameters.continuity_s * SECOND)
-        return Finding(Verdict(now, task, machine, None, "minder", key, score, since, "crit", message), False, 1.0)
+        return candidate_finding("minder", task, machine, key, score, message, now, self.parameters.continuity_s)
 
 
 def _beside(windows: Floats) -> Floats:

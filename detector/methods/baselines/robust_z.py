@@ -9,6 +9,7 @@ import numpy as np
 
 from detector.config import Config
 from detector.methods.baselines.frames import Frame, Frames
+from detector.methods.contract import Method
 from detector.model.text import comparison
 from detector.model.verdict import Finding, Verdict
 from detector.timeseries.rows import Rows
@@ -29,7 +30,7 @@ class Parameters:
 
 
 @dataclass(slots=True)
-class Median:
+class Median(Method):
     """The method and its memory: since when each machine has been an outlier by each metric."""
 
     config: Config

@@ -1,4 +1,4 @@
-"""Facts: what critical events hold against machines, how long it stands, and what puts an end to it."""
+"""Facts: what critical events say of machines, how long it stands, and what ends it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT, DOWN = "rank_exit", "link_down"
 ENDS = {"link_up": DOWN, "nvml_resumed": "nvml_stalled", "gpu_back": "gpu_lost"}
 _GPU = ("xid", "ecc", "remap", "poison", "gpu_lost", "nvml_stalled")
 LASTING = (*_GPU, "sxid", "mce", "edac", "aer", "nic_failed", "disk_lost", "fs_lost", "check")
-"""What comes before the colon of a code whose cause does not go away by itself: it stands until somebody mends it."""
+"""The code, up to its colon, of a cause that does not go away by itself: it stands until it is repaired."""
 READABLE = ("gpu_lost", "nvml_stalled")
 """Codes that are refuted by readings of the GPU."""
 _HARMLESS_XIDS = {"xid:13", "xid:31", "xid:43", "xid:45", "xid:63", "xid:68", "xid:69", "xid:92"}
@@ -41,9 +41,9 @@ class Fact:
 
 @dataclass(slots=True)
 class EventState:
-    """What is held against whom."""
+    """The facts that stand, by machine, device and code."""
 
-    held: dict[Key, Fact] = field(default_factory=dict)
+    active: dict[Key, Fact] = field(default_factory=dict)
     warned: dict[Key, Fact] = field(default_factory=dict)
     """Events that are no fault by themselves, but tell of one if the task slows down from then on."""
     exits: dict[tuple[str, str, int], str] = field(default_factory=dict)
@@ -57,13 +57,13 @@ class EventState:
             if time <= orders.forgiven(machine, device or None):
                 continue
             if code in ENDS:
-                over = self.held.get((machine, device, ENDS[code]))
+                over = self.active.get((machine, device, ENDS[code]))
                 if over is not None and over.since <= time:
-                    del self.held[machine, device, ENDS[code]]
+                    del self.active[machine, device, ENDS[code]]
             elif code == EXIT and severity == "crit":
                 self.exits[machine, device, time] = message
             elif severity == "crit" and code not in _HARMLESS_XIDS:
-                self._hold((machine, device, code), time, message)
+                self._activate((machine, device, code), time, message)
             elif code not in (EXIT, DOWN):
                 said = f"{subject(machine, device or None)}: {message or code}"
                 self.warned.setdefault((machine, device, code), Fact(time, f"event.{code}", said))
@@ -90,12 +90,12 @@ class EventState:
         for at in those[len(those) - 1 - np.sort(back)[::-1]]:
             yield (str(machines[at]), str(device[at]), str(codes[at])), int(rows.time[at]), (severity[at], message[at])
 
-    def _hold(self, key: Key, time: int, message: str) -> None:
+    def _activate(self, key: Key, time: int, message: str) -> None:
         machine, device, code = key
-        known = self.held.get(key)
+        known = self.active.get(key)
         if known is None or (time > known.since and not is_lasting(code)):
             said = f"{subject(machine, device or None)}: {message or code}"
-            self.held[key] = Fact(time, f"event.{code}", said)
+            self.active[key] = Fact(time, f"event.{code}", said)
 
     def judge_exits(self, now: int, tasks: Tasks, grace: int) -> None:
         """A rank that leaves alone is at fault; when the machines leave together, the task has ended."""
@@ -107,41 +107,41 @@ class EventState:
             leavers = [(m, t) for m, _, t in self.exits if teams[m] == task]
             together = {m for m, t in dict(leavers).items() if abs(t - time) <= grace}
             if len(together) == 1 and time - min(t for _, t in leavers) <= grace:
-                self._hold((machine, device, EXIT), time, message)
+                self._activate((machine, device, EXIT), time, message)
 
     def fade(self, now: int, orders: OperatorState, config: Config) -> None:
         """Let go of what happened long ago, unless its cause lasts, and of what the operator has forgiven."""
         oldest = now - int(config.event_incident_seconds * SECOND)
         self.exits = {key: message for key, message in self.exits.items() if key[2] > oldest}
         self.warned = {key: fact for key, fact in self.warned.items() if fact.since > oldest}
-        self.held = {
+        self.active = {
             key: fact
-            for key, fact in self.held.items()
+            for key, fact in self.active.items()
             if (fact.since > oldest or is_lasting(key[2])) and fact.since > orders.forgiven(key[0], key[1] or None)
         }
 
-    def let_go(self, gone: Container[str]) -> None:
-        """Forget what is held against machines that are gone."""
+    def evict(self, gone: Container[str]) -> None:
+        """Forget the facts of machines that are gone."""
         self.warned = {key: fact for key, fact in self.warned.items() if key[0] not in gone}
-        self.held = {key: fact for key, fact in self.held.items() if key[0] not in gone}
+        self.active = {key: fact for key, fact in self.active.items() if key[0] not in gone}
 
-    def mended(self, machine: str, device: str | None = None) -> None:
-        """Let go of what lasts until the machine starts anew; with a GPU, of what lasts until that is reset."""
+    def repaired(self, machine: str, device: str | None = None) -> None:
+        """End what lasts until the machine restarts; with a GPU, what lasts until that is reset."""
         gone = [
             key
-            for key in self.held
+            for key in self.active
             if key[0] == machine
             and (is_lasting(key[2]) if device is None else key[1] == device and key[2].split(":")[0] in _GPU)
         ]
         for key in gone:
-            del self.held[key]
+            del self.active[key]
 
-    def take_up(self, verdict: Verdict) -> None:
-        """Hold again what an earlier detector has said, if its cause lasts."""
+    def restore(self, verdict: Verdict) -> None:
+        """Resume a verdict of an earlier detector, if its cause lasts."""
         table, _, code = verdict.metric.partition(".")
         if table == "event" and is_lasting(code):
             key = verdict.machine, verdict.device or "", code
-            self.held.setdefault(key, Fact(verdict.since, verdict.metric, verdict.message))
+            self.active.setdefault(key, Fact(verdict.since, verdict.metric, verdict.message))
 
 
 def is_lasting(code: str) -> bool:

@@ -1,4 +1,4 @@
-"""Life: when each machine and device was last heard of, and whose silence is odd while its peers go on."""
+"""Liveness: when each machine and device was last read, and which are silent while their peers are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.timeseries.rows import Rows, device_of
 from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
-_FIXED = ("gpu", "rdma")  # tables whose devices do not come and go with the task
+_FIXED = ("gpu", "rdma")  # tables of devices that do not come and go with the task
 _LONGEST_HABIT_S = 120.0
 _HALF_NS = 3600 * SECOND
 _EARLY_S, _EARLY_PERIODS = 10.0, 3.0
@@ -32,7 +32,7 @@ class Liveness:
     number: dict[Entity, int] = field(default_factory=dict)
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     period: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Usual seconds between two signs of life."""
+    """Usual seconds between two rows."""
     back: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """When each last came back from a long silence."""
     gap: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -77,10 +77,12 @@ class Liveness:
 
     def _places(self, rows: Rows) -> NDArray[np.int64]:
         if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
-            whose: list[Entity] = [(ident[0], None) for ident in rows.idents]
+            machines: list[Entity] = [(ident[0], None) for ident in rows.idents]
             fixed = rows.table in _FIXED
-            which = [(ident[0], device_of(rows.table, ident[1:])) for ident in rows.idents] if fixed else whose
-            numbers = [[self.number.setdefault(name, len(self.number)) for name in names] for names in (whose, which)]
+            which = [(ident[0], device_of(rows.table, ident[1:])) for ident in rows.idents] if fixed else machines
+            numbers = [
+                [self.number.setdefault(name, len(self.number)) for name in names] for names in (machines, which)
+            ]
             self.places[rows.table] = (rows.idents, np.array(numbers, np.int64))
         return self.places[rows.table][1]
 
@@ -88,7 +90,7 @@ class Liveness:
         """When anything was heard last, Unix ns."""
         return int(self.seen.max(initial=NEVER))
 
-    def let_go(self, before: int) -> frozenset[str]:
+    def evict(self, before: int) -> frozenset[str]:
         """Forget machines not heard of since `before` (Unix ns), and with them their devices; which these are."""
         names = list(self.number)
         gone = frozenset(who for (who, device), at in self.number.items() if device is None and self.seen[at] < before)
@@ -101,26 +103,26 @@ class Liveness:
         self.places = {}
         return gone
 
-    def pardon(self, machine: str, until: int) -> None:
+    def acknowledge(self, machine: str, until: int) -> None:
         """Take a machine and its devices, if they are known, as heard of at `until` (Unix ns)."""
         mine = [place for (name, _), place in self.number.items() if name == machine]
         self.seen[mine] = np.maximum(self.seen[mine], until)
 
 
-def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
+def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
     """A verdict on each machine or device without a row for long, while its peers in the task go on."""
-    count = len(life.number)
-    known = life.period[:count][life.period[:count] > 0]
+    count = len(liveness.number)
+    known = liveness.period[:count][liveness.period[:count] > 0]
     if not len(known):
         return []
-    quiet = (now - life.seen[:count]) / SECOND
-    period = np.maximum(life.period[:count], np.median(known))
-    limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), 2 * life.habit())
+    quiet = (now - liveness.seen[:count]) / SECOND
+    period = np.maximum(liveness.period[:count], np.median(known))
+    limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), 2 * liveness.habit())
     early = np.minimum(limit, np.maximum(_EARLY_S, _EARLY_PERIODS * period))
-    suspects = np.flatnonzero((quiet > early) & (life.seen[:count] > NEVER))
+    suspects = np.flatnonzero((quiet > early) & (liveness.seen[:count] > NEVER))
     if not len(suspects):
         return []
-    names = list(life.number)
+    names = list(liveness.number)
     team = np.array([tasks.task_of(name) or "" for name, _ in names], object)
     machines = np.array([name for name, _ in names], object)
     kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
@@ -130,23 +132,23 @@ def silent(life: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdi
         peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
         # Who has only just come back was gone as well: after an outage not all come back at once.
         bound = limit if quiet[at] > limit[at] else early
-        gone = int((peers & ((quiet > bound / 2) | (now - life.back[:count] < bound * SECOND / 2))).sum())
+        gone = int((peers & ((quiet > bound / 2) | (now - liveness.back[:count] < bound * SECOND / 2))).sum())
         few = max(1, int(config.common_cause_share * (peers.sum() + 1)))
         # Of a machine that is silent itself, the devices need no word.
-        goes_on = device is None or _goes_on(life, life.number[machine, None], now, float(bound[at]))
+        goes_on = device is None or _goes_on(liveness, liveness.number[machine, None], now, float(bound[at]))
         if team[at] and goes_on and peers.sum() + 1 >= config.min_peers and gone < few:
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
             mine = (machines == machine) & (kind == kind[at])
             if device and level != "note" and (quiet[mine] > early[mine]).all():
                 level = "note"  # all devices of one table at once: rather its source than each of them
-            score, since = float(quiet[at] / limit[at]), int(life.seen[at])
+            score, since = float(quiet[at] / limit[at]), int(liveness.seen[at])
             message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
             out.append(Verdict(now, *found))
     return out
 
 
-def _goes_on(life: Liveness, machine: int, now: int, bound_s: float) -> bool:
+def _goes_on(liveness: Liveness, machine: int, now: int, bound_s: float) -> bool:
     """Whether a machine is heard of, and not just back: its devices come back one by one."""
-    quiet, back = (now - life.seen[machine]) / SECOND, (now - life.back[machine]) / SECOND
+    quiet, back = (now - liveness.seen[machine]) / SECOND, (now - liveness.back[machine]) / SECOND
     return bool(quiet <= bound_s / 3 and back > bound_s)

@@ -1,4 +1,4 @@
-"""Board: of one table, the newest reading of the columns that can be hard facts, and what became of each over time."""
+"""State tables: the newest reading of the columns that rules read, and when each of them changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRAFFIC = 1e4
 """Units a second below which a counter of bytes stands still: an idle port's own management traffic."""
 STALE_S = 90.0
 """A reading older than this says nothing of now; slow-changing columns are read every minute."""
-_FILLS = {"value": np.nan, "base": np.nan, "peak": np.nan, "since": NEVER, "last": NEVER, "before": NEVER}
+_FILLS = {"value": np.nan, "acknowledged": np.nan, "peak": np.nan, "since": NEVER, "last": NEVER, "before": NEVER}
 
 
 @dataclass(slots=True)
@@ -30,23 +30,23 @@ class StateTable:
 
     table: str
     columns: tuple[str, ...]
-    falls: tuple[str, ...] = ()
+    decreasing: tuple[str, ...] = ()
     """Columns of which a fall is what is counted, where otherwise it is growth."""
-    begins: str = ""
-    """A counter, one of `falls`, that begins anew with the entity itself."""
+    boot_counter: str = ""
+    """A counter, one of `decreasing`, that restarts with the entity itself."""
     only: tuple[str, ...] | None = None
     """Keys that are looked at; None: all."""
     entities: list[Entity] = field(default_factory=list)
     place: dict[Entity, int] = field(default_factory=dict)
-    """Where each is among them; of a table whose keys are no devices, the last one of a machine."""
-    anew: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Entities that began anew with the rows of the last feeding."""
+    """The index of each; of a table with keys that are no devices, the last one of a machine."""
+    restarted: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Entities that restarted with the newest rows."""
     names: list[str] = field(default_factory=list)
     """Each entity's last key."""
     value: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """The newest known value."""
-    base: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    """What is forgiven: a counter's first value, or its value when the operator cleared it."""
+    acknowledged: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """What does not count: a counter's first value, or its value when the operator cleared it."""
     peak: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """The highest value."""
     since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -82,7 +82,7 @@ class StateTable:
 
     def feed(self, rows: Rows) -> None:
         """Take in rows in order of time; of several of one entity the newest counts, and what is not new does not."""
-        self.anew = np.zeros(0, np.int64)
+        self.restarted = np.zeros(0, np.int64)
         some = [name for name in self.columns if name in rows.metrics]
         if not some or not len(rows.time):
             return
@@ -93,11 +93,11 @@ class StateTable:
         take = newest[newest >= 0]
         place = self._places[rows.ident[take]]
         values = rows.values[take]
-        before = self.last[self.row(self.begins)].copy() if self.begins else None
+        before = self.last[self.row(self.boot_counter)].copy() if self.boot_counter else None
         for name in some:
             self._note(self.row(name), place, values[:, rows.metrics.index(name)], rows.time[take])
         if before is not None:
-            self.anew = np.flatnonzero(self.last[self.row(self.begins)] > before)
+            self.restarted = np.flatnonzero(self.last[self.row(self.boot_counter)] > before)
 
     def _note(self, at: int, place: Ints, new: NDArray[np.floating[Any]], time: Ints) -> None:
         """Readings of one column: `new` and `time` belong to the entities at `place`."""
@@ -111,11 +111,11 @@ class StateTable:
             return
         place, new, old, seconds = place[other], new[other], old[other], (time - since)[other] / SECOND
         self.value[at, place] = new
-        self._count(at, place, (old - new if self.columns[at] in self.falls else new - old), seconds)
-        # What fell below what is forgiven was reset.
+        self._count(at, place, (old - new if self.columns[at] in self.decreasing else new - old), seconds)
+        # What fell below the acknowledged value was reset.
         first = new if is_counter(self.table, self.columns[at]) else np.fmin(new, 0.0)
-        base = self.base[at, place]
-        self.base[at, place] = np.where(np.isnan(base), first, np.fmin(base, new))
+        base = self.acknowledged[at, place]
+        self.acknowledged[at, place] = np.where(np.isnan(base), first, np.fmin(base, new))
         self.peak[at, place] = np.fmax(self.peak[at, place], new)
 
     def _count(self, at: int, place: Ints, delta: NDArray[np.floating[Any]], seconds: Floats) -> None:
@@ -144,25 +144,25 @@ class StateTable:
         for name, fill in _FILLS.items():
             setattr(self, name, grown(getattr(self, name), shape, fill))
 
-    def seat(self, tasks: Tasks) -> bool:
-        """Number tasks and machines anew where somebody came or moved; whether that was so."""
+    def assign_tasks(self, tasks: Tasks) -> bool:
+        """Number tasks and machines again where one came or moved; whether that was so."""
         if self.version == (tasks.version, len(self.entities)):
             return False
         self.version = (tasks.version, len(self.entities))
         numbers: tuple[dict[object, int], ...] = ({}, {}, {})
-        seats = np.full((3, self.value.shape[1]), NO_TASK, np.int64)
+        numbered = np.full((3, self.value.shape[1]), NO_TASK, np.int64)
         for ident, at in self._number.items():
             task = tasks.task_of(ident[0])
-            seats[1, at] = numbers[1].setdefault(ident[0], len(numbers[1]))
+            numbered[1, at] = numbers[1].setdefault(ident[0], len(numbers[1]))
             if task is not None:
-                seats[0, at] = numbers[0].setdefault(task, len(numbers[0]))
-                seats[2, at] = numbers[2].setdefault((task, *ident[1:]), len(numbers[2]))
+                numbered[0, at] = numbers[0].setdefault(task, len(numbers[0]))
+                numbered[2, at] = numbers[2].setdefault((task, *ident[1:]), len(numbers[2]))
         self.tasks = [str(task) for task in numbers[0]]
-        self.task, self.machine, self.name = seats
-        self.machine[self.machine == NO_TASK] = 0  # room that nobody has yet; their task says so
+        self.task, self.machine, self.name = numbered
+        self.machine[self.machine == NO_TASK] = 0  # spare room; NO_TASK marks it
         return True
 
-    def let_go(self, before: int) -> Ints | None:
+    def evict(self, before: int) -> Ints | None:
         """Forget entities not read since `before` (Unix ns); the places of those that are left, None: of all."""
         idents = list(self._number)
         left = np.flatnonzero(self.since[:, : len(idents)].max(0, initial=NEVER) >= before)
@@ -174,14 +174,14 @@ class StateTable:
         self.place = {who: place for place, who in enumerate(self.entities)}
         for name in _FILLS:
             setattr(self, name, getattr(self, name)[:, left])
-        self.anew, self._idents, self.version = np.zeros(0, np.int64), (), (-1, -1)
+        self.restarted, self._idents, self.version = np.zeros(0, np.int64), (), (-1, -1)
         return left
 
-    def pardon(self, those: Ints, gauges: bool) -> None:
-        """Forgive some entities what their counters have counted; of `gauges` too what they read now."""
+    def acknowledge(self, those: Ints, gauges: bool) -> None:
+        """Let what the counters of some entities have counted not count; of `gauges` too what they read now."""
         counter = np.array([is_counter(self.table, name) for name in self.columns], bool)
         rows = np.flatnonzero(counter | gauges)
-        self.base[np.ix_(rows, those)] = self.value[np.ix_(rows, those)]
+        self.acknowledged[np.ix_(rows, those)] = self.value[np.ix_(rows, those)]
         self.peak[:, those] = self.value[:, those]
         flowing = np.array(["bytes" in name for name in self.columns], bool)
         rest = np.ix_(np.flatnonzero(~flowing), those)

@@ -1,13 +1,14 @@
-"""Seating: who is compared with whom. Ranks with those of their role, where these are enough, else with their task."""
+"""Peer groups: ranks are compared with those of their role, where these are enough, else with their whole task."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.methods.peers.state import NO_TASK, Panel
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Bools, Ints
 from detector.stats.grouped import groups_of
 from detector.topology.roles import UNKNOWN, named
 from detector.topology.tasks import Tasks
@@ -16,61 +17,68 @@ _LEAST_MACHINES = 3
 """Among the devices of two machines a machine that is slow as a whole is no minority."""
 
 
-def seat(panel: Panel, tasks: Tasks, config: Config) -> None:
-    """Give each entity its task, peer group and machine numbers; who comes among others than before begins anew."""
+def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
+    """Number each entity's task, peer group and machine; the state of one that has other peers than before is reset."""
     entities = panel.window.entities
-    if panel.seated == (tasks.version, len(entities)):
+    if panel.assignment_version == (tasks.version, len(entities)):
         return
-    panel.seated = (tasks.version, len(entities))
+    panel.assignment_version = (tasks.version, len(entities))
     numbers: dict[str, int] = {name: place for place, name in enumerate(panel.tasks)}
     machines: dict[str, int] = {}
-    team, role, machine = np.full((3, len(entities)), NO_TASK, np.int64)
+    task_index, role, machine = np.full((3, len(entities)), NO_TASK, np.int64)
     for place, (name, device) in enumerate(entities):
         task = tasks.task_of(name)
         if task is not None:
-            team[place] = numbers.setdefault(task, len(numbers))
+            task_index[place] = numbers.setdefault(task, len(numbers))
             role[place] = tasks.roles.of(name, device)
         machine[place] = machines.setdefault(name, len(machines))
-    group, panel.titles = _grouped(team, role, machine, config)
+    group, panel.group_labels = _grouped(task_index, role, machine, config)
     moved = _moved(panel.group, group)
-    before = panel.team
-    moved[: len(before)] |= (before != NO_TASK) & (before != team[: len(before)])
+    before = panel.task_index
+    moved[: len(before)] |= (before != NO_TASK) & (before != task_index[: len(before)])
     if moved.any():
-        panel.norm.forget(np.flatnonzero(moved))
-        panel.streaks.forget(np.flatnonzero(moved))
-        panel.lasting.forget(np.flatnonzero(moved))
-    panel.tasks, panel.team, panel.machine = list(numbers), team, machine
+        for state in (panel.baseline, panel.cusum, panel.lasting):
+            state.reset(np.flatnonzero(moved))
+    panel.tasks, panel.task_index, panel.machine = list(numbers), task_index, machine
     panel.groups = groups_of(group)
-    panel.believed = np.zeros((0, 0), bool)
+    panel.fusion.assign(group)
+    panel.peers_valid = np.zeros((0, 0), bool)
 
 
-def _grouped(team: Ints, role: Ints, machine: Ints, config: Config) -> tuple[Ints, list[tuple[int, str]]]:
-    """Each entity's group, and each group's task and name: roles that are large enough, and what is left of a task."""
-    group = np.full(len(team), NO_TASK, np.int64)
-    titles: list[tuple[int, str]] = []
-    order = np.argsort(team, kind="stable")
-    for mine in np.split(order, np.flatnonzero(np.diff(team[order])) + 1):
-        task = int(team[mine[0]]) if len(mine) else NO_TASK
+def _grouped(task_index: Ints, role: Ints, machine: Ints, config: Config) -> tuple[Ints, list[tuple[int, str]]]:
+    """Each entity's group, and each group's task and label: roles that are large enough, and what is left of a task."""
+    group = np.full(len(task_index), NO_TASK, np.int64)
+    labels: list[tuple[int, str]] = []
+    order = np.argsort(task_index, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(task_index[order])) + 1):
+        task = int(task_index[members[0]]) if len(members) else NO_TASK
         if task == NO_TASK:
             continue
-        roles = np.unique(role[mine])
-        least = min(_LEAST_MACHINES, len(np.unique(machine[mine])))
-        for one in roles[roles != UNKNOWN].tolist() if (roles != UNKNOWN).sum() > 1 else ():
-            those = mine[role[mine] == one]
-            if len(those) >= config.min_peers and len(np.unique(machine[those])) >= least:
-                group[those] = len(titles)
-                titles.append((task, named(one)))
-        rest = mine[group[mine] == NO_TASK]
+        for one, same_role in _large_roles(members, role, machine, config):
+            group[same_role] = len(labels)
+            labels.append((task, named(one)))
+        rest = members[group[members] == NO_TASK]
         if len(rest):
-            group[rest] = len(titles)
-            titles.append((task, "" if len(rest) == len(mine) else "the rest"))
-    return group, titles
+            group[rest] = len(labels)
+            labels.append((task, "" if len(rest) == len(members) else "the rest"))
+    return group, labels
 
 
-def _moved(before: Ints, after: Ints) -> NDArray[np.bool_]:
-    """[entity]: whether most of those that are together now were together before, but it was with others.
+def _large_roles(members: Ints, role: Ints, machine: Ints, config: Config) -> Iterator[tuple[int, Ints]]:
+    """The roles of a task with enough members and machines to be a group, and their members."""
+    roles = np.unique(role[members])
+    roles = roles[roles != UNKNOWN] if (roles != UNKNOWN).sum() > 1 else roles[:0]
+    least = min(_LEAST_MACHINES, len(np.unique(machine[members])))
+    for one in roles.tolist():
+        same_role = members[role[members] == one]
+        if len(same_role) >= config.min_peers and len(np.unique(machine[same_role])) >= least:
+            yield one, same_role
 
-    Where one group becomes several nobody has moved: what is usual for each, beside the same median, still holds.
+
+def _moved(before: Ints, after: Ints) -> Bools:
+    """[entity]: whether it comes from another group than most of its present group.
+
+    Where one group becomes several none has moved: what is usual for each, beside the same median, still holds.
     """
     moved = np.zeros(len(after), bool)
     both = np.flatnonzero((before != NO_TASK) & (after[: len(before)] != NO_TASK))

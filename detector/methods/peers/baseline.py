@@ -1,229 +1,261 @@
-"""How far each entity stands from its peers: in the metric's own unit, over what is usual and worth a word."""
+"""Baseline: the usual distance of each entity from its peers, how much it varies, and the thresholds that follow.
+
+Exponentially weighted means with a warm-up; values beyond two standard deviations are winsorized.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.model.metrics import Bounds
-from detector.stats.arrays import Array, Ints, grown
+from detector.stats.arrays import Array, Bools, Ints, Singles, grown
 from detector.stats.grouped import Groups
+from detector.stats.robust import NORMAL
 
 _CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.92 of its variance
-_DRIFT_CALLS = 40.0
-FARTHEST = 99.0
-"""Any deviation of a metric that never moves is this many bounds away."""
-_NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
+_LAG_UPDATES = 40.0
+MAX_DEVIATION = 99.0
+"""Any deviation of a metric that never moves is this many thresholds."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def _zeros() -> NDArray[np.float64]:
+def _doubles() -> NDArray[np.float64]:
     return np.zeros((0, 0))
 
 
-def _singles() -> NDArray[np.float32]:
+def _singles() -> Singles:
     return np.zeros((0, 0), np.float32)
 
 
 @dataclass(slots=True)
-class Norm:
-    """What is usual for each entity, arrays [metric, entity], learned while it is not under suspicion."""
+class Baseline:
+    """What is usual for each entity, arrays [metric, entity], learned while it is not suspect."""
 
-    offset: NDArray[np.float32] = field(default_factory=_singles)
+    offset: Singles = field(default_factory=_singles)
     """Usual distance from the peers: roles and bad sensors differ by a constant, and that is no fault."""
-    power: Array = field(default_factory=_zeros)
-    """Mean square of what is left."""
-    level: Array = field(default_factory=_zeros)
-    swing: Array = field(default_factory=_zeros)
-    """Mean square distance of the reading from its own level: how much it moves anyway."""
-    past: Array = field(default_factory=_zeros)
-    """What was left a few steps ago ..."""
-    drift: Array = field(default_factory=_zeros)
-    """... and the mean square of how far that has gone since."""
-    count: NDArray[np.float32] = field(default_factory=_singles)
+    residual_variance: Array = field(default_factory=_doubles)
+    """Mean square of the distance less its offset."""
+    level: Array = field(default_factory=_doubles)
+    """Usual reading."""
+    level_variance: Array = field(default_factory=_doubles)
+    """Mean square distance of the reading from its level: how much it moves anyway."""
+    past_residual: Array = field(default_factory=_doubles)
+    """The residual of the last update of `lag_variance`."""
+    lag_variance: Array = field(default_factory=_doubles)
+    """Mean square change of the residual from one such update to the next."""
+    samples: Singles = field(default_factory=_singles)
     """Steps that this was learned from."""
-    reach: NDArray[np.float32] = field(default_factory=_singles)
-    """The least distance that counts ..."""
-    bound: NDArray[np.float32] = field(default_factory=_singles)
-    """... and the same where it is judged, NaN where the norm is young or the peers are few or strangers."""
+    threshold: Singles = field(default_factory=_singles)
+    """The smallest significant distance."""
+    active_threshold: Singles = field(default_factory=_singles)
+    """The same where it is judged; NaN in warm-up, with too few peers, or where the peers predict nothing."""
 
-    def fit(self, shape: tuple[int, ...]) -> None:
+    def resize(self, shape: tuple[int, ...]) -> None:
         """Make room for [metric, entity]."""
-        for name in ("offset", "power", "level", "swing", "past", "drift", "count", "reach"):
-            setattr(self, name, grown(getattr(self, name), shape, 0.0))
-        self.bound = grown(self.bound, shape, np.nan)
+        for one in fields(self):
+            fill = np.nan if one.name == "active_threshold" else 0.0
+            setattr(self, one.name, grown(getattr(self, one.name), shape, fill))
 
-    def anew(self, part: Part, cells: NDArray[np.bool_]) -> None:
-        """Begin anew with some cells [metric of the part, entity]."""
-        for array in (self.count, self.offset, self.power, self.level, self.swing):
-            array[part.rows, : cells.shape[1]][cells] = 0
+    def reset_cells(self, batch: MetricBatch, cells: Bools) -> None:
+        """Forget some cells [metric of the batch, entity]."""
+        for array in self._learned():
+            array[batch.rows, : cells.shape[1]][cells] = 0
 
-    def forget(self, entities: Ints) -> None:
-        """Begin anew for some entities, as when they change their task."""
-        for array in (self.count, self.offset, self.power, self.level, self.swing):
+    def reset(self, entities: Ints) -> None:
+        """Forget some entities, as when they change their task."""
+        for array in self._learned():
             array[:, entities] = 0
-        self.bound[:, entities] = np.nan
+        self.active_threshold[:, entities] = np.nan
+
+    def _learned(self) -> tuple[Array, ...]:
+        return self.samples, self.offset, self.residual_variance, self.level, self.level_variance
 
 
 @dataclass(frozen=True, slots=True)
-class Distance:
-    """All entities at one step; [metric, entity]."""
+class Comparison:
+    """All entities beside their peers at one step; [metric, entity]."""
 
-    strength: NDArray[np.float32]
-    """Signed distance in multiples of the least that counts; NaN where unknown or not judged."""
-    residual: NDArray[np.float32]
-    """Distance from where the peers say this one should be, in the metric's unit."""
+    deviation: Singles
+    """Signed distance in multiples of the smallest significant one; NaN where unknown or not judged."""
+    residual: Singles
+    """Distance from the peers' median less the usual distance, in the metric's unit."""
     center: Array
-    """[metric, group]: where the peers are, the usual offsets taken off."""
+    """[metric, group]: the peers' median, the usual offsets taken off."""
 
 
-def compare(values: NDArray[np.float32], groups: Groups, norm: Norm) -> Distance:
-    """Distance of each entity from the median of its group: `values` is [metric, entity], denoised."""
+def compare(values: Singles, groups: Groups, baseline: Baseline) -> Comparison:
+    """Distance of each entity from the median of its group: `values` is [metric, entity], smoothed."""
     cell = tuple(slice(size) for size in values.shape)
-    residual = values - norm.offset[cell]
+    residual = values - baseline.offset[cell]
     center = groups.middle(residual)
     residual -= groups.each(center)
     with np.errstate(over="ignore", invalid="ignore"):
-        strength = residual / norm.bound[cell]
-    np.clip(strength, -FARTHEST, FARTHEST, out=strength)
-    return Distance(strength, residual, center)
+        deviation = residual / baseline.active_threshold[cell]
+    np.clip(deviation, -MAX_DEVIATION, MAX_DEVIATION, out=deviation)
+    return Comparison(deviation, residual, center)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The metrics whose norm is looked after at this step: each has its turn, as norms change slowly."""
+class MetricBatch:
+    """The metrics that are learned from at this step: round robin, as baselines change slowly."""
 
     rows: slice
     weight: int
-    """Steps from one turn to the next."""
+    """Steps from one update of a metric to the next."""
 
 
-def unsettle(norm: Norm, values: Array, groups: Groups, part: Part, bounds: Bounds, config: Config) -> None:
-    """While a task is young, begin anew with every metric whose peers have all gone to a level not seen before.
+def reset_on_level_shift(
+    baseline: Baseline, values: Array, groups: Groups, batch: MetricBatch, bounds: Bounds, config: Config
+) -> None:
+    """While a task is young, reset every metric in which all peers have gone to a level not seen before.
 
     What was learned while the task loaded says nothing of how it runs; later, a common jump may be a fault's effect.
     """
-    cell = _cells(part, values)
-    count = groups.middle(norm.count[cell])
-    young = (count >= config.warmup_steps / 2) & (count < config.startup_steps)
+    cell = _cells(batch, values)
+    samples = groups.middle(baseline.samples[cell])
+    young = (samples >= config.warmup_steps / 2) & (samples < config.startup_steps)
     if not young.any():
         return
-    level, sway = groups.middle(norm.level[cell]), np.sqrt(groups.middle(norm.swing[cell]))
-    now, floor = groups.middle(values[part.rows]), bounds.floor[part.rows, None]
+    level, sigma = groups.middle(baseline.level[cell]), np.sqrt(groups.middle(baseline.level_variance[cell]))
+    now, floor = groups.middle(values[batch.rows]), bounds.floor[batch.rows, None]
     with np.errstate(invalid="ignore"):
-        jump = np.abs(now - level) > np.fmax(config.deviation_sigmas * sway, np.fmax(floor, 0.5 * np.abs(level)))
-    anew = np.broadcast_to(groups.each(young & jump), norm.count[cell].shape)
-    if anew.any():
-        norm.anew(part, anew)
+        jump = np.abs(now - level) > np.fmax(config.deviation_sigmas * sigma, np.fmax(floor, 0.5 * np.abs(level)))
+    shifted = np.broadcast_to(groups.each(young & jump), baseline.samples[cell].shape)
+    if shifted.any():
+        baseline.reset_cells(batch, shifted)
 
 
-def mend(norm: Norm, values: Array, distance: Distance, groups: Groups, part: Part, config: Config) -> None:
-    """While it is young, begin anew with the norm of whoever seems far off by it and reads as its peers do.
+def reset_contaminated(
+    baseline: Baseline, values: Array, comparison: Comparison, groups: Groups, batch: MetricBatch, config: Config
+) -> None:
+    """In warm-up, reset the baseline of an entity that deviates from it and yet reads what its peers read.
 
-    What is usual was then learned from a burst: it was the norm that was odd.
+    It was learned from a burst: the baseline is wrong, not the entity.
     """
-    strange = (np.abs(distance.strength[part.rows]) > 1) & (norm.count[_cells(part, values)] < config.startup_steps)
+    cell = _cells(batch, values)
+    strange = (np.abs(comparison.deviation[batch.rows]) > 1) & (baseline.samples[cell] < config.startup_steps)
     rows = np.flatnonzero(strange.any(1))
     if not len(rows):
         return
-    mine, reach = values[part.rows][rows], norm.reach[_cells(part, values)][rows]
-    alike = np.abs(mine - groups.each(groups.middle(mine))) < reach / 2
-    alike &= np.abs(norm.offset[_cells(part, values)][rows]) > reach / 2
+    readings, threshold = values[batch.rows][rows], baseline.threshold[cell][rows]
+    alike = np.abs(readings - groups.each(groups.middle(readings))) < threshold / 2
+    alike &= np.abs(baseline.offset[cell][rows]) > threshold / 2
     strange[rows] &= alike
-    norm.anew(part, strange)
+    baseline.reset_cells(batch, strange)
 
 
-def _cells(part: Part, values: Array) -> tuple[slice, slice]:
-    return part.rows, slice(values.shape[1])
+def _cells(batch: MetricBatch, values: Array) -> tuple[slice, slice]:
+    return batch.rows, slice(values.shape[1])
 
 
-def learn(
-    norm: Norm, values: Array, distance: Distance, part: Part, suspect: NDArray[np.bool_], config: Config
+def update_baseline(
+    baseline: Baseline, values: Array, comparison: Comparison, batch: MetricBatch, suspect: Bools, config: Config
 ) -> None:
-    """Move the norm towards what was just seen; `suspect` [metric, entity] marks what is to move it little."""
-    cell = _cells(part, values)
-    mine, left, count = values[part.rows], distance.residual[part.rows], norm.count[cell]
-    known = ~np.isnan(left)
-    rate = np.where(known, np.where(suspect, 0.1 * part.weight, part.weight) / (count + part.weight), 0.0)
-    warm, begun = count >= config.warmup_steps, count > 0
-    # Noise is what is usual, not what checkpoints and bursts do at times (continuity sees to those): values beyond two
-    # standard deviations count as two. What never moved has no deviation to be held to.
-    sigma = np.sqrt(norm.power[cell])
-    held = (sigma > 0) & warm
-    far = np.where(held, 2 * sigma, np.inf)
-    left = np.where(known, np.clip(left, -far, far), 0.0)
-    norm.offset[cell] += (rate * left).astype(np.float32)
-    square = np.where(count > part.weight, left, 0.0) ** 2 * np.where(held, _CLIPPED_NORMAL, 1.0)
-    norm.power[cell] = np.where(begun, norm.power[cell] + rate * (square - norm.power[cell]), 0.0)
-    sway = np.sqrt(norm.swing[cell])
-    most = np.where((sway > 0) & warm, 2 * sway, np.inf)
-    away = np.where(known, np.clip(mine - norm.level[cell], -most, most), 0.0)
-    norm.level[cell] += rate * away
-    norm.swing[cell] = np.where(begun, norm.swing[cell] + rate * (away**2 - norm.swing[cell]), 0.0)
-    norm.count[cell] = np.minimum(count + part.weight * known, config.baseline_steps)
+    """Move the baseline towards the newest readings; a `suspect` cell [metric, entity] moves it a tenth as much.
+
+    Noise is what is usual, not what checkpoints and bursts do at times (the CUSUM sees to those): beyond two standard
+    deviations values are clipped. What never moved has no deviation to be clipped at.
+    """
+    cell = _cells(batch, values)
+    readings, residual, samples = values[batch.rows], comparison.residual[batch.rows], baseline.samples[cell]
+    known, warm, seen = ~np.isnan(residual), samples >= config.warmup_steps, samples > 0
+    rate = np.where(known, np.where(suspect, 0.1 * batch.weight, batch.weight) / (samples + batch.weight), 0.0)
+    sigma = np.sqrt(baseline.residual_variance[cell])
+    clipped = (sigma > 0) & warm
+    limit = np.where(clipped, 2 * sigma, np.inf)
+    residual = np.where(known, np.clip(residual, -limit, limit), 0.0)
+    baseline.offset[cell] += (rate * residual).astype(np.float32)
+    square = np.where(samples > batch.weight, residual, 0.0) ** 2 * np.where(clipped, _CLIPPED_NORMAL, 1.0)
+    variance = baseline.residual_variance[cell]
+    baseline.residual_variance[cell] = np.where(seen, variance + rate * (square - variance), 0.0)
+    _update_level(baseline, cell, readings, known, rate, warm)
+    baseline.samples[cell] = np.minimum(samples + batch.weight * known, config.baseline_steps)
 
 
-def learn_drift(norm: Norm, distance: Distance, part: Part) -> None:
-    """Note how far each residual has gone since the last turn, which is to be the smoothing's length ago."""
-    cell = (part.rows, slice(distance.residual.shape[1]))
-    reach = norm.reach[cell].astype(np.float64)
-    far = np.where(reach > 0, 2 * reach, np.inf)
-    left = np.clip(np.nan_to_num(distance.residual[part.rows]), -far, far)
-    rate = 1 / (np.minimum(norm.count[cell] / part.weight, _DRIFT_CALLS) + 1)
-    norm.drift[cell] += rate * ((left - norm.past[cell]) ** 2 - norm.drift[cell])
-    norm.past[cell] = left
+def _update_level(
+    baseline: Baseline, cell: tuple[slice, slice], readings: Array, known: Bools, rate: Array, warm: Bools
+) -> None:
+    sigma = np.sqrt(baseline.level_variance[cell])
+    limit = np.where((sigma > 0) & warm, 2 * sigma, np.inf)
+    away = np.where(known, np.clip(readings - baseline.level[cell], -limit, limit), 0.0)
+    baseline.level[cell] += rate * away
+    variance = baseline.level_variance[cell]
+    baseline.level_variance[cell] = np.where(baseline.samples[cell] > 0, variance + rate * (away**2 - variance), 0.0)
 
 
-def rule(
-    norm: Norm,
-    distance: Distance,
+def update_lag_variance(baseline: Baseline, comparison: Comparison, batch: MetricBatch) -> None:
+    """Note how far each residual has gone since the last update, which is to be one smoothing window ago."""
+    cell = _cells(batch, comparison.residual)
+    threshold = baseline.threshold[cell].astype(np.float64)
+    limit = np.where(threshold > 0, 2 * threshold, np.inf)
+    residual = np.clip(np.nan_to_num(comparison.residual[batch.rows]), -limit, limit)
+    rate = 1 / (np.minimum(baseline.samples[cell] / batch.weight, _LAG_UPDATES) + 1)
+    change = (residual - baseline.past_residual[cell]) ** 2
+    baseline.lag_variance[cell] += rate * (change - baseline.lag_variance[cell])
+    baseline.past_residual[cell] = residual
+
+
+def update_thresholds(
+    baseline: Baseline,
+    comparison: Comparison,
     groups: Groups,
-    part: Part,
+    batch: MetricBatch,
     bounds: Bounds,
-    believed: NDArray[np.bool_],
+    peers_valid: Bools,
     config: Config,
 ) -> None:
-    """Set the least distances that count; `believed` [metric, group] is whether there are peers to a metric."""
-    cell = (part.rows, slice(distance.residual.shape[1]))
-    count, power, left = norm.count[cell], norm.power[cell], distance.residual[part.rows]
-    # A metric that jumps at times on some machine will do so on the others: the mean keeps what the median forgets.
-    usual = np.sqrt(groups.total(power) / np.maximum(groups.total(count > 0), 1))
-    common = np.fmax(usual, _NORMAL * groups.middle(np.abs(left)))
-    # A norm learned from few steps knows its own noise badly.
-    noise = np.fmax(np.sqrt(power), groups.each(common)) * (1 + config.warmup_steps / 2 / np.maximum(count, 1))
-    floor = np.fmax(
-        bounds.floor[part.rows, None], bounds.relative[part.rows, None] * np.abs(distance.center[part.rows])
-    )
-    unknown = np.flatnonzero(bounds.unknown[part.rows])
+    """Set the smallest significant distances; `peers_valid` [metric, group] is whether the peers predict a metric."""
+    cell = _cells(batch, comparison.residual)
+    samples, residual = baseline.samples[cell], comparison.residual[batch.rows]
+    # Estimated from few steps the noise itself is uncertain.
+    noise = _noise(baseline, cell, residual, groups) * (1 + config.warmup_steps / 2 / np.maximum(samples, 1))
+    center = np.abs(comparison.center[batch.rows])
+    floor = np.fmax(bounds.floor[batch.rows, None], bounds.relative[batch.rows, None] * center)
+    unknown = np.flatnonzero(bounds.unknown[batch.rows])
     if len(unknown):
-        sway = np.sqrt(groups.middle(norm.swing[cell][unknown]))
-        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sway)
-    reach = np.maximum(np.fmax(config.deviation_sigmas * noise, groups.each(floor)), _TINY)
-    enough = groups.total(~np.isnan(left)) >= config.min_peers
-    norm.reach[cell] = reach
-    norm.bound[cell] = np.where(
-        (count >= config.warmup_steps) & groups.each(enough & believed[part.rows]), reach, np.nan
-    )
+        sigma = np.sqrt(groups.middle(baseline.level_variance[cell][unknown]))
+        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sigma)
+    threshold = np.maximum(np.fmax(config.deviation_sigmas * noise, groups.each(floor)), _TINY)
+    enough = groups.total(~np.isnan(residual)) >= config.min_peers
+    active = (samples >= config.warmup_steps) & groups.each(enough & peers_valid[batch.rows])
+    baseline.threshold[cell] = threshold
+    baseline.active_threshold[cell] = np.where(active, threshold, np.nan)
 
 
-def has_peers(norm: Norm, shape: tuple[int, ...], groups: Groups, config: Config) -> NDArray[np.bool_]:
-    """[metric, group]: whether the others foretell a member's reading; unknown until enough was seen.
+def _noise(baseline: Baseline, cell: tuple[slice, slice], residual: Array, groups: Groups) -> Array:
+    """Standard deviation of each residual, and at least that of its group.
 
-    Where what is left after the peers wanders as far as the reading itself, and wanders slowly (noise does not), the
-    entities have nothing to do with each other; where most metrics say so, none is believed.
+    A metric that jumps at times on some machine will do so on the others: the mean keeps what the median forgets.
+    """
+    samples, variance = baseline.samples[cell], baseline.residual_variance[cell]
+    usual = np.sqrt(groups.total(variance) / np.maximum(groups.total(samples > 0), 1))
+    common = np.fmax(usual, NORMAL * groups.middle(np.abs(residual)))
+    noise: Array = np.fmax(np.sqrt(variance), groups.each(common))
+    return noise
+
+
+def peers_are_predictive(baseline: Baseline, shape: tuple[int, ...], groups: Groups, config: Config) -> Bools:
+    """[metric, group]: whether the peers predict a member's reading; False until enough steps were seen.
+
+    Where the residual wanders as far as the reading itself, and wanders slowly (noise does not), the entities have
+    nothing to do with each other; where that holds for most metrics, no metric of the group is compared.
     """
     cell = tuple(slice(size) for size in shape)
-    seen = groups.middle(norm.count[cell]) >= config.comparability_steps
-    power, swing = groups.middle(norm.power[cell]), groups.middle(norm.swing[cell])
+    seen = groups.middle(baseline.samples[cell]) >= config.comparability_steps
+    residual = groups.middle(baseline.residual_variance[cell])
+    level = groups.middle(baseline.level_variance[cell])
     tiny = np.finfo(np.float64).tiny
     with np.errstate(over="ignore", invalid="ignore"):
-        explained = 1 - np.sqrt(power / np.maximum(swing, tiny))
-        persists = 1 - groups.middle(norm.drift[cell] / np.maximum(2 * norm.power[cell], tiny))
-        moves = power > tiny
-        alone = moves & (explained < config.min_explained_variance) & (persists > config.max_residual_autocorrelation)
+        explained = 1 - np.sqrt(residual / np.maximum(level, tiny))
+        lag = baseline.lag_variance[cell] / np.maximum(2 * baseline.residual_variance[cell], tiny)
+        autocorrelation = 1 - groups.middle(lag)
+        moves = residual > tiny
+        alone = moves & (explained < config.min_explained_variance)
+        alone &= autocorrelation > config.max_residual_autocorrelation
     strangers = 2 * (alone & seen).sum(0) > (moves & seen).sum(0)
-    judged: NDArray[np.bool_] = seen & ~alone & ~strangers
-    return judged
+    valid: Bools = seen & ~alone & ~strangers
+    return valid

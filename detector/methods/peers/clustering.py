@@ -1,9 +1,9 @@
-"""Likeness: peers found from the readings themselves, in a task whose communicators tell nothing of roles.
+"""Clustering: peers found from the readings themselves, in a task with communicators that show no roles.
 
-Over ten minutes in which nobody of the task stands accused, machines are parted where their readings leave a clear gap:
-in a metric's level, or in how it goes up and down beside the others (the first principal components of what is left
-once what all do is taken off). A gap is clear where groups are six times as far apart as their members are spread, and
-by more than the least difference that counts. Where all gaps are less clear, all are peers as before.
+Over ten minutes without an incident in the task, machines are split where their readings leave a clear gap: in a
+metric's level, or in how it goes up and down beside the others (the first principal components of the residuals from
+the common movement). A gap is clear where groups are six times as far apart as their members are spread, and by more
+than the smallest significant difference. Where no gap is that clear, all are peers as before.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ _MOST_GAPS = 15
 
 
 @dataclass(slots=True)
-class Likeness:
-    """What machines read in the last minutes, until it is known who is like whom."""
+class PeerClustering:
+    """The readings of the last minutes, until the clusters are found."""
 
     series: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     """By table: [step, metric, machine]."""
     taken: dict[str, int] = field(default_factory=dict)
-    """How many steps of each are there."""
+    """Steps of each that are there."""
     version: int = -1
     """Of the tasks, for which this is done or under way."""
     taken_at: int = NEVER
     done: bool = False
-    accused: set[str] = field(default_factory=set)
-    """Tasks of which somebody was accused meanwhile."""
+    with_incidents: set[str] = field(default_factory=set)
+    """Tasks that had an incident meanwhile."""
 
-    def note(
-        self, now: int, panels: Mapping[str, Panel], tasks: Tasks, accused: frozenset[str], config: Config
+    def update(
+        self, now: int, panels: Mapping[str, Panel], tasks: Tasks, with_incidents: frozenset[str], config: Config
     ) -> None:
-        """Take in how things stand at `now` (Unix ns); `accused` are the tasks of which somebody is."""
+        """Sample the readings at `now` (Unix ns); `with_incidents` are the tasks with an open incident."""
         if self.version != tasks.version:
-            self.series, self.taken, self.version, self.done, self.accused = {}, {}, tasks.version, False, set()
+            self.series, self.taken, self.version, self.done, self.with_incidents = {}, {}, tasks.version, False, set()
         if self.done or now - self.taken_at < STEP_NS:
             return
         self.taken_at = now
-        self.accused |= accused
+        self.with_incidents |= with_incidents
         for table, panel in panels.items():
-            if panel.seated == (tasks.version, len(panel.window.entities)) and panel.values.size:
+            if panel.assignment_version == (tasks.version, len(panel.window.entities)) and panel.values.size:
                 self._take(table, _by_machine(panel))
         if max(self.taken.values(), default=0) >= STEPS:
             tasks.version += tasks.roles.find_alike(self._groups(panels, tasks, config))
@@ -79,20 +79,22 @@ class Likeness:
         found: dict[str, dict[str, list[int]]] = {}
         for table, whole in self.series.items():
             panel = panels[table]
-            names, team = _machines(panel)
-            for task in np.unique(team[team != NO_TASK]).tolist():
-                mine = np.flatnonzero(team == task)
+            names, task_index = _machines(panel)
+            for task in np.unique(task_index[task_index != NO_TASK]).tolist():
+                mine = np.flatnonzero(task_index == task)
                 known = any(tasks.roles.machine.get(names[at], UNKNOWN) != UNKNOWN for at in mine)
-                if not known and panel.tasks[task] not in self.accused and 2 * self.taken[table] > STEPS:
-                    labels = _parted(whole[:, :, mine].astype(np.float64), table, panel.window.metrics, config)
+                if not known and panel.tasks[task] not in self.with_incidents and 2 * self.taken[table] > STEPS:
+                    labels = _split_by_readings(
+                        whole[:, :, mine].astype(np.float64), table, panel.window.metrics, config
+                    )
                     of = found.setdefault(panel.tasks[task], {})
                     for at, label in zip(mine.tolist(), labels.T.tolist(), strict=True):
                         of.setdefault(names[at], []).extend(label)
-        return {name: group for of in found.values() for name, group in _united(of, config.min_peers).items()}
+        return {name: group for of in found.values() for name, group in _merged_labels(of, config.min_peers).items()}
 
 
-def _united(labels: Mapping[str, list[int]], fewest: int) -> dict[str, int]:
-    """One group for each machine out of its groups by feature; where too few agree in all, the most like one."""
+def _merged_labels(labels: Mapping[str, list[int]], fewest: int) -> dict[str, int]:
+    """One group for each machine out of its groups by feature; where too few agree in all, the most similar one."""
     count = Counter(map(tuple, labels.values()))
     large = [label for label, members in count.items() if members >= fewest]
     if len(large) < 2:
@@ -101,19 +103,19 @@ def _united(labels: Mapping[str, list[int]], fewest: int) -> dict[str, int]:
     return {name: ALIKE + zlib.crc32(repr(nearest[tuple(label)]).encode()) for name, label in labels.items()}
 
 
-def beside_alike(finding: Finding, roles: Roles) -> Finding:
-    """The finding, with a word on how its peers were found where that was by their readings."""
+def annotate_clustered(finding: Finding, roles: Roles) -> Finding:
+    """The finding, with a note if its peers were found by their readings."""
     verdict = finding.verdict
     if verdict.kind != "peer" or roles.of(verdict.machine, verdict.device) < ALIKE:
         return finding
-    message = f"{verdict.message} (its peers are those whose readings were alike)"
+    message = f"{verdict.message} (its peers were found by their readings)"
     return replace(finding, verdict=replace(verdict, message=message))
 
 
 def _machines(panel: Panel) -> tuple[list[str], Ints]:
     """By the panel's numbers of machines, their names and tasks."""
     first = np.unique(panel.machine, return_index=True)[1]
-    return [panel.window.entities[at][0] for at in first.tolist()], panel.team[first]
+    return [panel.window.entities[at][0] for at in first.tolist()], panel.task_index[first]
 
 
 def _by_machine(panel: Panel) -> NDArray[np.float32]:
@@ -123,12 +125,12 @@ def _by_machine(panel: Panel) -> NDArray[np.float32]:
     for row, values in enumerate(panel.values):
         known = ~np.isnan(values)
         total = np.bincount(machine[known], values[known], count)
-        held = np.bincount(machine[known], minlength=count)
-        np.divide(total, held, out=out[row], where=held > 0)
+        devices = np.bincount(machine[known], minlength=count)
+        np.divide(total, devices, out=out[row], where=devices > 0)
     return out
 
 
-def _parted(series: Floats, table: str, metrics: list[str], config: Config) -> Ints:
+def _split_by_readings(series: Floats, table: str, metrics: list[str], config: Config) -> Ints:
     """[feature, machine]: groups by each feature that leaves clear gaps; `series` is [step, metric, machine]."""
     bounds = bounds_of(table, metrics, config)
     labels = [np.zeros(series.shape[2], np.int64)]
@@ -140,11 +142,13 @@ def _parted(series: Floats, table: str, metrics: list[str], config: Config) -> I
         least = max(bounds.floor[metric], bounds.relative[metric] * abs(float(np.median(level))))
         rest = np.nan_to_num(mine - level - middle(mine - level)[:, None])
         shapes = np.linalg.eigh(rest @ rest.T)[1][:, -_SHAPES:].T @ rest / len(rest) ** 0.5
-        labels += [found for feature in (level, *shapes) if (found := _gaps(feature, least, config.min_peers)).any()]
+        labels += [
+            found for feature in (level, *shapes) if (found := _split_at_gaps(feature, least, config.min_peers)).any()
+        ]
     return np.stack(labels)
 
 
-def _gaps(values: Floats, least: float, fewest: int) -> Ints:
+def _split_at_gaps(values: Floats, least: float, fewest: int) -> Ints:
     """Groups of a feature [machine], by the most of its largest gaps that leave groups clearly apart; all 0: one group.
 
     Fewer than `fewest` next to a gap are no group of their own, they belong to their neighbours.

@@ -1,7 +1,7 @@
-"""Agreement: what independent witnesses say of one device is added up, so that two of them convict sooner than one.
+"""Corroboration: evidence of independent tables on one device is added up, so that two raise an alarm sooner than one.
 
-Evidence is a log-likelihood ratio: of readings that do not depend on each other it adds. Within a witness it does not:
-there one cause moves many readings, and the strongest speaks.
+Evidence is a log-likelihood ratio: of independent readings it adds. Within a table it does not: there one cause moves
+many readings, and the strongest counts.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ import numpy as np
 
 from detector.methods.peers.state import NO_TASK, Panel
 
-WITNESSES = (("nccl", "cuda"), ("gpu",))
-"""What a process asks of its GPU, seen by probes, and what the driver says of that GPU."""
+INDEPENDENT_TABLES = (("nccl", "cuda"), ("gpu",))
+"""What a process asks of its GPU, read by probes, and what the driver reads of that GPU."""
 _LEAST = 0.2
-"""Of what convicts: who says less than this is no witness."""
+"""Less evidence than this does not corroborate."""
 
 
-def agreed(panels: Mapping[str, Panel]) -> list[tuple[Panel, int, float]]:
-    """Devices that all witnesses together convict and none alone: panel and cell of the strongest, and the sum.
-
-    The sum is in multiples of what convicts.
-    """
-    said = [_strongest([panels[table] for table in tables if table in panels]) for tables in WITNESSES]
+def corroborated(panels: Mapping[str, Panel]) -> list[tuple[Panel, int, float]]:
+    """Devices with an alarm by all tables together and by none alone: panel and cell of the strongest, and the sum."""
+    strongest = [_strongest([panels[table] for table in tables if table in panels]) for tables in INDEPENDENT_TABLES]
     found = []
-    for device in set.intersection(*(set(one) for one in said)):
-        best, *others = sorted((one[device] for one in said), key=lambda one: -one[0])
-        weight = best[0] + sum(other[0] for other in others)
-        if best[0] < 1 <= weight:
-            found.append((best[1], best[2], weight))
+    for device in strongest[0]:
+        if not all(device in one for one in strongest):
+            continue
+        best, *others = sorted((one[device] for one in strongest), key=lambda one: -one[0])
+        evidence = best[0] + sum(other[0] for other in others)
+        if best[0] < 1 <= evidence:
+            found.append((best[1], best[2], evidence))
     return found
 
 
 def _strongest(panels: list[Panel]) -> dict[tuple[str, str | None], tuple[float, Panel, int]]:
-    """By machine and device, the cell with the most evidence that is worth a word."""
+    """By machine and device, the cell with the most evidence, if that is enough to corroborate."""
     found: dict[tuple[str, str | None], tuple[float, Panel, int]] = {}
     for panel in panels:
-        for at in np.flatnonzero(panel.weight >= _LEAST).tolist():
-            entity, weight = int(panel.cells.entity[at]), float(panel.weight[at])
-            who = panel.window.entities[entity]
-            if panel.group[entity] != NO_TASK and (who not in found or weight > found[who][0]):
-                found[who] = weight, panel, at
+        for at in np.flatnonzero(panel.evidence >= _LEAST).tolist():
+            entity, evidence = int(panel.cells.entity[at]), float(panel.evidence[at])
+            name = panel.window.entities[entity]
+            if panel.group[entity] != NO_TASK and (name not in found or evidence > found[name][0]):
+                found[name] = evidence, panel, at
     return found

@@ -1,4 +1,4 @@
-"""Who is compared with nobody, and why: in sentences for people, and as events by which others come to know it."""
+"""What is not compared, and why: in sentences for people, and as events in the store."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from detector.methods.peers.state import Panel
 from detector.timeseries.rows import Rows
 
 SOURCE, CODE, OVER = "detector", "no_peers", "peers"
-"""Of the events: who is compared with nobody, and who is no longer so."""
+"""Of the events: a machine is not compared, and it is compared again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """A group in which nobody is compared by one table."""
+class Uncompared:
+    """A group of which no member is compared by one table."""
 
     table: str
     task: str
-    title: str
+    label: str
     """What they are within the task; empty: all of it."""
     members: int
     machines: frozenset[str]
     few: bool
-    """Whether it is too small; else the readings of one foretell nothing of the others'."""
+    """Whether it is too small; otherwise its members do not predict each other's readings."""
 
 
-def alone(panels: Mapping[str, Panel], config: Config) -> list[Alone]:
+def uncompared(panels: Mapping[str, Panel], config: Config) -> list[Uncompared]:
     """All such groups, by table and task."""
     found = []
     for table, panel in sorted(panels.items()):
-        metrics, count = panel.strength.shape
+        metrics, count = panel.deviation.shape
         for groups, members in panel.groups.sizes:
             few = members.shape[1] < config.min_peers
             for number, mine in zip(groups.tolist(), members, strict=True):
                 old = mine[mine < count]
-                seen = len(old) and np.median(panel.norm.count[:metrics, old]) >= config.comparability_steps
-                believed = panel.believed[:, number : number + 1]
-                if few or (seen and believed.size and not believed.any()):
-                    task, title = panel.titles[number]
+                seen = len(old) and np.median(panel.baseline.samples[:metrics, old]) >= config.comparability_steps
+                peers_valid = panel.peers_valid[:, number : number + 1]
+                if few or (seen and peers_valid.size and not peers_valid.any()):
+                    task, label = panel.group_labels[number]
                     machines = frozenset(panel.window.entities[at][0] for at in mine)
-                    found.append(Alone(table, panel.tasks[task], title, len(mine), machines, few))
-    return sorted(found, key=lambda one: (one.table, one.task, one.title))
+                    found.append(Uncompared(table, panel.tasks[task], label, len(mine), machines, few))
+    return sorted(found, key=lambda one: (one.table, one.task, one.label))
 
 
-def sentences(found: Iterable[Alone], config: Config) -> list[str]:
+def sentences(found: Iterable[Uncompared], config: Config) -> list[str]:
     """One on each group."""
-    said = []
+    found_text = []
     for one in found:
-        who = f"{one.table}, task {one.task}" + (f", {one.title}" if one.title else "")
+        name = f"{one.table}, task {one.task}" + (f", {one.label}" if one.label else "")
         why = f"as {one.members} are too few to be compared (at least {config.min_peers})"
         strange = "as the readings of one foretell nothing of the others'"
-        said.append(f"{who}: no peers, {why if one.few else strange}")
-    return said
+        found_text.append(f"{name}: no peers, {why if one.few else strange}")
+    return found_text
 
 
-def by_machine(found: Iterable[Alone], config: Config) -> dict[str, str]:
-    """By machine, in words, by what it or its devices are compared with nobody."""
+def by_machine(found: Iterable[Uncompared], config: Config) -> dict[str, str]:
+    """By machine, in words, the tables by which it or its devices are not compared."""
     tables: dict[str, tuple[list[str], list[str]]] = {}
     for one in found:
         for machine in one.machines:
@@ -74,7 +74,7 @@ def by_machine(found: Iterable[Alone], config: Config) -> dict[str, str]:
 
 
 def uncompared_from_events(events: Rows) -> dict[str, str]:
-    """By machine, what rows of the table `event` say last of who is compared with nobody."""
+    """By machine, what rows of the table `event` say last of what is not compared."""
     found: dict[str, str] = {}
     if events.keys != ("source", "code"):
         return found

@@ -1,6 +1,6 @@
-"""Continuity: evidence added up over steps; a strong deviation convicts in seconds, a weak one needs minutes.
+"""CUSUM over steps: a strong deviation raises an alarm in seconds, a weak one needs minutes.
 
-A cumulative sum (Page 1954) of log-likelihood ratios: a deviation of twice the bound against one that sits at it.
+A cumulative sum (Page 1954) of log-likelihood ratios: a deviation of twice the threshold against one that sits at it.
 """
 
 from __future__ import annotations
@@ -12,133 +12,177 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.stats.arrays import Ints, grown
+from detector.stats.arrays import Bools, Floats, Ints, Singles, grown
 from store.schema.time import SECOND
 
 Nats = NDArray[np.floating[Any]]
 HIGH, LOW = 0, 1
-MOST_DOUBLINGS = 3
+MAX_DOUBLINGS = 3
 
 
 @dataclass(slots=True)
-class Streaks:
-    """How much speaks against each entity and since when; arrays [direction, metric, entity], direction 0 is high."""
+class CusumState:
+    """The sums and alarms; arrays [direction, metric, entity], direction 0 is high."""
 
-    evidence: NDArray[np.float32] = field(default_factory=lambda: np.zeros((2, 0, 0), np.float32))
+    value: Singles = field(default_factory=lambda: np.zeros((2, 0, 0), np.float32))
     """In nats."""
-    since: Ints = field(default_factory=lambda: np.zeros((2, 0, 0), np.int64))
-    convicted: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0, 0), bool))
-    cleared: NDArray[np.float32] = field(default_factory=lambda: np.zeros((2, 0, 0), np.float32))
-    """Convictions that passed by themselves, fading: each doubles what the next one takes."""
+    onset: Ints = field(default_factory=lambda: np.zeros((2, 0, 0), np.int64))
+    """When the sum last rose from zero, Unix ns."""
+    alarmed: Bools = field(default_factory=lambda: np.zeros((2, 0, 0), bool))
+    retractions: Singles = field(default_factory=lambda: np.zeros((2, 0, 0), np.float32))
+    """Alarms that ended by themselves, decaying: each doubles the threshold of the next."""
 
-    def fit(self, shape: tuple[int, ...]) -> None:
+    def resize(self, shape: tuple[int, ...]) -> None:
         """Make room for [metric, entity]."""
-        self.evidence = grown(self.evidence, (2, *shape), 0.0)
-        self.since = grown(self.since, (2, *shape), 0)
-        self.convicted = grown(self.convicted, (2, *shape), 0)
-        self.cleared = grown(self.cleared, (2, *shape), 0)
+        for name in ("value", "onset", "alarmed", "retractions"):
+            setattr(self, name, grown(getattr(self, name), (2, *shape), 0))
 
-    def forget(self, entities: NDArray[np.int64]) -> None:
-        """Begin anew for some entities."""
-        self.evidence[:, :, entities] = 0
-        self.convicted[:, :, entities] = False
+    def reset(self, entities: Ints) -> None:
+        """Forget the sums and alarms of some entities."""
+        self.value[:, :, entities] = 0
+        self.alarmed[:, :, entities] = False
 
 
-@dataclass(slots=True)
-class Cells:
-    """The few of all (direction, metric, entity) against which something speaks, or did a moment ago."""
+@dataclass(frozen=True, slots=True)
+class ActiveCells:
+    """Sparse index of the (direction, metric, entity) cells with a CUSUM above zero or a significant deviation."""
 
     side: Ints
     metric: Ints
     entity: Ints
-    strength: Nats
-    """In multiples of the least that counts: at least 1 incriminates, NaN is unknown."""
-    urgency: Nats
-    """How fast this may convict, as a share of the table's pace."""
+    deviation: Nats
+    """In multiples of the smallest significant one, never negative; NaN is unknown."""
+    gain_factor: Nats
+    """Share of the table's gain that counts."""
 
     @property
     def at(self) -> tuple[Ints, Ints, Ints]:
-        """Their place in the arrays of the streaks."""
+        """Their place in the arrays of the CUSUM."""
         return self.side, self.metric, self.entity
 
     def cell(self, at: int) -> tuple[int, int, int]:
         """One of them: direction, metric, entity."""
         return int(self.side[at]), int(self.metric[at]), int(self.entity[at])
 
+    def where(self, some: Bools) -> ActiveCells:
+        """Those that are marked in `some` [cell]."""
+        side, metric, entity = (part[some] for part in self.at)
+        return ActiveCells(side, metric, entity, self.deviation[some], self.gain_factor[some])
 
-def nothing() -> Cells:
-    """No cells."""
+
+def no_cells() -> ActiveCells:
+    """An empty index."""
     none = np.zeros(0, np.int64)
-    return Cells(none, none, none, np.zeros(0), np.zeros(0))
+    return ActiveCells(none, none, none, np.zeros(0), np.zeros(0))
 
 
-def suspects(streaks: Streaks, strength: Nats, high: NDArray[np.bool_], low: NDArray[np.bool_]) -> Cells:
-    """Where evidence stands or begins; `strength` is signed [metric, entity], `high` and `low` [metric] what is bad."""
-    rows, entities = strength.shape
-    active = streaks.evidence[:, :rows, :entities] > 0
-    active[HIGH] |= strength >= np.where(high, 1, np.inf)[:, None].astype(np.float32)
-    active[LOW] |= strength <= np.where(low, -1, -np.inf)[:, None].astype(np.float32)
+def active_cells(cusum: CusumState, deviation: Nats, high: Bools, low: Bools) -> ActiveCells:
+    """Where a sum is above zero or begins; `deviation` is signed [metric, entity], `high`, `low` [metric] is bad."""
+    rows, entities = deviation.shape
+    active = cusum.value[:, :rows, :entities] > 0
+    active[HIGH] |= deviation >= np.where(high, 1, np.inf)[:, None].astype(np.float32)
+    active[LOW] |= deviation <= np.where(low, -1, -np.inf)[:, None].astype(np.float32)
     side, metric, entity = np.unravel_index(np.flatnonzero(active), active.shape)
-    value = strength[metric, entity] * np.where(side == HIGH, 1, -1)
-    return Cells(side, metric, entity, np.maximum(value, 0), np.ones(len(side)))
+    value = deviation[metric, entity] * np.where(side == HIGH, 1, -1)
+    return ActiveCells(side, metric, entity, np.maximum(value, 0), np.ones(len(side)))
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast evidence grows in one table, and how much of it convicts."""
+class CusumParams:
+    """How fast the sums of one table grow, and where they raise an alarm."""
 
-    share: float
-    """Of a step's nats that count, as readings closer than `correlation_seconds` say the same thing."""
-    most: Nats
+    independence: float
+    """Share of a step's nats that counts: readings closer than `correlation_seconds` are correlated."""
+    max_gain: Nats
     """[group]: nats that one step can add."""
-    enough: Nats
-    """[group]: nats that convict."""
+    threshold: Nats
+    """[group]: nats that raise an alarm."""
     step_ns: int
-    nats: float
-    strongest: float
-    caution: float
-    """Times the nats of `enough` that convict; what one step can add stays, so each of them costs time."""
+    gain_nats: float
+    max_deviation: float
+    threshold_scale: float
+    """Multiplier on the threshold; `max_gain` stays, so each multiple costs time."""
 
 
-def pace_of(table: str, step_ns: int, streams: Ints, config: Config) -> Pace:
-    """The threshold is the log of how many independent looks at `streams` [group] fall into the false-alarm budget."""
+def cusum_params(table: str, step_ns: int, streams: Ints, config: Config) -> CusumParams:
+    """The threshold is the log of the number of independent samples of `streams` [group] in the false-alarm budget."""
     factor = config.fast_factor if table in config.fast_tables else 1.0
     step_s = max(step_ns / SECOND, 1e-3)
-    independent = max(config.correlation_seconds * factor, step_s)
-    looks = np.maximum(streams, 1) * config.false_alarm_days * 86400 / independent
-    enough = np.maximum(np.log(looks), config.cusum_gain_nats)
-    shortest_steps = max(3.0, config.min_alarm_seconds * factor / step_s)
-    share, most, caution = step_s / independent, enough / shortest_steps, config.threshold_multiplier(table)
-    return Pace(share, most, enough, step_ns, config.cusum_gain_nats, config.max_deviation, caution)
+    independent_s = max(config.correlation_seconds * factor, step_s)
+    samples = np.maximum(streams, 1) * config.false_alarm_days * 86400 / independent_s
+    threshold = np.maximum(np.log(samples), config.cusum_gain_nats)
+    fewest_steps = max(3.0, config.min_alarm_seconds * factor / step_s)
+    return CusumParams(
+        step_s / independent_s,
+        threshold / fewest_steps,
+        threshold,
+        step_ns,
+        config.cusum_gain_nats,
+        config.max_deviation,
+        config.threshold_multiplier(table),
+    )
 
 
-def enough_of(streaks: Streaks, cells: Cells, group: Ints, pace: Pace, unknown: NDArray[np.bool_]) -> Nats:
-    """[cell]: nats that convict. What cleared by itself before has to last longer to be believed.
+def thresholds(
+    cusum: CusumState, cells: ActiveCells, group: Ints, params: CusumParams, unknown: Bools, learned: Nats
+) -> Nats:
+    """[cell]: nats that raise an alarm. Alarms that ended by themselves raise the threshold.
 
-    A metric that no catalogue knows (`unknown`, [metric]) answers for all machines on which it cried wolf.
+    `learned` [cell] are multiples of the built-in threshold that the fleet has taught.
+
+    For a metric that no catalogue knows (`unknown`, [metric]) retractions on any machine raise that of all.
     """
-    own = 2.0 ** np.minimum(streaks.cleared[cells.at], MOST_DOUBLINGS)
+    factor = 2.0 ** np.minimum(cusum.retractions[cells.at], MAX_DOUBLINGS)
     strange = unknown[cells.metric]
     if strange.any():
-        wolf = streaks.cleared[:, : len(unknown)].sum(-1)[cells.side, cells.metric]
-        own = np.where(strange, np.maximum(own, np.minimum(1 + wolf / 2, 2.0**MOST_DOUBLINGS)), own)
-    enough: Nats = pace.enough[group[cells.entity]] * own * pace.caution
-    return enough
+        total = cusum.retractions[:, : len(unknown)].sum(-1)[cells.side, cells.metric]
+        factor = np.where(strange, np.maximum(factor, np.minimum(1 + total / 2, 2.0**MAX_DOUBLINGS)), factor)
+    found: Nats = params.threshold[group[cells.entity]] * factor * params.threshold_scale * learned
+    return found
 
 
-def add_up(streaks: Streaks, cells: Cells, group: Ints, pace: Pace, enough: Nats, now: int) -> None:
-    """Add one step's evidence; `enough` is [cell], `group` [entity]."""
-    before, slack = streaks.evidence[cells.at], pace.enough[group[cells.entity]] / 2
-    gain = pace.nats * (np.minimum(cells.strength, pace.strongest) - 1) * pace.share
-    most = pace.most[group[cells.entity]]
-    # Nothing seen speaks neither way, but does not keep a suspicion for ever.
-    gain = np.where(np.isnan(gain), -pace.nats * pace.share / 10, np.minimum(gain, most))
-    gain = np.where(gain > 0, gain * cells.urgency, gain)
-    after = np.clip(before + gain, 0.0, enough + slack)
-    begins = (before <= 0) & (after > 0)
-    streaks.since[cells.at] = np.where(begins, now - pace.step_ns, streaks.since[cells.at])
-    stood = streaks.convicted[cells.at]
-    stands = (stood & (after > enough - slack)) | (after >= enough)
-    streaks.cleared[cells.at] += stood & ~stands
-    streaks.convicted[cells.at] = stands
-    streaks.evidence[cells.at] = after
+@dataclass(frozen=True, slots=True)
+class CusumUpdate:
+    """The sums of the active cells after a step; arrays [cell], not written to the state yet."""
+
+    cells: ActiveCells
+    value: Nats
+    onset: Ints
+    alarmed: Bools
+    evidence: Floats
+    """The sums in multiples of what raises an alarm ..."""
+    height: Floats
+    """... and in multiples of the built-in threshold."""
+
+
+def accumulate(
+    cusum: CusumState, cells: ActiveCells, group: Ints, params: CusumParams, threshold: Nats, now: int
+) -> CusumUpdate:
+    """Add one step's gain; `threshold` is [cell], `group` [entity], `now` Unix ns.
+
+    An alarm is released half a table's threshold below its own (hysteresis), or half its own if that is less.
+    """
+    before, built_in = cusum.value[cells.at], params.threshold[group[cells.entity]]
+    release_margin = np.minimum(built_in, threshold) / 2
+    gain = params.gain_nats * (np.minimum(cells.deviation, params.max_deviation) - 1) * params.independence
+    most = params.max_gain[group[cells.entity]]
+    # An unknown reading is no evidence either way, but a sum must not stand for ever.
+    gain = np.where(np.isnan(gain), -params.gain_nats * params.independence / 10, np.minimum(gain, most))
+    gain = np.where(gain > 0, gain * cells.gain_factor, gain)
+    after = np.clip(before + gain, 0.0, threshold + release_margin)
+    onset = np.where((before <= 0) & (after > 0), now - params.step_ns, cusum.onset[cells.at])
+    alarmed = (cusum.alarmed[cells.at] & (after > threshold - release_margin)) | (after >= threshold)
+    return CusumUpdate(cells, after, onset, alarmed, after.astype(np.float32) / threshold, after / built_in)
+
+
+def write(cusum: CusumState, update: CusumUpdate) -> None:
+    """Make the sums of a step the state; an alarm that ended counts as a retraction."""
+    at = update.cells.at
+    cusum.retractions[at] += cusum.alarmed[at] & ~update.alarmed
+    cusum.value[at], cusum.onset[at], cusum.alarmed[at] = update.value, update.onset, update.alarmed
+
+
+def no_update() -> CusumUpdate:
+    """The update of no cells."""
+    none = no_cells()
+    return CusumUpdate(none, none.deviation, none.entity, np.zeros(0, bool), np.zeros(0), np.zeros(0))

@@ -18,22 +18,25 @@ from store.schema.catalogue import METRICS
 def is_whole_machine(panel: Panel, cell: tuple[int, int, int]) -> bool:
     """Whether half of the machine's devices of this table are suspect alike: then the machine is meant."""
     side, metric, entity = cell
-    mine = np.flatnonzero(panel.machine == panel.machine[entity])
-    evidence = panel.streaks.evidence[side, metric, mine]
-    alike = int((evidence >= panel.streaks.evidence[cell] / 2).sum())
-    return len(mine) > 2 and 2 * alike > len(mine)
+    devices = np.flatnonzero(panel.machine == panel.machine[entity])
+    alike = int((panel.cusum.value[side, metric, devices] >= panel.cusum.value[cell] / 2).sum())
+    return len(devices) > 2 and 2 * alike > len(devices)
 
 
-def at_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
+def attribute_to_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
     """A rank is late where its GPU or its port is at fault: the port is named if it alone is in a bad state."""
     verdict, panel = finding.verdict, panels.get("rdma")
-    if not verdict.metric.startswith("nccl.") or panel is None or not panel.strength.size:
+    if not verdict.metric.startswith("nccl.") or panel is None or not panel.deviation.size:
         return finding
-    ports, gpus = state(panel, verdict.machine), panels.get("gpu")
+    ports, gpus = adverse_deviation(panel, verdict.machine), panels.get("gpu")
     worst = ports.max(0, initial=0.0)
     if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
         return finding
-    if gpus is not None and gpus.strength.size and state(gpus, verdict.machine).max(initial=0.0) > worst.max():
+    if (
+        gpus is not None
+        and gpus.deviation.size
+        and adverse_deviation(gpus, verdict.machine).max(initial=0.0) > worst.max()
+    ):
         return finding
     entity = [at for at, who in enumerate(panel.window.entities) if who[0] == verdict.machine][worst.argmax()]
     metric = int(ports[:, worst.argmax()].argmax())
@@ -45,12 +48,12 @@ def at_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
     return replace(finding, verdict=replace(verdict, device=device, message=message))
 
 
-def state(panel: Panel, machine: str) -> NDArray[np.float64]:
-    """[metric, device of the machine]: how far each is in a bad state; what moves with the load either way is none."""
-    mine = [at for at, who in enumerate(panel.window.entities) if who[0] == machine and at < panel.strength.shape[1]]
-    names = panel.window.metrics[: len(panel.strength)]
+def adverse_deviation(panel: Panel, machine: str) -> NDArray[np.float64]:
+    """[metric, device of the machine]: deviations in the bad direction; 0 for what moves with the load either way."""
+    mine = [at for at, who in enumerate(panel.window.entities) if who[0] == machine and at < panel.deviation.shape[1]]
+    names = panel.window.metrics[: len(panel.deviation)]
     keys = [f"{panel.window.table}.{name}" for name in names]
     bad = [METRICS[key].direction if key in METRICS else "none" for key in keys]
     sign = np.array([{"high": 1.0, "low": -1.0}.get(word, 0.0) for word in bad])
-    found: NDArray[np.float64] = np.nan_to_num(panel.strength[:, mine] * sign[:, None])
+    found: NDArray[np.float64] = np.nan_to_num(panel.deviation[:, mine] * sign[:, None])
     return found

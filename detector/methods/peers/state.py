@@ -1,99 +1,122 @@
-"""Panel: all that the comparison of peers remembers of one table, and what can be read off it about one machine."""
+"""Panel: the state of the comparison of peers for one table, and the results of its last step."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.methods.peers.baseline import Norm
-from detector.methods.peers.cusum import Cells, Streaks, nothing
+from detector.methods.peers.baseline import Baseline
+from detector.methods.peers.cusum import ActiveCells, CusumState, no_cells
 from detector.methods.peers.fusion import Fusion
 from detector.methods.peers.slow.frozen import Frozen
 from detector.methods.peers.slow.lag import Lag
 from detector.methods.peers.slow.lasting import Lasting
-from detector.methods.peers.smoothing import Embedding
-from detector.methods.peers.throughput_loss import Slowing
-from detector.stats.arrays import Ints
+from detector.methods.peers.throughput_loss import ThroughputLoss
+from detector.stats.arrays import Array, Bools, Floats, Ints, Singles
 from detector.stats.grouped import Groups, groups_of
+from detector.stats.trimmed_mean import TrimmedMeanFilter
 from detector.timeseries.live_window import Window
 from store.schema.time import NEVER
 
 NO_TASK = -1
 
 
+def _unlimited() -> Singles:
+    return np.ones((0, 1), np.float32)
+
+
+@dataclass(slots=True)
+class Limits:
+    """How far healthy machines go by what the fleet has taught, in multiples of the built-in thresholds.
+
+    Arrays [stream, machine]; the last column is for machines that it does not know yet.
+    """
+
+    metrics: Singles = field(default_factory=_unlimited)
+    fused: Singles = field(default_factory=_unlimited)
+    """One stream: the sum over all metrics."""
+    small: Singles = field(default_factory=_unlimited)
+    """[row, machine]: small lasting differences."""
+
+
 @dataclass(slots=True)
 class Panel:
-    """All that is remembered of one table; arrays are [metric, entity]."""
+    """State of one table; arrays are [metric, entity]."""
 
     window: Window
-    embedding: Embedding = field(default_factory=Embedding)
-    norm: Norm = field(default_factory=Norm)
-    streaks: Streaks = field(default_factory=Streaks)
+    smoothing: TrimmedMeanFilter = field(default_factory=TrimmedMeanFilter)
+    baseline: Baseline = field(default_factory=Baseline)
+    cusum: CusumState = field(default_factory=CusumState)
     fusion: Fusion = field(default_factory=Fusion)
-    slowing: Slowing = field(default_factory=Slowing)
+    throughput: ThroughputLoss = field(default_factory=ThroughputLoss)
     frozen: Frozen = field(default_factory=Frozen)
-    stuck: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    repeating: Bools = field(default_factory=lambda: np.zeros(0, bool))
     """[entity]: whether its readings repeat themselves."""
     lag: Lag = field(default_factory=Lag)
     lasting: Lasting = field(default_factory=Lasting)
     tasks: list[str] = field(default_factory=list)
-    team: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    task_index: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
     groups: Groups = field(default_factory=lambda: groups_of(np.zeros(0, np.int64)))
-    """Who is compared with whom."""
-    titles: list[tuple[int, str]] = field(default_factory=list)
+    """The peer group of each entity."""
+    group_labels: list[tuple[int, str]] = field(default_factory=list)
     """[group]: its task, an index into `tasks`, and what its members are within it; empty: all there are."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's machine as a number."""
     judged_at: int = NEVER
-    seated: tuple[int, int] = (-1, -1)
-    """For which version of the tasks, and how many entities, `group` holds."""
-    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    strength: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    center: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    """[metric, group]: where the peers are, the usual offsets taken off."""
-    believed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
-    """[metric, group]: whether there are peers to a metric."""
-    cells: Cells = field(default_factory=nothing)
-    """What speaks against somebody since the last step ..."""
-    weight: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """... and how much, in multiples of what convicts."""
+    assignment_version: tuple[int, int] = (-1, -1)
+    """The version of the tasks and the number of entities for which `groups` holds."""
+    values: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """The smoothed readings of the last step."""
+    deviation: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """Their signed deviations, in multiples of the smallest significant one."""
+    center: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """[metric, group]: the peers' median, the usual offsets taken off."""
+    peers_valid: Bools = field(default_factory=lambda: np.zeros((0, 0), bool))
+    """[metric, group]: whether the peers predict a metric."""
+    cells: ActiveCells = field(default_factory=no_cells)
+    evidence: Floats = field(default_factory=lambda: np.zeros(0))
+    """[cell]: the CUSUM of each active cell in multiples of its alarm threshold ..."""
+    height: Floats = field(default_factory=lambda: np.zeros(0))
+    """... and in multiples of the built-in threshold."""
+    limits: Limits = field(default_factory=Limits)
+    """Thresholds that the fleet has taught."""
 
     @property
     def group(self) -> Ints:
         """Each entity's peer group."""
         return self.groups.of
 
-    def let_go(self, before: int) -> None:
-        """Forget entities not read since `before` (Unix ns), and the tasks in which nobody is left; seats no one."""
-        left = self.window.let_go(before)
+    def evict(self, before: int) -> None:
+        """Drop entities not read since `before` (Unix ns) and tasks without any; groups have to be assigned again."""
+        left = self.window.evict(before)
         if left is None:
             return
         sums = self.fusion
-        for memory in (self.embedding, self.norm, self.streaks, sums.norm, sums.streaks):
-            _keep(memory, left)
-        self.lasting.keep(left)
-        self.frozen.keep(left)
+        for state in (self.smoothing, self.baseline, self.cusum, sums.baseline, sums.cusum):
+            _select(state, left)
+        self.lasting.select(left)
+        self.frozen.select(left)
         self.lag = Lag()
-        self.stuck = _left(self.stuck, left)
+        self.repeating = _left(self.repeating, left)
         sums.group, sums.parts = _left(sums.group, left), _left(sums.parts, left)
-        sums.cells, sums.weight = _cells_of(sums.cells, sums.weight, left)
-        self.values, self.strength = (_left(array, left) for array in (self.values, self.strength))
-        self.team, self.machine = _left(self.team, left), _left(self.machine, left)
+        sums.cells, sums.evidence, sums.height = _cells_of(sums.cells, (sums.evidence, sums.height), left)
+        self.values, self.deviation = (_left(array, left) for array in (self.values, self.deviation))
+        self.task_index, self.machine = _left(self.task_index, left), _left(self.machine, left)
         self.groups = groups_of(_left(self.group, left))
-        used = np.unique(self.team[self.team != NO_TASK])
+        used = np.unique(self.task_index[self.task_index != NO_TASK])
         self.tasks = [self.tasks[at] for at in used.tolist()]
-        self.team = np.where(self.team == NO_TASK, NO_TASK, np.searchsorted(used, self.team))
-        self.titles, self.seated = [], (-1, -1)
-        self.cells, self.weight = _cells_of(self.cells, self.weight, left)
+        self.task_index = np.where(self.task_index == NO_TASK, NO_TASK, np.searchsorted(used, self.task_index))
+        self.group_labels, self.assignment_version = [], (-1, -1)
+        self.cells, self.evidence, self.height = _cells_of(self.cells, (self.evidence, self.height), left)
 
-    def stands(self, standing: Collection[str]) -> NDArray[np.bool_]:
-        """[1, group]: whether its task is one of these; False for who has no group."""
-        return np.array([[self.tasks[task] in standing for task, _ in self.titles] + [False]], bool)
+    def works_for(self, tasks: Collection[str]) -> Bools:
+        """[1, group]: whether the group's task is one of these; the last column, of entities without one, is False."""
+        return np.array([[self.tasks[task] in tasks for task, _ in self.group_labels] + [False]], bool)
 
 
 def _left(array: NDArray[Any], left: Ints) -> NDArray[Any]:
@@ -101,16 +124,22 @@ def _left(array: NDArray[Any], left: Ints) -> NDArray[Any]:
     return array[..., left[left < array.shape[-1]]]
 
 
-def _cells_of(cells: Cells, weight: NDArray[np.float64], left: Ints) -> tuple[Cells, NDArray[np.float64]]:
-    """What speaks against those that are left, by their new numbers."""
+def _cells_of(cells: ActiveCells, evidence: tuple[Floats, Floats], left: Ints) -> tuple[ActiveCells, Floats, Floats]:
+    """The cells of the entities that are left, by their new numbers."""
     there = np.isin(cells.entity, left)
-    found = Cells(*(getattr(cells, part.name)[there] for part in fields(cells)))
-    found.entity = np.searchsorted(left, found.entity)
-    return found, weight[there]
+    found = cells.where(there)
+    return replace(found, entity=np.searchsorted(left, found.entity)), evidence[0][there], evidence[1][there]
 
 
-def _keep(memory: Embedding | Norm | Streaks, left: Ints) -> None:
-    """The same with all arrays of a memory, whose last axis are entities."""
-    for part in fields(memory):
-        if isinstance(array := getattr(memory, part.name), np.ndarray):
-            setattr(memory, part.name, _left(array, left))
+def _select(state: TrimmedMeanFilter | Baseline | CusumState, left: Ints) -> None:
+    """Select the entities that are left in all arrays, on their last axis."""
+    for part in fields(state):
+        if isinstance(array := getattr(state, part.name), np.ndarray):
+            setattr(state, part.name, _left(array, left))
+
+
+def looked_up(limits: Singles, stream: Ints, machine: Ints) -> Singles:
+    """The limits of some streams and machines, 1 where nothing is learned of a stream."""
+    padded = np.vstack([limits, np.ones((1, limits.shape[1]), np.float32)])
+    found: Singles = padded[np.minimum(stream, len(limits)), np.minimum(machine, limits.shape[1] - 1)]
+    return found

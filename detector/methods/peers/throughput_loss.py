@@ -1,38 +1,37 @@
-"""Slowing: since when each task has lost pace, so that only who deviates since then is taken for the cause of it."""
+"""Since when each task has lost throughput: only what deviates since then is taken for the cause of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Bools, Floats, Ints
 
 LOST = 0.95
-"""Of the usual pace, or of the lowest since it was lost: below it the task has slowed down, or slowed down again."""
+"""Share of the usual throughput, or of the lowest since it fell: below it the task has slowed down, or again."""
 
 
-@dataclass(slots=True)
-class Slowing:
-    """The memory of it; arrays are [group]."""
+@dataclass(frozen=True, slots=True)
+class ThroughputLoss:
+    """Since when each peer group has lost throughput; arrays are [group]."""
 
     since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """When the pace last fell, Unix ns; 0 while it is the usual one."""
-    lowest: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """The share of the usual pace that was left then."""
+    """When the throughput last fell, Unix ns; 0 while it is the usual one."""
+    lowest: Floats = field(default_factory=lambda: np.zeros(0))
+    """The share of the usual throughput that was left then."""
 
-    def look(self, share: NDArray[np.float64], now: int) -> None:
-        """Take in what share of its usual pace each group has; NaN, where nothing is known, is no loss."""
-        if len(self.since) != len(share):
-            self.since, self.lowest = np.zeros(len(share), np.int64), np.ones(len(share))
+    def after(self, share: Floats, now: int) -> ThroughputLoss:
+        """The same after a step at `now` with this share of the usual throughput; NaN (unknown) is no loss."""
+        fits = len(self.since) == len(share)
+        since, lowest = (self.since, self.lowest) if fits else (np.zeros(len(share), np.int64), np.ones(len(share)))
         well = ~(share < LOST)
-        self.since[well], self.lowest[well] = 0, 1.0
-        falls = share < LOST * self.lowest
-        self.since[falls], self.lowest[falls] = now, share[falls]
+        since, lowest = np.where(well, 0, since), np.where(well, 1.0, lowest)
+        falls = share < LOST * lowest
+        return ThroughputLoss(np.where(falls, now, since), np.where(falls, share, lowest))
 
-    def began_with(self, since: Ints, group: Ints, slack: int) -> NDArray[np.bool_]:
-        """Whether its group has slowed down since then, within `slack` (ns): what slows others does it at once."""
+    def began_with(self, since: Ints, group: Ints, tolerance: int) -> Bools:
+        """Whether a group has slowed down at that time, within `tolerance` (ns): a cause slows others at once."""
         lost = self.since[group]
-        with_it: NDArray[np.bool_] = (lost > 0) & (np.abs(since - lost) <= slack)
-        return with_it
+        together: Bools = (lost > 0) & (np.abs(since - lost) <= tolerance)
+        return together

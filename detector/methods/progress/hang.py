@@ -68,6 +68,22 @@ class Hang:
             verdicts += [self._mismatched(place, usual) for place in odd.tolist()]
         return verdicts
 
+    def departed_ranks(self, group: Ints) -> list[Verdict]:
+        """Ranks that called what they never did at that place, where all have gone on to the same operation since.
+
+        A program that runs ahead enqueues more behind the call that does not fit. `group` as in `blocked_transfers`.
+        """
+        progress, operations = self.progress, self._operations()
+        verdicts = []
+        for comm in np.unique(progress.comm[progress.stalled & progress.pending & (group >= 0)]):
+            members = np.flatnonzero(progress.comm == comm)
+            if len(set(operations[members])) > 1 or is_point_to_point(operations[members]).any():
+                continue
+            odd, _ = self._departed(members, operations)
+            if 3 * len(odd) <= len(members):
+                verdicts += [self._departure(place, len(members) - 1) for place in odd.tolist()]
+        return verdicts
+
     def blocked_transfers(self, group: Ints) -> list[Verdict]:
         """The cause in each group of series in which all ranks have entered and nothing moves.
 
@@ -137,6 +153,10 @@ class Hang:
         peers = int((self.progress.comm == self.progress.comm[place]).sum()) - 1
         message = self.text.mismatched(int(self.progress.series[place]), usual, peers)
         return self._verdict(place, "operation", 1.0, "crit", message)
+
+    def _departure(self, place: int, peers: int) -> Verdict:
+        message = self.text.departed(int(self.progress.series[place]), peers, self._stalled_s(place))
+        return self._verdict(place, "departs", 1.0, "crit", message)
 
     def _blocked(self, place: int, peer: int | None, cause: RootCause) -> Verdict:
         progress = self.progress

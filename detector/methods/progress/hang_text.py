@@ -46,6 +46,14 @@ class HangText:
             " Likely a bug in the training program; the hardware is not the cause."
         )
 
+    def departed(self, series: int, peers: int, seconds: float) -> str:
+        """A rank that called what it never called at that place of its own order."""
+        return (
+            f"{self._rank(series)} left the order of its own calls before it and its {plural(peers, 'peer')} stalled"
+            f" for {seconds:.0f} s; the others did not. Likely a bug in the training program; the hardware is not"
+            " the cause."
+        )
+
     def blocked(self, series: int, peer: int | None, cause: RootCause, waiting: int, seconds: float) -> str:
         """A link or GPU that blocks the other ranks."""
         other = "another rank" if peer is None else self._rank(peer)
@@ -59,7 +67,14 @@ class HangText:
             what = f"sent a chunk to {other} that does not arrive"
             why = "Likely its network link, or the link of the receiver"
         ranks = f"{plural(waiting, 'rank')} waiting for {seconds:.0f} s"
-        return f"{self._rank(series)} blocks {self._operation(series)}: it {what}{self._path(series)}; {ranks}. {why}."
+        blocks = f"{self._rank(series)} blocks {self._operation(series)}"
+        return f"{blocks}: it {what}{self._path(series)}; {ranks}. {why}.{self._replayed(series)}"
+
+    def _replayed(self, series: int) -> str:
+        """That the operation named is the last one called, where CUDA graphs replay what was called before."""
+        if self.ranks.replayed[series] != 1:
+            return ""
+        return " CUDA graphs replay its operations: the one named is the last that the program called itself."
 
     def _path(self, series: int) -> str:
         """Channel and network device of the transfer that waits, where they are known."""

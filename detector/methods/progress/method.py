@@ -6,26 +6,33 @@ which have all entered. Where the task makes progress: stragglers, and ranks tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
 from detector.config import Config
+from detector.methods.contract import Excursions, Method
 from detector.methods.progress.hang import Hang
 from detector.methods.progress.hang_text import HangText, device_of_rank
+from detector.methods.progress.lateness_trend import MIN_SHIFT, MIN_SLOWER, THRESHOLD_NATS
 from detector.methods.progress.live_ranks import LiveRanks
 from detector.methods.progress.rank_progress import RankProgress, rank_progress
 from detector.methods.progress.slowdown import ALARM_WINDOWS, SlowdownAttribution, Suspect
 from detector.methods.progress.straggler import Straggler, StragglerDetector
-from detector.methods.progress.straggler_text import slowdown_sentences, slowdown_verdict_text, straggler_text
+from detector.methods.progress.straggler_text import (
+    late_by_little_text,
+    slowdown_sentences,
+    slowdown_verdict_text,
+    straggler_text,
+)
 from detector.methods.progress.wait_signals import LATE
 from detector.model.text import subject
 from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.arrays import Ints
 from detector.timeseries.rows import Rows
-from detector.topology.rank_table import Compaction, RankTable
+from detector.topology.rank_table import RankTable
 from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
@@ -35,7 +42,7 @@ _CRITICAL_EVIDENCE = 1.5
 
 
 @dataclass(slots=True)
-class Progress:
+class Progress(Method):
     """The method and its state."""
 
     config: Config
@@ -52,6 +59,11 @@ class Progress:
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Read the rows that came since the last step; the findings at `now` (Unix ns)."""
+        findings = self._judge(now, rows, tasks)
+        tasks.learn_roles(now, self.ranks)
+        return findings
+
+    def _judge(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         new, sources = rows.get("nccl"), rows.get("source")
         if sources is not None:
             self.ranks.note_losses(sources)
@@ -66,14 +78,23 @@ class Progress:
         slow = self._slow(now, progress)
         return [*self._hung(now, progress, tasks), *slow] if progress.stalled.any() else slow
 
-    def evict(self, before: int) -> Compaction | None:
-        """Drop ranks that were last read before `before` (Unix ns); None: nothing is dropped."""
+    def evict(self, before: int, tasks: Tasks) -> None:
+        """Drop ranks that were last read before `before` (Unix ns), here and from the roles."""
         left = self.ranks.evict(before)
         if left:
             self.stragglers.evict(left)
             self.slowdown.evict(left)
             self.assignment_version = (-1, -1)
-        return left
+            tasks.roles.evict(left, self.ranks.machines)
+
+    def excursions(self) -> Iterator[Excursions]:
+        """The evidence on stragglers."""
+        evidence, machine = self.stragglers.evidence(self.config.straggler), self.ranks.machine
+        count = min(len(evidence), len(machine))
+        known = np.flatnonzero(machine[:count] >= 0)
+        if len(known):
+            number = machine[known]
+            yield Excursions("progress", number, evidence[known], number, int(number.max()) + 1)
 
     def annotate(self, findings: list[Finding]) -> list[Finding]:
         """The findings of all methods, with the times of operations as evidence, and stragglers with a likely cause."""
@@ -87,14 +108,19 @@ class Progress:
         return replace(finding, verdict=replace(verdict, evidence=(*verdict.evidence, text)))
 
     def _hung(self, now: int, progress: RankProgress, tasks: Tasks) -> list[Finding]:
-        """Hangs; of a task in which a rank is missing or differs, blocked transfers are the consequence."""
+        """Hangs; of a task in which a rank is missing or differs, blocked transfers are the consequence.
+
+        What a rank called long before counts only where transfers do not show the cause.
+        """
         hang = Hang(
             now, self.ranks, progress, HangText(self.ranks, list(self.ranks.number)), self.config.missing_rank_seconds
         )
         findings = _hard([*hang.missing_ranks(), *hang.mismatched_collectives()], tasks)
-        known = [self.task_names.index(finding.verdict.task) for finding in findings]
         task = self.task_of_machine[self.ranks.machine[self.ranks.process[progress.series]]]
-        return findings + _hard(hang.blocked_transfers(np.where(np.isin(task, known), -1, task)), tasks)
+        for method in (hang.blocked_transfers, hang.departed_ranks):
+            known = [self.task_names.index(finding.verdict.task) for finding in findings]
+            findings += _hard(method(np.where(np.isin(task, known), -1, task)), tasks)
+        return findings
 
     def _slow(self, now: int, progress: RankProgress) -> list[Finding]:
         """Stragglers, and processes that make iterations longer."""
@@ -104,11 +130,13 @@ class Progress:
         stragglers = self.stragglers.update(now, self.ranks, live, config)
         suspects = self.slowdown.update(now, self.ranks, live, scale)
         self.slowdown_text = slowdown_sentences(suspects, self._named(live, [one.process for one in suspects]))
+        little = [self._late_by_little(now, place, live) for place in self.stragglers.late_by_little(live)]
         known = {straggler.process for straggler in stragglers}
         alone = [suspect for suspect in suspects if suspect.alarmed and suspect.process not in known]
         return [
             *(self._straggler(now, straggler, live) for straggler in stragglers),
             *(self._makes_longer(now, suspect, live) for suspect in alone),
+            *(little if not stragglers else ()),
         ]
 
     def _live_ranks(self, now: int, progress: RankProgress) -> LiveRanks:
@@ -151,6 +179,16 @@ class Progress:
         verdict = Verdict(now, task, machine, device, "progress", metric, score, onset, level, message)
         return Finding(verdict, False, straggler.evidence)
 
+    def _late_by_little(self, now: int, place: int, live: LiveRanks) -> Finding:
+        machine, device, task = self._owner(live, place)
+        number, trend = int(live.number[place]), self.stragglers.trend
+        shift, onset = float(trend.shift[number]), int(trend.cusum.onset[number])
+        message = late_by_little_text(subject(machine, device), shift, (now - onset) / SECOND)
+        level: Level = "warn" if trend.slower[number] >= MIN_SLOWER else "note"
+        metric, score = "nccl.receive_pending_ratio", shift / MIN_SHIFT
+        verdict = Verdict(now, task, machine, device, "progress", metric, score, onset, level, message)
+        return Finding(verdict, False, float(trend.cusum.value[number]) / THRESHOLD_NATS)
+
     def _makes_longer(self, now: int, suspect: Suspect, live: LiveRanks) -> Finding:
         machine, device, task = self._owner(live, suspect.process)
         message = slowdown_verdict_text(subject(machine, device), self.slowdown_text[task, machine])
@@ -168,7 +206,7 @@ def _with_cause(finding: Finding, findings: list[Finding]) -> Finding:
     causes = [one for one in findings if one.own and (one.verdict.task, one.verdict.machine) == place]
     if not causes:
         return finding
-    cause = max(causes, key=lambda one: (one.verdict.device == verdict.device, one.weight)).verdict
+    cause = max(causes, key=lambda one: (one.verdict.device == verdict.device, one.evidence)).verdict
     reading = cause.message.removeprefix(f"{subject(cause.machine, cause.device)} ")
     device = "it" if cause.device in (None, verdict.device) else subject("", cause.device).strip()
     return replace(finding, verdict=replace(verdict, message=f"{verdict.message} Likely cause: {device} {reading}."))

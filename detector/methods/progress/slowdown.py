@@ -37,6 +37,7 @@ _MACHINE_RATIO = 2.0  # an alarm needs so many times the sum of every other mach
 _TIE_RATIO = 0.5  # of the largest sum
 _MIN_SUM = 0.1
 _MIN_EXPLAINED = 0.25  # of the delay of an iteration: less is normal without asking the forest
+_OF_DELAY, _WIDEST = ("of_excess", "group"), 4.0
 _QUARTILE = 0.6745  # of a normal distribution, in standard deviations
 
 
@@ -140,10 +141,38 @@ def _delays(window: Window, measure: int, live: LiveRanks, point_to_point: Bools
     usual = OperatorBaseline(mean, deviation, *quartiles, window.iteration[process])
     size = np.full(len(mean), 10 ** _shipped().middle[FEATURES.index("size")])  # not known: as in training
     samples = features(elapsed, usual, delay, OperatorInfo(size, paired, mean_of(comm, excess)))
-    asked = np.flatnonzero((samples[:, FEATURES.index("fences")] > 0) & (excess > _MIN_EXPLAINED * delay))
-    abnormal = np.zeros(len(mean), bool)
-    abnormal[asked] = _shipped().probability(samples[asked]) > ABNORMAL
+    may_be = (samples[:, FEATURES.index("fences")] > 0) & (excess > _MIN_EXPLAINED * delay)
+    healthy = _healthy(usual, OperatorInfo(size, paired, 0 * size), comm)
+    abnormal, task = np.zeros(len(mean), bool), live.task[process]
+    for one in np.unique(task[may_be]):
+        asked = np.flatnonzero(may_be & (task == one))
+        abnormal[asked] = _tuned(healthy[:, task == one]).probability(samples[asked]) > ABNORMAL
     return Delays(comm, process, delay, paired, abnormal & (excess > 0), excess)
+
+
+def _healthy(usual: OperatorBaseline, about: OperatorInfo, comm: Ints) -> Floats:
+    """[level, live series, feature]: features of a regular window, by what each baseline has seen.
+
+    Each series is at its lower quartile, mean and upper quartile in turn, its neighbours elsewhere.
+    """
+    found = []
+    for level in (np.arange(3)[:, None] + np.arange(len(comm))) % 3 - 1:
+        elapsed = usual.mean + level * _QUARTILE * usual.deviation
+        found.append(features(elapsed, usual, usual.iteration, about))
+    return np.stack(found)
+
+
+def _tuned(healthy: Floats) -> Forest:
+    """The forest for one task, of which `healthy` are features: it was fitted on single operations of another job.
+
+    Features that are shares of the delay stay as they are: without a delay there are none. Nothing widens beyond
+    _WIDEST: samples spread mostly by their own error, which the sums over windows average.
+    """
+    forest = _shipped()
+    low, middle, high = np.percentile(healthy.reshape(-1, len(FEATURES)), [25, 50, 75], axis=0)
+    fixed = np.isin(FEATURES, _OF_DELAY)
+    spread = np.minimum(high - low, _WIDEST * forest.spread)
+    return forest.tuned(np.where(fixed, forest.middle, middle), np.where(fixed, forest.spread, spread))
 
 
 def _is_point_to_point(ranks: RankTable, live: LiveRanks) -> Bools:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import StragglerConfig
+from detector.methods.progress.lateness_trend import LatenessTrend
 from detector.methods.progress.live_ranks import LiveRanks
 from detector.methods.progress.wait_excess import WaitExcess
 from detector.methods.progress.wait_signals import LATE, SENDING
@@ -57,11 +58,14 @@ class StragglerDetector(Columns):
     worst_count: Floats = column()
     """Those of them in which the process was the worst of its task."""
     updated_at: int = 0
+    trend: LatenessTrend = field(default_factory=LatenessTrend)
+    """Of lateness too small for the CUSUM above."""
 
     def evict(self, left: Compaction) -> None:
         """Drop the series and processes that are not left."""
         self.excess.evict(left)
         self.cusum.select(left.processes)
+        self.trend.evict(left.processes)
         self.select(left.processes)
 
     def update(self, now: int, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> list[Straggler]:
@@ -75,6 +79,11 @@ class StragglerDetector(Columns):
         found = np.flatnonzero(self.cusum.alarmed[live.number] & (live.task >= 0))
         return [self._straggler(place, int(live.number[place]), config) for place in found.tolist()]
 
+    def late_by_little(self, live: LiveRanks) -> list[int]:
+        """Places of the live processes that are late by little, for long."""
+        self.trend.cusum.resize(int(live.number.max()) + 1)
+        return np.flatnonzero(self.trend.cusum.alarmed[live.number] & (live.task >= 0)).tolist()
+
     def evidence(self, config: StragglerConfig) -> Floats:
         """[process]: the CUSUM in multiples of its threshold."""
         return self.cusum.value / config.threshold_seconds
@@ -83,6 +92,7 @@ class StragglerDetector(Columns):
         number, threshold = live.number, config.threshold_seconds
         normal = self.cusum.value[number] <= 0
         (late, sending, others, behind, _), waiting = self.excess.update(ranks, live, seconds, normal, config)
+        self.trend.update(now, live, *self.excess.lateness(ranks, live), normal)
         # A rank is a straggler only as far as other ranks wait for it.
         total = np.minimum((late, sending), config.max_excess_per_wait * np.maximum(others, 0.0))
         score = total.sum(0)

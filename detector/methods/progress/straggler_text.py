@@ -27,7 +27,13 @@ def straggler_text(name: str, straggler: Straggler, ranks: RankTable, live: Live
     if straggler.signal == SENDING:
         slowest = f"It is the slowest in {worst}. Likely its network link."
         return f"{name} sends more slowly than its peers: {waiting}. {slowest}"
-    return f"{name} is the straggler: {waiting}. It is last in {worst}."
+    graphs = " CUDA graphs replay its operations." if (ranks.replayed[live.series[own]] == 1).any() else ""
+    return f"{name} is the straggler: {waiting}. It is last in {worst}.{graphs}"
+
+
+def late_by_little_text(name: str, shift: float, seconds: float) -> str:
+    """A process that its peers wait for by little, for long; `shift` is a share of time."""
+    return f"{name} is late by {100 * shift:.0f} % of the time more than before, for {seconds:.0f} s: its peers wait."
 
 
 def slowdown_verdict_text(name: str, support: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from detector.config import StragglerConfig
 from detector.methods.progress.live_ranks import LiveRanks
-from detector.methods.progress.wait_signals import LENGTH, OTHERS, SIGNALS, wait_signals
+from detector.methods.progress.wait_signals import LATE, LENGTH, OTHERS, SIGNALS, wait_signals
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.ewma import Ewma, ewma_rows
@@ -59,6 +59,19 @@ class WaitExcess(Columns):
         waiting = np.zeros(len(live.number))
         np.fmax.at(waiting, live.process, excess[OTHERS])
         return np.stack([np.bincount(live.process, row, len(live.number)) for row in excess]), waiting
+
+    def lateness(self, ranks: RankTable, live: LiveRanks) -> tuple[Floats, Floats]:
+        """[process]: lateness summed over its communicators, and by which share of a usual one iterations are longer.
+
+        NaN where no sample tells which data is awaited.
+        """
+        series, count = live.series, len(live.number)
+        warm = (self.baseline.count[0, series] > 0) & ~np.isnan(ranks.receiving[series])
+        late = np.bincount(live.process, np.where(warm, self.smooth.mean[LATE, series], 0.0), count)
+        stretch = np.zeros(count)
+        np.maximum.at(stretch, live.process, np.where(warm, self._stretch(series) - 1, 0.0))
+        known = np.bincount(live.process, warm, count) > 0
+        return np.where(known, late, np.nan), np.where(known, stretch, np.nan)
 
     def _stretch(self, series: Ints) -> Floats:
         """[series]: an iteration in multiples of a usual one; 1 where that is not known.

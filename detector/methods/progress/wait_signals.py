@@ -13,14 +13,14 @@ from detector.topology.rank_table import RankTable
 
 LATE, SENDING, OTHERS, BEHIND, LENGTH = 0, 1, 2, 3, 4
 SIGNALS = 5
-"""Rows of the signals: share of time by which a rank waits less than the others (LATE), by which it sends more
-(SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead, -1 to 1 (BEHIND);
-seconds of an iteration (LENGTH)."""
+"""Rows of the signals: share of time by which a rank waits less than the others (LATE), by which it sends or holds
+chunks back more (SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead,
+-1 to 1 (BEHIND); seconds of an iteration (LENGTH)."""
 
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[signal, series]; 0 where a communicator has no other rank, or nothing is known."""
-    waiting, sending = _waiting(ranks, series), ranks.sending[series]
+    waiting, sending = _waiting(ranks, series), ranks.sending[series] + _held_back(ranks, series, comm)
     others = _mean_of_others(waiting, comm)
     slower = sending - _mean_of_others(sending, comm)
     behind, length = _steps_behind(ranks, series, comm), ranks.iteration[series]
@@ -36,6 +36,31 @@ def _waiting(ranks: RankTable, series: Ints) -> Floats:
     """
     receiving = ranks.receiving[series]
     return np.where(np.isnan(receiving), ranks.active[series], receiving)
+
+
+def _held_back(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
+    """[series]: the share of samples in which a chunk was ready, and neither sent nor refused by its receiver.
+
+    A receiver refuses while its GPU does not take what it has; then it awaits nothing. The rank that awaits least
+    counts, since samples do not always tell which one the receiver is.
+    """
+    awaits = np.nan_to_num(ranks.receiving[series])
+    refused = 1 - _least_of_others(awaits, comm)
+    return np.maximum(np.nan_to_num(ranks.unsent[series]) - refused, 0.0)
+
+
+def _least_of_others(values: Floats, group: Ints) -> Floats:
+    """The least value of the other members of each one's group; 0 where there are none."""
+    order = np.lexsort((values, group))
+    first = np.flatnonzero(np.diff(group[order], prepend=-1))
+    count = np.bincount(group, minlength=int(group.max(initial=-1)) + 1)
+    least, second = np.zeros((2, len(count)))
+    least[group[order[first]]] = values[order[first]]
+    several = first[count[group[order[first]]] > 1]
+    second[group[order[several]]] = values[order[several + 1]]
+    lowest = np.zeros(len(values), bool)
+    lowest[order[first]] = True
+    return np.where(lowest, second[group], np.where(count[group] > 1, least[group], 0.0))
 
 
 def _steps_behind(ranks: RankTable, series: Ints, comm: Ints) -> Floats:

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 struct work {
@@ -13,7 +14,13 @@ struct work {
 	void *argument;
 	double seconds;
 	bool nccl;
+	bool first;   /* of a graph: does not wait for its other work */
+	size_t bytes; /* of the argument, which the function frees; 0: it does not */
 	struct work *next;
+};
+
+struct stream_graph {
+	struct work *first, *rest;
 };
 
 struct CUstream_st {
@@ -161,13 +168,36 @@ void stream_release(struct CUstream_st *stream)
 	}
 }
 
-static bool push_work(struct CUstream_st *stream, struct work work)
+static __thread struct CUstream_st *origin;
+static __thread struct stream_graph *captured;
+
+static struct work *copy_work(struct work work)
 {
 	struct work *copy = malloc(sizeof(*copy));
 
+	if (copy)
+		*copy = work;
+	return copy;
+}
+
+static bool add_to_graph(struct stream_graph *graph, struct work work)
+{
+	struct work **at = work.first ? &graph->first : &graph->rest;
+
+	while (*at)
+		at = &(*at)->next;
+	return (*at = copy_work(work));
+}
+
+static bool push_work(struct CUstream_st *stream, struct work work)
+{
+	struct work *copy;
+
+	if (captured)
+		return add_to_graph(captured, work);
+	copy = copy_work(work);
 	if (!copy)
 		return false;
-	*copy = work;
 	pthread_mutex_lock(&stream->lock);
 	*stream->tail = copy;
 	stream->tail = &copy->next;
@@ -175,6 +205,74 @@ static bool push_work(struct CUstream_st *stream, struct work work)
 	pthread_cond_broadcast(&stream->changed);
 	pthread_mutex_unlock(&stream->lock);
 	return true;
+}
+
+void stream_capture(struct CUstream_st *stream, struct stream_graph *graph)
+{
+	origin = stream;
+	captured = graph;
+}
+
+struct stream_graph *stream_captured(const struct CUstream_st *stream)
+{
+	return !stream || stream == origin ? captured : NULL;
+}
+
+struct stream_graph *stream_graph_create(void)
+{
+	return calloc(1, sizeof(struct stream_graph));
+}
+
+static void free_works(struct work *work)
+{
+	while (work) {
+		struct work *next = work->next;
+
+		if (work->bytes)
+			free(work->argument);
+		free(work);
+		work = next;
+	}
+}
+
+void stream_graph_free(struct stream_graph *graph)
+{
+	free_works(graph->first);
+	free_works(graph->rest);
+	free(graph);
+}
+
+static bool push_works(struct CUstream_st *stream, const struct work *work)
+{
+	for (; work; work = work->next) {
+		struct work copy = *work;
+
+		copy.next = NULL;
+		if (work->bytes) {
+			copy.argument = malloc(work->bytes);
+			if (!copy.argument)
+				return false;
+			memcpy(copy.argument, work->argument, work->bytes);
+		}
+		if (!push_work(stream, copy))
+			return false;
+	}
+	return true;
+}
+
+bool stream_push_graph(struct CUstream_st *stream, const struct stream_graph *graph)
+{
+	return push_works(stream, graph->first) && push_works(stream, graph->rest);
+}
+
+bool stream_push_first(struct CUstream_st *stream, cudaHostFn_t fn, void *argument)
+{
+	return push_work(stream, (struct work){.fn = fn, .argument = argument, .first = true});
+}
+
+bool stream_push_block(struct CUstream_st *stream, cudaHostFn_t fn, void *block, size_t bytes, bool nccl)
+{
+	return push_work(stream, (struct work){.fn = fn, .argument = block, .bytes = bytes, .nccl = nccl});
 }
 
 bool stream_push(struct CUstream_st *stream, cudaHostFn_t fn, void *argument)

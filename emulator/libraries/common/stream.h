@@ -25,6 +25,20 @@ bool stream_push(struct CUstream_st *stream, cudaHostFn_t fn, void *argument);
 bool stream_push_nccl(struct CUstream_st *stream, cudaHostFn_t fn, void *argument);
 bool stream_push_kernel(struct CUstream_st *stream, double seconds);
 
+/* As stream_push, of a function that frees its argument, a block of so many bytes: a graph hands out copies of it. */
+bool stream_push_block(struct CUstream_st *stream, cudaHostFn_t fn, void *block, size_t bytes, bool nccl);
+/* As stream_push, for a function that in a graph waits for nothing but the graph's start. */
+bool stream_push_first(struct CUstream_st *stream, cudaHostFn_t fn, void *argument);
+
+/* What a thread pushes while it captures goes into a graph; NULL ends that. */
+struct stream_graph;
+void stream_capture(struct CUstream_st *origin, struct stream_graph *graph);
+/* The graph that this thread captures from that stream; NULL: none. With no stream: from any. */
+struct stream_graph *stream_captured(const struct CUstream_st *origin);
+struct stream_graph *stream_graph_create(void);
+void stream_graph_free(struct stream_graph *graph);
+bool stream_push_graph(struct CUstream_st *stream, const struct stream_graph *graph);
+
 /* What work does that takes this long: sleep, with jitter, and never come back from a lost GPU. */
 void stream_spend(double seconds);
 

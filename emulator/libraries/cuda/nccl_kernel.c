@@ -163,7 +163,9 @@ static cudaError_t enqueue(cudaStream_t stream, struct kernel header, const void
 		return cudaErrorMemoryAllocation;
 	*kernel = header;
 	memcpy(kernel->arguments, arguments, header.bytes);
-	return stream_push_nccl(stream_pick(stream), run_kernel, kernel) ? cudaSuccess : cudaErrorMemoryAllocation;
+	return stream_push_block(stream_pick(stream), run_kernel, kernel, sizeof(*kernel) + header.bytes, true)
+		   ? cudaSuccess
+		   : cudaErrorMemoryAllocation;
 }
 
 cudaError_t launch_nccl_kernel(cudaStream_t stream, unsigned int blocks, const void *arguments, size_t bytes)

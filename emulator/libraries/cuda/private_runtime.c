@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "private.h"
 
+#include "graph.h"
 #include "stream.h"
 
 #include <stdio.h>
@@ -27,7 +28,6 @@ CUDA_API cudaError_t cudaEventQuery(cudaEvent_t event);
 CUDA_API cudaError_t cudaGetDevice(int *ordinal);
 CUDA_API cudaError_t cudaGetDeviceCount(int *count);
 CUDA_API cudaError_t cudaSetDevice(int ordinal);
-CUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData);
 CUDA_API const char *cudaGetErrorString(cudaError_t error);
 
 static int succeed(void)
@@ -122,19 +122,70 @@ static int stream_identity(cudaStream_t stream, unsigned long long *out)
 
 static int is_capturing(cudaStream_t stream, int *status)
 {
-	(void)stream;
-	*status = 0;
+	*status = stream_captured(stream_pick(stream)) ? 1 /* cudaStreamCaptureStatusActive */ : 0;
 	return cudaSuccess;
 }
 
-/* cudaStreamGetCaptureInfo_v2 and _v3: what comes behind the status is read only while a stream is captured. */
-static int capture_info(cudaStream_t stream, int *status, unsigned long long *id, void **graph)
+/* What a captured stream waits for is left out: graphs run in the order in which they were captured. */
+static int capture_info(cudaStream_t stream, int *status, unsigned long long *id, void **graph, void **dependencies,
+			size_t *count)
 {
+	unsigned long long number;
+	void *found = graph_captured(stream, &number);
+
 	if (id)
-		*id = 0;
+		*id = number;
 	if (graph)
-		*graph = NULL;
+		*graph = found;
+	if (dependencies)
+		*dependencies = NULL;
+	if (count)
+		*count = 0;
 	return is_capturing(stream, status);
+}
+
+/* cudaStreamGetCaptureInfo_v3, and without a suffix from CUDA 13 on. */
+static int capture_info_with_edges(cudaStream_t stream, int *status, unsigned long long *id, void **graph,
+				   void **dependencies, void **edges, size_t *count)
+{
+	if (edges)
+		*edges = NULL;
+	return capture_info(stream, status, id, graph, dependencies, count);
+}
+
+static int any_node(void **node)
+{
+	*node = (void *)1;
+	return cudaSuccess;
+}
+
+struct host_node { /* cudaHostNodeParams */
+	cudaHostFn_t function;
+	void *argument;
+};
+
+static int add_host_node(void **node, void *graph, const void *dependencies, size_t count, const struct host_node *host)
+{
+	(void)graph, (void)dependencies, (void)count;
+	any_node(node);
+	return stream_push_first(stream_pick(NULL), host->function, host->argument) ? cudaSuccess
+										    : cudaErrorMemoryAllocation;
+}
+
+static int launch_host(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+	return stream_push_first(stream_pick(stream), function, argument) ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+static int create_object(void **object, void *argument, cudaHostFn_t destroy)
+{
+	*object = graph_object(destroy, argument);
+	return *object ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+static int retain_object(void *graph, void *object)
+{
+	return graph_retain(graph, object) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 static int driver_version(int *version)
@@ -282,6 +333,14 @@ void *find_runtime_function(const char *name)
 	    PLAY(cudaGetErrorString, cudaGetErrorString),
 	    PLAY(cudaGetFuncBySymbol, same_pointer),
 	    PLAY(cudaGetLastError, succeed),
+	    PLAY(cudaGraphAddDependencies, succeed),
+	    PLAY(cudaGraphAddDependencies_v2, succeed),
+	    PLAY(cudaGraphAddEmptyNode, any_node),
+	    PLAY(cudaGraphAddEventRecordNode, any_node),
+	    PLAY(cudaGraphAddEventWaitNode, any_node),
+	    PLAY(cudaGraphAddHostNode, add_host_node),
+	    PLAY(cudaGraphKernelNodeSetAttribute, succeed),
+	    PLAY(cudaGraphRetainUserObject, retain_object),
 	    PLAY(cudaHostAlloc, allocate),
 	    PLAY(cudaHostGetDevicePointer, same_pointer),
 	    PLAY(cudaHostRegister, succeed),
@@ -289,7 +348,7 @@ void *find_runtime_function(const char *name)
 	    PLAY(cudaIpcCloseMemHandle, refuse),
 	    PLAY(cudaIpcGetMemHandle, refuse),
 	    PLAY(cudaIpcOpenMemHandle, refuse),
-	    PLAY(cudaLaunchHostFunc, cudaLaunchHostFunc),
+	    PLAY(cudaLaunchHostFunc, launch_host),
 	    PLAY(cudaLaunchKernel, launch_kernel),
 	    PLAY(cudaLaunchKernelExC, launch_kernel_config),
 	    PLAY(cudaMalloc, allocate),
@@ -309,14 +368,17 @@ void *find_runtime_function(const char *name)
 	    PLAY(cudaStreamCreateWithFlags, cudaStreamCreateWithFlags),
 	    PLAY(cudaStreamDestroy, cudaStreamDestroy),
 	    PLAY(cudaStreamGetCaptureInfo_v2, capture_info),
-	    PLAY(cudaStreamGetCaptureInfo_v3, capture_info),
-	    PLAY(cudaStreamGetCaptureInfo, capture_info),
+	    PLAY(cudaStreamGetCaptureInfo_v3, capture_info_with_edges),
+	    PLAY(cudaStreamGetCaptureInfo, capture_info_with_edges),
 	    PLAY(cudaStreamGetId, stream_identity),
 	    PLAY(cudaStreamIsCapturing, is_capturing),
 	    PLAY(cudaStreamQuery, query_stream),
 	    PLAY(cudaStreamSynchronize, synchronize_stream),
+	    PLAY(cudaStreamUpdateCaptureDependencies, succeed),
+	    PLAY(cudaStreamUpdateCaptureDependencies_v2, succeed),
 	    PLAY(cudaStreamWaitEvent, cudaStreamWaitEvent),
 	    PLAY(cudaThreadExchangeStreamCaptureMode, succeed),
+	    PLAY(cudaUserObjectCreate, create_object),
 	};
 
 	for (size_t i = 0; i < sizeof(played) / sizeof(*played); i++)

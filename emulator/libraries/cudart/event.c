@@ -119,7 +119,8 @@ CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 	(void)flags;
 	if (!event)
 		return cudaErrorInvalidResourceHandle;
-	if (!(mark = copy_mark(event)))
+	/* a captured graph runs in the order in which it was captured */
+	if (stream_captured(NULL) || !(mark = copy_mark(event)))
 		return cudaSuccess;
 	return stream_push(stream_pick(stream), wait_mark, mark) ? cudaSuccess : cudaErrorMemoryAllocation;
 }

@@ -44,7 +44,8 @@ static cudaError_t enqueue_copy(void *dst, const void *src, size_t count, enum c
 	if (!(copy = malloc(sizeof(*copy))))
 		return cudaErrorMemoryAllocation;
 	*copy = (struct copy){dst, src, count, kind == cudaMemcpyHostToDevice};
-	return stream_push(stream_pick(stream), run_copy, copy) ? cudaSuccess : cudaErrorMemoryAllocation;
+	return stream_push_block(stream_pick(stream), run_copy, copy, sizeof(*copy), false) ? cudaSuccess
+											    : cudaErrorMemoryAllocation;
 }
 
 CUDA_API cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,

@@ -1,6 +1,6 @@
 /* The emulated libcudart.so.12: calls return at once, streams do the work, synchronising really waits.
  *
- * A kernel's first argument points to a double, its duration in seconds; a graph is such a double itself.
+ * A kernel's first argument points to a double, its duration in seconds.
  */
 #define _GNU_SOURCE
 #include "cudart.h"
@@ -141,11 +141,6 @@ CUDA_API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const
 	return launch(config && args ? args[0] : NULL, config ? config->stream : NULL);
 }
 
-CUDA_API cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream)
-{
-	return launch((const double *)graphExec, stream);
-}
-
 CUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData)
 {
 	if (!fn)
@@ -155,6 +150,8 @@ CUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, vo
 
 CUDA_API cudaError_t peerwatch_enqueue(cudaStream_t stream, cudaHostFn_t fn, void *argument)
 {
+	if (stream_captured(NULL)) /* the emulated libnccl is not played in graphs */
+		return cudaErrorInvalidValue;
 	return stream_push_nccl(stream_pick(stream), fn, argument) ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 

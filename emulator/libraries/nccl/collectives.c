@@ -34,6 +34,7 @@ static ncclResult_t launch_stream(struct nccl_op **ops)
 		*tail = op;
 		tail = &op->next;
 	}
+	proxy_submit(batch);
 	return peerwatch_enqueue(stream, proxy_run_batch, batch) ? ncclUnhandledCudaError : ncclSuccess;
 }
 

@@ -163,7 +163,7 @@ struct ncclComm {
 	uint64_t endMagic;
 };
 
-enum op_stage { OP_TURN, OP_GATHER, OP_MISMATCH, OP_MOVE, OP_FLUSH, OP_DONE };
+enum op_stage { OP_TURN, OP_MOVE, OP_FLUSH, OP_DONE };
 
 struct nccl_op {
 	struct ncclComm *comm;
@@ -189,7 +189,7 @@ struct nccl_op {
 struct nccl_batch {
 	struct nccl_op *ops;
 	int remaining;
-	struct nccl_batch *next;
+	_Atomic bool launched; /* the GPU has come to it */
 };
 
 /* Answers ncclInvalidArgument for NULL and for memory that is no communicator. */
@@ -206,7 +206,9 @@ bool comm_aborted(const struct ncclComm *comm);
 void comm_set_error(const char *text);
 const char *comm_last_error(void);
 
-/* Hands a batch to the proxy thread and waits until it is through or aborted; a cudaHostFn_t. */
+/* Hands a batch to the proxy thread, when the host enqueues it. */
+void proxy_submit(struct nccl_batch *batch);
+/* The kernel: lets a batch that was handed over begin, and waits until it is through or aborted; a cudaHostFn_t. */
 void proxy_run_batch(void *batch);
 void proxy_nudge(void);
 

@@ -186,3 +186,12 @@ NCCL_API(ncclResult_t, ncclCommAbort, ncclComm_t comm)
 	comm_release(comm);
 	return ncclSuccess;
 }
+
+NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags)
+{
+	(void)revokeFlags;
+	if (comm_check(comm))
+		return ncclInvalidArgument;
+	raise_abort(comm, 1);
+	return ncclSuccess;
+}

@@ -6,6 +6,33 @@
 
 enum { PATTERN_RING, PATTERN_SEND = 13, PATTERN_RECV = 14 }; /* ncclPattern_t */
 
+/* Where the list points to the operation at work on that connection, or to its end. */
+static struct ncclProxyArgs **slot_of(struct ncclProxyProgressState *state,
+				      const struct ncclProxyConnection *connection)
+{
+	struct ncclProxyArgs **at = &state->active;
+
+	while (*at && (*at)->subs[0].connection != connection)
+		at = &(*at)->next;
+	return at;
+}
+
+/* Operations of one connection are at work one by one: the first is in the list, the next ones hang on it. */
+static void enlist(struct ncclProxyProgressState *state, struct ncclProxyArgs *args)
+{
+	struct ncclProxyArgs **at = slot_of(state, args->subs[0].connection);
+
+	if (*at) {
+		args->state = ncclProxyOpReady;
+		for (at = &(*at)->nextPeer; *at;)
+			at = &(*at)->nextPeer;
+	} else {
+		at = &state->active;
+		args->next = *at;
+	}
+	__atomic_store_n(at, args, __ATOMIC_RELEASE);
+}
+
 static struct ncclProxyArgs *take_args(struct ncclComm *comm, const struct ncclProxyOp *op)
 {
 	struct ncclProxyProgressState *state = &comm->proxy.progressState;
@@ -32,8 +59,7 @@ static struct ncclProxyArgs *take_args(struct ncclComm *comm, const struct ncclP
 						  .posted = (uint64_t)op->nsteps,
 						  .end = (uint64_t)op->nsteps};
 	op->connection->step += (uint64_t)op->nsteps;
-	args->next = state->active;
-	__atomic_store_n(&state->active, args, __ATOMIC_RELEASE);
+	enlist(state, args);
 	return args;
 }
 
@@ -80,15 +106,25 @@ void op_activate(struct nccl_op *op)
 static void return_args(struct ncclComm *comm, struct ncclProxyArgs *args)
 {
 	struct ncclProxyProgressState *state = &comm->proxy.progressState;
-	struct ncclProxyArgs **at = &state->active;
+	struct ncclProxyArgs **at, *following;
 
 	if (!args)
 		return;
-	while (*at != args)
-		at = &(*at)->next;
-	__atomic_store_n(at, args->next, __ATOMIC_RELEASE);
+	at = slot_of(state, args->subs[0].connection);
+	following = args->nextPeer;
+	if (*at != args) { /* aborted before its turn */
+		while (*at != args)
+			at = &(*at)->nextPeer;
+	} else if (following) {
+		following->next = args->next;
+		following->state = ncclProxyOpProgress;
+	} else {
+		following = args->next;
+	}
+	__atomic_store_n(at, following, __ATOMIC_RELEASE);
 	args->state = ncclProxyOpNone;
 	args->done = 1;
+	args->nextPeer = NULL;
 	args->next = state->pool;
 	state->pool = args;
 }
@@ -105,6 +141,7 @@ static void show(uint64_t *counter, uint64_t value)
 	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
 }
 
+/* What has arrived lies in the buffers until the GPU is there to take it. */
 static void show_received(struct nccl_op *op, uint64_t steps)
 {
 	struct ncclProxySubArgs *sub = &op->recv->subs[0];
@@ -113,7 +150,16 @@ static void show_received(struct nccl_op *op, uint64_t steps)
 	show(&sub->received, steps);
 	show(&sub->flushed, steps);
 	show(&sub->transmitted, steps);
-	show(&sub->done, steps);
+	if (op->batch->launched)
+		show(&sub->done, steps);
+}
+
+/* So many steps of a transfer does the GPU hold ready for the network. */
+static void make_ready(struct nccl_op *op, int steps)
+{
+	struct ncclProxySubArgs *sub = &op->send->subs[0];
+
+	show(&op->comm->ready[sub->peer].tail, sub->base + (uint64_t)steps);
 }
 
 static void start_step(struct nccl_op *op, double now)
@@ -124,7 +170,7 @@ static void start_step(struct nccl_op *op, double now)
 
 	op->sending = true;
 	op->until = now + seconds * fabric_control()->link_scale * fabric_jitter();
-	show(&op->comm->ready[sub->peer].tail, sub->base + (uint64_t)op->moved + 1);
+	make_ready(op, op->moved + 1);
 	show(&sub->transmitted, (uint64_t)op->moved + 1);
 }
 
@@ -158,21 +204,34 @@ static void publish_step(struct nccl_op *op)
 	uint64_t count = comm->sent + (uint64_t)op->moved;
 
 	atomic_store(&comm->group->members[comm->rank].sent, count);
-	if (op->moved < op->steps)
-		fabric_wake_member(comm->group, (comm->rank + 1) % comm->nRanks);
-	else if (all_sent(comm->group, comm->nRanks, count))
+	if (op->moved == op->steps && all_sent(comm->group, comm->nRanks, count))
 		fabric_wake_group(comm->group);
+	else
+		fabric_wake_member(comm->group, (comm->rank + 1) % comm->nRanks);
+}
+
+/* Ranks that disagree on the operation wait for data that never comes: so does the real one. */
+static bool predecessor_agrees(struct nccl_op *op, int before)
+{
+	return fabric_value(op->comm->group, before, FABRIC_STREAM, op->index + 1) == op->signature;
+}
+
+/* Steps that have come from the rank before; it announces an operation before it sends the first. */
+static uint64_t arrived_steps(struct nccl_op *op)
+{
+	struct ncclComm *comm = op->comm;
+	int before = (comm->rank + comm->nRanks - 1) % comm->nRanks;
+	uint64_t sent = atomic_load(&comm->group->members[before].sent);
+
+	return sent > comm->sent && predecessor_agrees(op, before) ? sent - comm->sent : 0;
 }
 
 static double move_ring(struct nccl_op *op, double now)
 {
-	struct ncclComm *comm = op->comm;
-	int before = (comm->rank + comm->nRanks - 1) % comm->nRanks;
-
 	for (;;) {
-		uint64_t arrived = atomic_load(&comm->group->members[before].sent);
+		uint64_t arrived = arrived_steps(op);
 
-		show_received(op, arrived > comm->sent ? arrived - comm->sent : 0);
+		show_received(op, arrived);
 		double again = op->sending ? on_its_way(op, now) : 0;
 
 		if (again > 0)
@@ -183,7 +242,7 @@ static double move_ring(struct nccl_op *op, double now)
 		} else if (op->moved == op->steps) {
 			op->stage = OP_FLUSH;
 			return now;
-		} else if (op->moved && arrived < comm->sent + (uint64_t)op->moved) {
+		} else if (arrived < (uint64_t)op->moved) {
 			return INFINITY;
 		} else {
 			start_step(op, now);
@@ -196,7 +255,7 @@ static double flush_ring(struct nccl_op *op, double now)
 {
 	struct ncclComm *comm = op->comm;
 
-	if (!all_sent(comm->group, comm->nRanks, comm->sent + (uint64_t)op->steps))
+	if (!all_sent(comm->group, comm->nRanks, comm->sent + (uint64_t)op->steps) || !arrived_steps(op))
 		return INFINITY;
 	show_received(op, (uint64_t)op->steps);
 	comm->sent += (uint64_t)op->steps;
@@ -205,28 +264,23 @@ static double flush_ring(struct nccl_op *op, double now)
 	return now;
 }
 
-static bool signatures_agree(struct nccl_op *op)
-{
-	for (int i = 0; i < op->comm->nRanks; i++)
-		if (fabric_value(op->comm->group, i, FABRIC_STREAM, op->index + 1) != op->signature)
-			return false;
-	return true;
-}
-
+/* The network receives for an operation that the host has enqueued; nothing is sent before the GPU has come to it. */
 static double advance_ring(struct nccl_op *op, double now)
 {
 	struct ncclComm *comm = op->comm;
 
-	if (op->stage == OP_TURN && comm->progressed == op->index) {
+	if (comm->progressed != op->index)
+		return INFINITY;
+	if (op->stage == OP_TURN) {
+		show_received(op, arrived_steps(op));
+		if (!op->batch->launched)
+			return INFINITY;
 		fabric_announce(comm->group, comm->rank, FABRIC_STREAM, op->index + 1, op->signature);
-		op->stage = OP_GATHER;
+		op->stage = OP_MOVE;
 	}
-	/* ranks that disagree on the operation wait for data that never comes: so does the real one */
-	if (op->stage == OP_GATHER && fabric_announced(comm->group, FABRIC_STREAM, op->index + 1))
-		op->stage = signatures_agree(op) ? OP_MOVE : OP_MISMATCH;
 	if (op->stage == OP_MOVE)
 		return move_ring(op, now);
-	return op->stage == OP_FLUSH ? flush_ring(op, now) : INFINITY;
+	return flush_ring(op, now);
 }
 
 static double advance_send(struct nccl_op *op, double now)
@@ -234,8 +288,12 @@ static double advance_send(struct nccl_op *op, double now)
 	struct ncclComm *comm = op->comm;
 	struct fabric_pipe *pipe = &comm->group->pipes[comm->rank][op->peer];
 
-	if (atomic_load(&pipe->moved) != op->index || atomic_load(&pipe->wanted) <= op->index)
+	if (atomic_load(&pipe->moved) != op->index || !op->batch->launched)
 		return INFINITY;
+	if (atomic_load(&pipe->wanted) <= op->index) {
+		make_ready(op, op->steps);
+		return INFINITY;
+	}
 	while (op->moved < op->steps) {
 		if (!op->sending)
 			start_step(op, now);
@@ -260,11 +318,13 @@ static double advance_receive(struct nccl_op *op, double now)
 	if (op->stage == OP_TURN && moved == op->index) {
 		atomic_store(&pipe->wanted, op->index + 1);
 		fabric_wake_member(comm->group, op->peer);
-		op->stage = OP_GATHER;
+		op->stage = OP_MOVE;
 	}
 	if (moved <= op->index)
 		return INFINITY;
 	show_received(op, (uint64_t)op->steps);
+	if (!op->batch->launched)
+		return INFINITY;
 	op->stage = OP_DONE;
 	return now;
 }

@@ -111,8 +111,8 @@ static void append(struct nccl_op *op)
 	*tail = op;
 }
 
-/* A communicator of one rank has nothing to move. Says whether anything is left to wait for. */
-static bool submit(struct nccl_batch *batch)
+/* A communicator of one rank has nothing to move. */
+void proxy_submit(struct nccl_batch *batch)
 {
 	bool left;
 
@@ -125,17 +125,18 @@ static bool submit(struct nccl_batch *batch)
 	}
 	left = batch->remaining;
 	pthread_mutex_unlock(&lock);
-	return left;
+	if (left) {
+		pthread_once(&started, start);
+		proxy_nudge();
+	}
 }
 
 void proxy_run_batch(void *argument)
 {
 	struct nccl_batch *batch = argument;
 
-	if (submit(batch)) {
-		pthread_once(&started, start);
-		proxy_nudge();
-	}
+	batch->launched = true;
+	proxy_nudge();
 	pthread_mutex_lock(&lock);
 	while (batch->remaining)
 		pthread_cond_wait(&finished, &lock);

@@ -12,7 +12,7 @@ from agent.context import Context
 from agent.sources import host
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import FileZoomRequests, ZoomRequest
+from store.zoom_requests import FileZoomRequests, ZoomKey, ZoomRequest
 
 pytestmark = pytest.mark.bench
 SECOND = 10**9
@@ -25,7 +25,7 @@ def test_cost_of_asking(tmp_path: Path) -> None:
     for back in range(3600, 0, -1):
         store.write([Batch("m1", now - back * SECOND, (event, Sample("host", {"processes_running": 3.0})))])
     store.write([Batch("m1", now, (ZoomRequest(now, "gpu", 20.0, now + SECOND).sample(),))])
-    orders, begin = FileZoomRequests(tmp_path / "s.db", "m1"), time.process_time()
+    orders, begin = FileZoomRequests(tmp_path / "s.db", ZoomKey("m1")), time.process_time()
     for _ in range(1000):
         assert len(orders.read(now - 120 * SECOND)) == 1
     each_ms = time.process_time() - begin

@@ -67,7 +67,7 @@ def test_real_library(real_nccl: Path) -> None:
     assert offsets["ncclProxySubArgs"]["sizeof"] == 512
 
 
-def test_no_probe_on_the_cuda_runtime_inside_of_libnccl(tmp_path: Path) -> None:
+def test_findings_2_no_probe_on_the_cuda_runtime_inside_of_libnccl(tmp_path: Path) -> None:
     """What NCCL's private CUDA runtime is asked is no call of the program, so its functions are not found."""
     source, library = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"
     runtime = "__attribute__((noinline)) static int cudaStreamSynchronize(int a) { return a * a + 17; }"

@@ -143,7 +143,7 @@ def test_nowhere_to_keep(tmp_path: Path, layout: Layout) -> None:
     assert nowhere.find("b1") is None
 
 
-def test_the_shipped_table() -> None:
+def test_findings_1_the_shipped_table() -> None:
     """At least five versions of NVIDIA's library are known at once, each with all that has to be known."""
     table = json.loads(TABLE.read_text())
     versions = [entry["version"] for entry in table.values()]
@@ -152,7 +152,7 @@ def test_the_shipped_table() -> None:
     assert shipped("00" * 20) is None
 
 
-def test_the_shipped_table_says_what_debug_information_says(real_nccl: Path) -> None:
+def test_findings_1_the_shipped_table_says_what_debug_information_says(real_nccl: Path) -> None:
     """NVIDIA's library is in the table by its build id, with the offsets that are read from it, and that gdb prints."""
     with real_nccl.open("rb") as file:
         library = ELFFile(file)

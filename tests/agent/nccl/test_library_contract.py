@@ -5,118 +5,43 @@ NVIDIA's run on the emulated GPU (emulator/libraries); `make nccl NCCL="2.21.5 2
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emulator.hardware.nvml_state import Gpus
 from emulator.libraries.build import Libraries
-from emulator.libraries.wheel import TRIED, find
-from emulator.shared import fabric
+from emulator.libraries.wheel import TRIED
 from tests.agent.conftest import Watch
+from tests.agent.nccl.ranks import Task, attached, rows_of, start_task
 
 pytestmark = pytest.mark.bpf
-ROOT = Path(__file__).resolve().parents[3]
 ABORT_HANGS = ("2.23.4", "2.24.3")
-
-
-class Task:
-    """Two ranks, each on a machine of its own as NCCL sees it."""
-
-    def __init__(self, folder: Path, libraries: Path, real: bool) -> None:
-        fabric.create(folder / "fabric", 2, 1)
-        Gpus(folder / "gpus", create=1)
-        environment = {**os.environ, "EMULATED_GPUS": str(folder / "gpus")}
-        order = [sys.executable, "-m", "tests.nccl_rank"]
-        place = ["2", str(folder), str(libraries), *(["real"] if real else [])]
-        self.fabric = fabric.Fabric(folder / "fabric")
-        self.nccl, self.cudart = ((libraries / name).resolve() for name in ("libnccl.so.2", "libcudart.so.12"))
-        self.ranks = [
-            subprocess.Popen(
-                [*order, str(rank), *place],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        self.pids = [int(self._answer(rank)["pid"]) for rank in range(2)]
-
-    def tell(self, rank: int, *order: Any) -> None:
-        """Give one rank an order."""
-        pipe = self.ranks[rank].stdin
-        assert pipe is not None
-        pipe.write(json.dumps(order) + "\n")
-        pipe.flush()
-
-    def _answer(self, rank: int) -> dict[str, Any]:
-        pipe = self.ranks[rank].stdout
-        assert pipe is not None
-        line = pipe.readline()
-        assert line, f"rank {rank} ended early; its standard error says why"
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def both(self, *order: Any) -> list[dict[str, int]]:
-        """Give both the same order; how often each has called what so far."""
-        for rank in range(2):
-            self.tell(rank, *order)
-        return [self._answer(rank)["calls"] for rank in range(2)]
-
-    def kill(self) -> None:
-        """End both."""
-        for rank in self.ranks:
-            rank.kill()
-            rank.communicate()
 
 
 @pytest.fixture(params=["emulated", *TRIED])
 def task(request: pytest.FixtureRequest, emulated: Libraries, tmp_path: Path) -> Iterator[Task]:
     """A task on one of the libraries."""
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    for library in emulated.folder.iterdir():
-        (folder / library.name).symlink_to(library)
-    if request.param != "emulated":
-        found = find(request.param)
-        if found is None:
-            pytest.skip(f"NVIDIA's libnccl {request.param} is not here: make nccl NCCL={request.param}")
-        (folder / "libnccl.so.2").unlink()
-        (folder / "libnccl.so.2").symlink_to(found)
-    made = Task(tmp_path, folder, request.param != "emulated")
+    made = start_task(request.param, emulated, tmp_path)
     yield made
     made.kill()
 
 
+@pytest.fixture(scope="module")
+def agent(lasting_watch: Callable[..., Watch]) -> Watch:
+    """One agent for all tasks: it reads each library once."""
+    return lasting_watch(sources=("probe", "nccl", "cuda"))
+
+
 @pytest.fixture
-def seen(watch: Callable[..., Watch], task: Task) -> Watch:
-    """An agent with its probes on the library; then the world is made."""
-    found = watch(sources=("probe", "nccl", "cuda"))
+def seen(agent: Watch, task: Task) -> Watch:
+    """The agent with its probes on the library; then the world is made."""
     for library in (task.nccl, task.cudart):
-        found.wait_attached(library)
-        found.until(lambda _, path=library: attached(found, path) >= set(task.pids))
+        agent.wait_attached(library)
+        agent.until(lambda _, path=library: attached(agent, path) >= set(task.pids))
     task.both("init")
-    return found
-
-
-def attached(seen: Watch, library: Path) -> set[int]:
-    """The processes that map a library with probes."""
-    assert seen.context.attachments is not None
-    users = [one.users for one in seen.context.attachments.libraries.values() if one.path == str(library)]
-    return {process.pid for some in users for process in some}
-
-
-def rows_of(task: Task, rank: int, rows: dict[str, list[dict[str, Any]]], ranks: int = 2) -> list[dict[str, Any]]:
-    """A rank's rows of communicators of that size."""
-    return [row for row in rows.get("nccl", ()) if row["pid"] == task.pids[rank] and row["ranks"] == ranks]
+    return agent
 
 
 def counted(task: Task, seen: Watch, total: int) -> list[dict[str, Any]]:
@@ -129,7 +54,7 @@ def counted(task: Task, seen: Watch, total: int) -> list[dict[str, Any]]:
     return list(seen.until(found, 20))
 
 
-def test_collectives_and_pairs_count_call_by_call(task: Task, seen: Watch) -> None:
+def test_findings_3_collectives_and_pairs_count_call_by_call(task: Task, seen: Watch) -> None:
     """Each call of a collective, of a send or a receive is one operation, in a group too, from the birth on."""
     task.both("reduce", "world", 7, 1000)
     one, other = counted(task, seen, 7)
@@ -145,12 +70,12 @@ def test_collectives_and_pairs_count_call_by_call(task: Task, seen: Watch) -> No
     task.both("destroy", "world")
 
 
-def test_children_are_known_on_all_ranks(task: Task, seen: Watch) -> None:
+def test_findings_3_children_are_known_on_all_ranks(task: Task, seen: Watch) -> None:
     """The child of a split has one name on both ranks, another one than its parent, and counts for itself."""
     for rank in range(2):
         task.tell(rank, "split", "child", 3, 1 - rank)
     for rank in range(2):
-        task._answer(rank)
+        task.answer(rank)
     task.both("reduce", "child", 4, 900)
     task.both("synchronize")
 
@@ -163,7 +88,7 @@ def test_children_are_known_on_all_ranks(task: Task, seen: Watch) -> None:
     assert one["comm"] == other["comm"]
 
 
-def test_only_calls_of_the_program_count_as_synchronizing(task: Task, seen: Watch) -> None:
+def test_findings_2_only_calls_of_the_program_count_as_synchronizing(task: Task, seen: Watch) -> None:
     """NCCL's own waits, in the CUDA runtime that it carries for itself, are none of the program's."""
     task.both("reduce", "world", 3, 1000)
     calls = task.both("synchronize")
@@ -233,7 +158,7 @@ def test_an_abort_ends_what_never_would(task: Task, seen: Watch) -> None:
     if task.nccl.parent.name in ABORT_HANGS:
         pytest.skip("ncclCommAbort of this version itself waits for ever while an operation is at work")
     task.tell(0, "reduce", "world", 1, 1000)
-    task._answer(0)
+    task.answer(0)
     task.tell(0, "abort", "world")
-    task._answer(0)
+    task.answer(0)
     seen.until(lambda rows: not rows_of(task, 0, rows), 20)

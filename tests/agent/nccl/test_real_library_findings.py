@@ -50,6 +50,29 @@ def communicator(layout: Layout, **members: bytes) -> ctypes.Array[ctypes.c_char
 
 
 @pytest.mark.parametrize(
+    ("structure", "member", "first"),
+    [
+        ("ncclProxyOp", "peer", (2, 23, 4)),
+        ("ncclComm", "startMagic", (2, 21, 5)),
+        ("ncclComm", "collOpCount", (2, 24, 3)),
+        ("ncclComm", "workFifoConsumed", (2, 22, 3)),
+    ],
+)
+def test_findings_1_members_come_with_versions(structure: str, member: str, first: tuple[int, ...]) -> None:
+    """The table of 28 builds says from which version on a member is there, and none loses it later."""
+    assert len(LAYOUTS) == 28
+    known = {version for version, layout in LAYOUTS.items() if member in layout.get(structure, {})}
+    assert known == {version for version in LAYOUTS if tuple(map(int, version.split("+")[0].split("."))) >= first}
+
+
+def test_findings_1_offsets_of_another_build_are_not_believed(memory: Memory) -> None:
+    """Where a wrong build id leads to offsets of another version, no identity is read from them."""
+    layout, wrong = LAYOUTS["2.27.3+cuda12.9"], LAYOUTS["2.21.5+cuda12.4"]
+    data = communicator(layout, commHash=struct.pack("<Q", 0xFACE), rank=struct.pack("<i", 3))
+    assert memory.identity(ctypes.addressof(data), wrong) is None
+
+
+@pytest.mark.parametrize(
     ("version", "counts_calls", "count"),
     [
         ("2.21.5+cuda12.4", False, None),
@@ -174,6 +197,28 @@ def test_findings_4_5_without_a_network_edge_nothing_is_said(memory: Memory) -> 
     assert active(3) == 1.0
     state[at : at + 8] = bytes(8)
     assert active(7) == 0.0
+
+
+def test_findings_4_5_a_shared_list_tells_of_none_of_its_communicators(memory: Memory) -> None:
+    """Where a child of a split uses its parent's proxy, ranks and steps are null for both: they could be either's."""
+    layout = LAYOUTS["2.27.3+cuda12.9"]
+    at = layout["ncclProxyState"]["progressState"] + layout["ncclProxyProgressState"]["active"]
+    state = ctypes.create_string_buffer(at + 64)
+    node = ctypes.create_string_buffer(layout["ncclProxyArgs"]["sizeof"])
+    state[at : at + 8] = struct.pack("<Q", ctypes.addressof(node))
+    pointer = struct.pack("<Q", ctypes.addressof(state))
+    parent, child = (communicator(layout, proxyState=pointer) for _ in range(2))
+    sampler = ProxySampler(100.0)
+    sampler.close()
+    for data in (parent, child):
+        sampler.watch((71, ctypes.addressof(data)), memory, layout)
+    (place,) = sampler._places.values()
+    for clock in range(4):
+        proxy_sampler._sample(place, float(clock))
+    for data in (parent, child):
+        found = sampler.pop_shares((71, ctypes.addressof(data)))
+        assert found is not None
+        assert (found.active, found.steps, found.receive_from, found.unsent) == (1.0, None, None, None)
 
 
 @pytest.mark.parametrize(

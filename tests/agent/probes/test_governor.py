@@ -16,10 +16,11 @@ import pytest
 
 from agent.binaries.first_instruction import is_stepped, stepped_of
 from agent.probes import governor as governing
-from agent.probes.governor import ProbeGovernor
+from agent.probes.governor import ProbeGovernor, Window
 from agent.probes.groups import CALLS, GRAPHS, LAUNCHES, LIFE, PYTHON, SYNCHRONIZE, group_of
 from agent.probes.hit_cost import EMULATED_S, HitCost, measure
 from agent.probes.library import Library
+from agent.probes.sampled_counts import SampledCounts
 from agent.process.procfs import Process
 from emulator.libraries.build import Libraries
 
@@ -38,7 +39,7 @@ def busy():
     while not stop.is_set():
         for _ in range(40): launch(None, None)
         wait(None)
-        time.sleep(0.002)
+        time.sleep(0.005)
 threading.Thread(target=busy, daemon=True).start()
 sys.stdin.readline()
 """
@@ -101,20 +102,52 @@ def test_the_share_is_rate_times_cost() -> None:
     assert not machine.cudart.suspend
 
 
-def test_the_dearest_group_goes_alone_and_comes_back_when_it_is_calm() -> None:
-    """Only the group that takes the most is suspended, after seconds; ten minutes later a look decides."""
-    machine = Machine()
-    machine.run(4, waits=900, graphs=7000)
+def test_the_dearest_group_samples_alone_until_it_is_calm() -> None:
+    """Only the group that takes the most is on in windows, so that on average the process loses what is allowed."""
+    machine, user = Machine(), Process(71, 7)
+    machine.run(4, waits=900, graphs=20_000)
     assert not machine.cudart.suspend
-    machine.run(4, waits=900, graphs=7000)
+    machine.run(4, waits=900, graphs=20_000)
     assert set(machine.cudart.suspend) == {GRAPHS}
-    assert "probes on its graph launches are suspended: they take 2.10% of a core of process 71" in machine.cudart.words
-    assert machine.governor.partial(Process(71, 7)) == {GRAPHS}
-    machine.run(int(governing.AGAIN_S) + 8, waits=900, graphs=7000)
-    assert GRAPHS in machine.cudart.suspend
-    machine.run(int(governing.AGAIN_S) + 20, waits=900, graphs=1700)
+    words = "probes on its graph launches are sampled, on 29% of the time: they take 6.00% of a core of process 71"
+    assert words in machine.cudart.words
+    assert machine.governor.windows(user) == {GRAPHS: Window(False, pytest.approx(0.0173 / 0.06))}
+    assert machine.governor.of_process(71) == pytest.approx(0.02)
+    before = machine.processes["hits"][1, GRAPHS]
+    machine.run(300, waits=900, graphs=20_000)
+    taken = (int(machine.processes["hits"][1, GRAPHS] - before) / 300 + 900) * 3e-6
+    assert 0.012 < taken < 0.0205
+    machine.run(60, waits=900, graphs=1700)
     assert not machine.cudart.suspend
-    assert not machine.governor.partial(Process(71, 7))
+    assert not machine.governor.partial(user)
+    assert not machine.governor.windows(user)
+
+
+def test_windows_that_would_be_rare_stand_for_nothing() -> None:
+    """A group so dear that its windows would be minutes apart is suspended, and its counts have gaps."""
+    machine, user = Machine(share=0.002), Process(71, 7)
+    machine.run(8, waits=100, graphs=20_000)
+    assert "probes on its graph launches are suspended: they take 6.00%" in machine.cudart.words
+    assert machine.governor.partial(user) == {GRAPHS}
+    assert not machine.governor.windows(user)
+    machine.run(60, waits=100, graphs=20_000)
+    assert GRAPHS in machine.cudart.suspend
+
+
+def test_counts_of_windows_stand_for_the_time_between() -> None:
+    """A counter of sampled probes goes on at the rate of its windows; one that is always counted is exact."""
+    sampled, user = SampledCounts(), Process(71, 7)
+    raw, exact, values = 0.0, 0.0, []
+    for second in range(200):
+        on = second < 20 or second % 10 < 4
+        raw, exact = raw + 250.0 * on * (second > 0), exact + 250.0 * (second > 0)
+        values.append(sampled.value(user, "launches_total", raw, 40.0 + second, on))
+        assert sampled.value(user, "copies_total", raw, 40.0 + second, True) == raw
+    assert values == sorted(values)
+    assert values[-1] == pytest.approx(exact, rel=0.02)
+    assert raw < 0.55 * exact
+    sampled.forget([])
+    assert sampled.value(user, "launches_total", 7.0, 300.0, True) == 7.0
 
 
 def test_calls_that_stay_make_the_next_group_go() -> None:
@@ -172,6 +205,7 @@ def busy(cudart: Path, nccl: Path) -> Iterator[Any]:
 def test_cuda_probes_let_go_of_a_busy_process(watch: Any, emulated: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graph launches that take too much lose their probes and their column; synchronize calls are counted on."""
     monkeypatch.setattr(governing, "FAST_S", 0.5)
+    monkeypatch.setattr(governing, "SPARSE_S", 0.0)
     with busy(emulated.cudart, emulated.nccl) as process:
         seen = watch(sources=("probe", "cuda"), cuda_calls=("graphs",), probe_share=0.0005)
         attachments = seen.context.attachments
@@ -189,3 +223,28 @@ def test_cuda_probes_let_go_of_a_busy_process(watch: Any, emulated: Libraries, m
         before = rows[0]["synchronize_calls_total"]
         seen.until(lambda rows: any(row["synchronize_calls_total"] > before + 20 for row in rows.get("cuda", ())))
         seen.until(lambda _: 0 < seen.context.governor.of_process(process.pid) < 0.0005)
+
+
+@pytest.mark.bpf
+def test_cuda_probes_sample_a_busy_process(watch: Any, emulated: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graph launches that take too much are counted in windows, and go on growing between them."""
+    monkeypatch.setattr(governing, "FAST_S", 0.5)
+    monkeypatch.setattr(governing, "SPARSE_S", 600.0)
+    with busy(emulated.cudart, emulated.nccl):
+        seen = watch(sources=("probe", "cuda"), cuda_calls=("graphs",), probe_share=0.0005)
+        attachments = seen.context.attachments
+
+        def suspended() -> list[Library]:
+            return [one for one in attachments.libraries.values() if GRAPHS in one.suspended]
+
+        seen.until(lambda _: suspended())
+        rows = seen.until(lambda rows: [row for row in rows.get("cuda", ()) if row.get("sampled_ratio")])
+        assert 0 < rows[0]["sampled_ratio"] < 0.7
+        (library,) = seen.until(lambda _: suspended())
+        assert "are sampled, on " in library.words
+        before = rows[0]["graph_launches_total"]
+        grown = seen.until(
+            lambda rows: [row for row in rows.get("cuda", ()) if row["graph_launches_total"] > before + 500]
+        )
+        assert grown
+        assert seen.until(lambda _: suspended())

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from agent.sampling import loop
 from agent.sampling.reader import Reader, Worker
 from agent.system.file_identity import MOST
 from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
 
 
 class Steady:
@@ -290,3 +292,16 @@ def test_a_source_that_cannot_be_opened_is_tried_again(monkeypatch: pytest.Monke
     rows = fared(loop.read_once(reader, 3, "m3", 5.0))
     assert {name: row["success"] for name, row in rows.items()} == {"host": 1.0, "kernel_log": 1.0}
     loop.close(reader, Context(config))
+
+
+def test_rows_that_no_store_can_hold_stop_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that no column can have costs its table in its batch; all else is written, and it is said once."""
+    with closing(Embedded(tmp_path / "s.db")) as store:
+        outbox = loop.Outbox(store)
+        for now in (11, 12, 13):
+            bad = Sample("gpu", {"gpu": "0", "power watts" if now < 13 else "power_watts": 7.5})
+            outbox.send(Batch("m3", now, (Sample("host", {"cpu_utilization_ratio": 0.5}), bad)))
+        assert store.read("host").column("time").to_pylist() == [11, 12, 13]
+        assert store.read("gpu").column("time").to_pylist() == [13]
+    assert (outbox.dropped, outbox.shut, len(outbox.waiting)) == (2, False, 0)
+    assert sum("rows of table gpu are left out: 'power watts'" in line for line in caplog.messages) == 1

@@ -24,8 +24,9 @@ from agent.sampling.zoom import APART_NS, MOST_S, STACKS, Budget, Zoom, quick, r
 from agent.stacks.rounds import StackRounds
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
+from store.signed import Signed, zoom_key
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import FileZoomRequests, ZoomRequest
+from store.zoom_requests import FileZoomRequests, ZoomKey, ZoomRequest
 
 SECOND = 10**9
 CONFIG = AgentConfig(sources=("host", "gpu", "nccl", "probe"))
@@ -119,6 +120,7 @@ class Given:
     orders: list[ZoomRequest] = field(default_factory=list)
     error: str = ""
     every_s: float = 0.01
+    key: Any = field(default_factory=lambda: SimpleNamespace(signed=lambda order: True))
     asked: threading.Event = field(default_factory=threading.Event)
 
     def read(self, after: int) -> list[ZoomRequest]:
@@ -228,12 +230,38 @@ def test_an_order_of_tomorrow_hides_none_of_today() -> None:
     assert (opened, health(rows)[-1]["refused_total"]) == (["host"], 1)
 
 
+@pytest.mark.parametrize("key", ["", "9" * 64])
+def test_what_is_not_signed_is_refused_once(tmp_path: Path, key: str) -> None:
+    """Requests that the detector has not signed, and all where no key is here, are counted and open no source."""
+    given, now = Given(key=ZoomKey("m1", str(tmp_path / "key") if key else "")), time.time_ns()
+    (tmp_path / "key").write_text(key)
+    forged, polls = order(now, time=now + SECOND), iter(range(10**6))
+    given.read = lambda after: [forged] if next(polls) >= 0 and forged.time > after else []  # type: ignore[method-assign]
+    rows, opened = looked(given, Counter(), lambda rows: health_values(rows) and next(polls) > 4)
+    assert (opened, [one["refused_total"] for one in health(rows)]) == ([], [1])
+    words = "has not signed it" if key else "there is no key to check it with: give this machine what `peerwatch config"
+    assert words in health(rows)[0]["error"]
+
+
+def test_forged_requests_hide_none_that_is_signed() -> None:
+    """A forged request later than a signed one does not make the agent pass over that."""
+    now = time.time_ns()
+    forged, signed = order(now, time=now + SECOND, source="gpu"), order(now, time=now + SECOND // 2)
+    polls = iter([[forged], [forged, signed]])
+    given = Given(key=SimpleNamespace(signed=lambda one: one is signed))
+    given.read = lambda after: [one for one in next(polls, []) if one.time > after]  # type: ignore[method-assign]
+    rows, opened = looked(given, Counter(), lambda rows: any(row.table == "host_zoom" for row in rows))
+    assert (opened, health(rows)[-1]["refused_total"]) == (["host"], 1)
+
+
 def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running agent finds its order in the file that it writes to, and tells there what came of it."""
+    """A running agent serves the signed one of two requests in the file that it writes to, and says so there."""
     monkeypatch.setattr(FileZoomRequests, "every_s", 0.05)
     config, store = AgentConfig(machine="m1", sources=("host",), period_seconds=0.25), Embedded(tmp_path / "s.db")
     stop = threading.Event()
-    words = (config, store, stop, None, FileZoomRequests(tmp_path / "s.db", "m1"))
+    (tmp_path / "zoom.key").write_bytes(zoom_key(b"4" * 40, "m1"))
+    requests = FileZoomRequests(tmp_path / "s.db", ZoomKey("m1", str(tmp_path / "zoom.key")))
+    words = (config, store, stop, None, requests)
     agent = threading.Thread(target=loop.run, args=words)
     agent.start()
     try:
@@ -242,7 +270,9 @@ def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert time.monotonic() < deadline
             if not given and (given := store.read("host").num_rows > 1):
                 now = time.time_ns()
-                store.write([Batch("m1", now, (ZoomRequest(now, "host", 20.0, now + 9 * SECOND).sample(),))])
+                request = ZoomRequest(now, "host", 20.0, now + 9 * SECOND)
+                Signed(store, b"4" * 40).write([Batch("m1", now, (request.sample(),))])
+                store.write([Batch("m1", now, (replace(request, time=now + 1).sample(),))])
             stop.wait(0.05)
     finally:
         stop.set()
@@ -250,5 +280,6 @@ def test_from_the_store_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
     closer = store.read("host_zoom").column("time").to_pylist()
     assert len(set(closer)) == len(closer)
     assert set(store.read("host_zoom").column("machine").to_pylist()) == {"m1"}
-    assert store.read("source").filter(pc.equal(store.read("source")["source"], "zoom")).num_rows > 0
+    about = store.read("source").filter(pc.equal(store.read("source")["source"], "zoom"))
+    assert set(about.column("refused_total").to_pylist()) == {1}
     store.close()

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from agent.config import AgentConfig
+from agent.probes.governor import Window
+from agent.probes.groups import SYNCHRONIZE
 from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Process
 from agent.sources.cuda import Cuda
@@ -35,3 +37,24 @@ def test_waits_of_two_threads_never_fall() -> None:
     entries[1], living[71] = (71, 1, second, 0), TrainingProcess(Process(71, 900), "2")
     (sample,) = source.read(99)
     assert sample.values["synchronize_seconds_total"] == 1.0
+
+
+def test_sampled_probes_are_estimated() -> None:
+    """Between windows a column grows at the rate of the windows, and the row says how much of the time is counted."""
+    entries, living = np.zeros(1, ENTRY), {71: TrainingProcess(Process(71, 5), "2")}
+    windows: dict[int, Window] = {}
+    governor = SimpleNamespace(windows=lambda _: windows, partial=lambda _: frozenset(windows))
+    training = SimpleNamespace(living=lambda _: living, uncounted=frozenset())
+    context: Any = SimpleNamespace(config=AgentConfig(), training=training, governor=governor)
+    source = Cuda(context, SimpleNamespace(rows=lambda: entries))  # type: ignore[arg-type]
+    found = []
+    for calls, window in ((100, None), (150, None), (150, False), (150, False)):
+        entries[0] = (71, calls, 10**9, 0)
+        windows.update({SYNCHRONIZE: Window(False, 0.4)} if window is False else {})
+        time.sleep(0.1)
+        (sample,) = source.read(7)
+        found.append((float(sample.values["synchronize_calls_total"] or 0), sample.values.get("sampled_ratio")))
+    counts = [count for count, _ in found]
+    assert counts[:2] == [100, 150]
+    assert 150 < counts[2] < counts[3]
+    assert [ratio for _, ratio in found] == [None, None, 0.4, 0.4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from analysis.operators.analysis import Analysis, analyse
 from analysis.operators.candidates import rank_candidates
-from analysis.operators.judging import irregular, judge
+from analysis.operators.judging import calm, irregular, judge, long
 from analysis.traces.reading import read_logs
 from detector.attribution.forest import load
 from emulator.simulation.operator_log import operators_log
@@ -66,6 +67,31 @@ def test_drift_is_followed_by_the_thresholds() -> None:
     made = operators_log((2, 2, 2, 2, 2, 2), 24, 43, "gpu", 1.4, drift=2.0)
     table, log = lined_up(made)
     assert f"rank {made.culprit}" in {one.device for one in rank_candidates(table, log, judge(log, load()))}
+
+
+@pytest.mark.parametrize(("kind", "seed", "device"), [("gpu", 41, "gpu"), ("nic", 42, "link")])
+def test_a_cause_that_comes_back_outweighs_longer_pauses(kind: str, seed: int, device: str) -> None:
+    """Ranks that pause once each, for longer than the fault costs an iteration, are not named before it."""
+    made = operators_log((2, 2, 2, 4, 2, 2), 24, seed, kind, 1.15)
+    table, log = lined_up(made)
+    elapsed, length = log.elapsed.copy(), log.iteration_seconds.copy()
+    for iteration, rank in ((3, 17), (9, 44), (15, 5), (19, 60)):  # all others wait for it in its last operation
+        last = log.cell[log.rank == rank][-1]
+        elapsed[iteration, (log.cell == last) & (log.rank != rank)] += 0.3
+        length[iteration] += 0.3
+    log = replace(log, elapsed=elapsed, iteration_seconds=length)
+    first = rank_candidates(table, log, judge(log, load()))[0]
+    assert (first.device, first.kind) == (f"rank {made.culprit}", device)
+    assert first.iterations > 1
+
+
+def test_a_fault_close_to_the_limit_does_not_teach_what_is_usual() -> None:
+    """Iterations that are long but not yet irregular are no baseline; once one is irregular they are judged with it."""
+    seconds = np.array([0.93, 1.0, 1.03, 1.01, 0.97, 0.99, 1.0, 0.98, 1.11, 1.10, 1.11, 1.13])
+    assert irregular(seconds).nonzero()[0].tolist() == [11]
+    assert calm(seconds).nonzero()[0].tolist() == list(range(8))
+    assert long(seconds).tolist() == [8, 9, 10, 11]
+    assert not len(long(seconds[:8]))
 
 
 def test_regular_iterations_name_no_device() -> None:

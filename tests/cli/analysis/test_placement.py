@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from cli.queries.analysis.shared_switch import switch_notes
+from detector.model.verdict import Verdict
 from store.open import open_store
 from store.schema.sample import Batch, Sample
 from tests.cli.conftest import one_line, run, verdict
@@ -86,3 +88,31 @@ def test_errors_are_one_line(store: Path, topology: Path, tmp_path: Path) -> Non
     assert "none.txt" in one_line(run("placement", "--store", store, "--topology", tmp_path / "none.txt"), 1)
     late = run("placement", "--store", store, "--topology", topology, "--at", "2020-05-01T12:00")
     assert "no communicator in the minute before" in one_line(late, 1)
+
+
+def test_show_names_the_switch_that_faulty_machines_share(store: Path, topology: Path, tmp_path: Path) -> None:
+    """With `topology` in the configuration, `show` and alerts name the leaf of faulty machines; without, nothing."""
+    config = tmp_path / "peerwatch.toml"
+    config.write_text(f'topology = "{topology}"\n')
+    found = json.loads(run("show", "m5", "--store", store, "--config", config, "--json").stdout)["shared_switch"]
+    assert (found["level"], found["name"], found["faulty"]) == ("leaf", "two", ["m4", "m5", "m6", "m7"])
+    assert "switch    4 of 4 machines on leaf two" in run("show", "m5", "--store", store, "--config", config).stdout
+    assert json.loads(run("show", "m5", "--store", store, "--json").stdout)["shared_switch"] is None
+    (note,) = notes_of(store, str(topology))
+    assert note.startswith("4 of 4 machines on leaf two are faulty")
+    assert notes_of(store, "") == ()
+    wrong = one_line(run("show", "m5", "--store", store, "--config", _config(tmp_path, "none.conf")), 1)
+    assert "none.conf" in wrong
+
+
+def notes_of(store: Path, topology: str) -> tuple[str, ...]:
+    """What an alert about m6 says of switches."""
+    with closing(open_store(str(store))) as opened:
+        alert = Verdict(time.time_ns(), "run", "m6", None, "peer", "gpu.power_watts", 2.0, 0, "crit", "m6 differs")
+        return switch_notes(topology)(opened, alert)
+
+
+def _config(folder: Path, name: str) -> Path:
+    file = folder / "wrong.toml"
+    file.write_text(f'topology = "{folder / name}"\n')
+    return file

@@ -8,8 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
 from tests.analysis.whatif.jobs import Job, plain
 from tests.cli.conftest import one_line, run
+
+SECOND = 10**9
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +83,56 @@ def test_errors_are_one_line(trace: Path, tmp_path: Path) -> None:
     }
     for words, arguments in cases.items():
         assert words in one_line(run("report", "stragglers", *arguments), 1)
+
+
+def test_profiler_traces_of_one_job(tmp_path: Path) -> None:
+    """Kineto traces, one a rank, are one job: the rank with kernels half as long again is named."""
+    for rank in range(4):
+        events = []
+        for step in range(5):
+            begin = 1e6 + 50_000 * step + 777 * rank
+            own = 20_000 + 10_000 * (rank == 2)
+            group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]", "Collective name": "allreduce"}
+            for name, start, length in (("gemm", 0, own), ("ncclDevKernel_AllReduce_RING", own, 35_000 - own)):
+                args = {"stream": 7, **(group if "nccl" in name else {})}
+                events.append(
+                    {"ph": "X", "cat": "kernel", "name": name, "ts": begin + start, "dur": length, "args": args}
+                )
+            step_name = {"cat": "user_annotation", "name": f"ProfilerStep#{step}"}
+            events.append({"ph": "X", **step_name, "ts": begin - 5, "dur": 40_000})
+        about = {"distributedInfo": {"rank": rank, "world_size": 4}, "traceEvents": events}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(about))
+    (job,) = json.loads(run("report", "stragglers", tmp_path, "--json").stdout)["jobs"]
+    same = json.loads(run("report", "stragglers", *sorted(tmp_path.iterdir()), "--json").stdout)["jobs"]
+    assert [job["slowdown"]] == [one["slowdown"] for one in same]
+    assert job["slowest_ranks"] == [2]
+    assert job["causes"][0]["named"]
+    # A step is 50 ms of which 15 ms are the host's between steps; without the slow rank 7.5 ms less, the mean.
+    assert job["slowdown"] == pytest.approx(50 / 42.5, rel=1e-3)
+    assert "at least two ranks" in one_line(run("report", "stragglers", tmp_path / "rank1.json"), 1)
+
+
+def test_the_jobs_of_a_store(tmp_path: Path) -> None:
+    """Of a store each job has its GPU-hours lost, by cause and rank; two jobs at once are separate."""
+    store = Embedded(tmp_path / "s.db")
+    for at in range(60):
+        for number in range(6):
+            job, rank = divmod(number, 3)
+            waits = 0.35 - 0.3 * (number == 1) if job == 0 else 0.2
+            row = {"gpu": "0", "slot": "0", "comm": f"c{job}", "operation": "AllReduce:f32:7", "rank": rank, "ranks": 3}
+            counts = {"operations_total": 50 * at, "bytes_total": 900 * at}
+            times = {"active_ratio": waits, "iteration_seconds": 0.4 + job}
+            samples = [Sample("nccl", row | counts | times), Sample("task", {"task": ("red", "blue")[job]})]
+            store.write([Batch(f"m{number}", (1000 + at) * SECOND, tuple(samples))])
+    store.close()
+    found = json.loads(run("report", "stragglers", tmp_path / "s.db", "--json").stdout)
+    red, blue = found["jobs"]
+    assert (red["name"], blue["name"], red["gpus"], red["machines"]) == ("red", "blue", 3, ["m0", "m1", "m2"])
+    # Of 0.4 s the slow rank has 0.38 for itself, the others 0.26: the mean is 0.08 s less than the longest.
+    assert red["waste"] == pytest.approx(0.08 / 0.4, rel=0.02)
+    assert red["gpu_hours"] == pytest.approx(3 * 59 / 3600, rel=0.03)
+    assert list(red["gpu_hours_lost_by_rank"]) == ["m1 rank 1"]
+    assert blue["waste"] == pytest.approx(0.0, abs=1e-6)
+    text = run("report", "stragglers", tmp_path / "s.db").stdout
+    assert "slow worker: m1 rank 1" in text
+    assert "goes alone" in one_line(run("report", "stragglers", tmp_path / "s.db", tmp_path), 1)

@@ -17,7 +17,7 @@ def test_from_recording_to_configuration(tmp_path: Path) -> None:
     file, config = tmp_path / "c.json", tmp_path / "p.toml"
     words = ("calibrate", tmp_path / "set", "--budget", "1/day/10 machines", "--out", file)
     shown_json = json.loads(run(*words, "--json").stdout)
-    assert (shown_json["recordings"], set(shown_json["tails"]), shown_json["beyond"] > 50) == (2, {"gpu"}, True)
+    assert (shown_json["recordings"], set(shown_json["tables"]), shown_json["beyond"] > 50) == (2, {"gpu"}, True)
     shown = run(*words).stdout
     assert f"one false alarm in 240 machine-hours needs {shown_json['beyond']:,.0f} times as many" in shown
     config.write_text(f'[detector]\ncalibration = "{file}"\n')

@@ -18,7 +18,9 @@ from rich.console import Console
 
 from cli.queries.fleet_status import read_fleet_status
 from cli.views.fleet_table import fitting, table
+from detector.thresholds.report import LearningReport
 from store.schema.sample import Batch, Sample
+from store.signed import Signed, key_of
 from store.sqlite.embedded import Embedded
 from tests.cli.conftest import ROOT, SECOND, host, one_line, run, verdict
 
@@ -45,6 +47,20 @@ def test_exit_code_follows_the_verdicts(place: Path, level: str, code: int) -> N
     assert [row["message"] for row in found["verdicts"]] == (["m02 differs"] if code else [])
 
 
+def test_what_is_not_signed_hides_nothing(place: Path) -> None:
+    """A forged verdict ends none that the detector has signed, and a forged order puts no machine into maintenance."""
+    store, now = Embedded(place), time.time_ns()
+    Signed(store, key_of(place.with_suffix(".key"), True)).write([verdict("m02", now - 60 * SECOND, "crit")])
+    order = {"source": "operator", "code": "maintenance", "message": "idle", "until": now + 900 * SECOND}
+    store.write([verdict("m02", now - 20 * SECOND, "ok"), Batch("m03", now - 5 * SECOND, (Sample("event", order),))])
+    store.close()
+    done = run("status", "--json", "--store", place)
+    found = json.loads(done.stdout)
+    assert (done.returncode, [row["level"] for row in found["verdicts"]]) == (2, ["crit"])
+    assert {row["machine"]: row["level"] for row in found["machines"]} == {"m01": "ok", "m02": "crit", "m03": "ok"}
+    assert found["maintenance"] == []
+
+
 def test_what_probes_take_is_one_line(place: Path) -> None:
     """The machine with the process that loses the most is named with its cost and limit, and where probes are off."""
     now = time.time_ns()
@@ -54,15 +70,47 @@ def test_what_probes_take_is_one_line(place: Path) -> None:
         ("m01", 0.002, ""),
         ("m03", 0.007, ""),
         ("m02", 0.004, "probes on its calls are suspended"),
+        ("m04", 0.003, "probes on its launches are sampled, on 40% of the time"),
     ):
         cost = {"library": "probes: cost", "state": "on", "core_ratio": share, "reason": f"{share:.2%} of 3.00%"}
         library = {"library": "libnccl.so.2", "state": "on", "reason": why or None}
         store.write([Batch(name, now - 50 * SECOND, (Sample("probe", cost), Sample("probe", library)))])
     store.close()
     found = json.loads(run("status", "--json", "--store", place).stdout)["probes"]
-    assert found == {"machine": "m03", "core_ratio": 0.007, "suspended": ["m02"]}
+    assert found == {"machine": "m03", "core_ratio": 0.007, "suspended": ["m02"], "sampled": ["m04"]}
     shown = " ".join(run("status", "--store", place).stdout.split())
-    assert "probes: m03: 0.70% of 3.00%; some are suspended on m02" in shown
+    assert "probes: m03: 0.70% of 3.00%; some are suspended on m02; some are sampled on m04" in shown
+
+
+def test_what_was_learned_is_one_line(place: Path) -> None:
+    """The newest report on thresholds is a line, and an object with the numbers; an old one is none."""
+    store, now = Embedded(place), time.time_ns()
+    old = LearningReport(0.5, 2.5, 31, 0, 0, 0, 0, 0.012)
+    store.write([Batch("d1", now - 2500 * SECOND, (old.sample(),))])
+    assert json.loads(run("status", "--json", "--store", place).stdout)["thresholds"] is None
+    new = LearningReport(0.5, 416.25, 1733, 58, 9, 17, 2, 0.676)
+    store.write([Batch("d1", now - (900 - at) * SECOND, (one.sample(),)) for at, one in enumerate((old, new))])
+    store.close()
+    found = json.loads(run("status", "--json", "--store", place).stdout)["thresholds"]
+    assert (found["machine_hours"], found["raised"], found["bounded"], found["trust"]) == (416.25, 9, 2, 0.676)
+    shown = " ".join(run("status", "--store", place).stdout.split())
+    assert "thresholds: learned from 1,733 excursions in 416.2 machine-hours for 0.5 false pages" in shown
+    assert "of 58 readings 9 raised, 2 at the upper bound, 17 lowered; lower ones are used to 68%" in shown
+
+
+def test_findings_4_4_cuda_graphs_are_said(place: Path) -> None:
+    """Machines with operations that CUDA graphs replay are named, with what is then not counted."""
+    now = time.time_ns()
+    assert json.loads(run("status", "--json", "--store", place).stdout)["cuda_graphs"] == []
+    store = Embedded(place)
+    for name, before, replayed in (("m02", 0.0, 1.0), ("m03", 1.0, 1.0), ("m01", 1.0, 0.0)):
+        key = {"gpu": "3", "slot": "0", "comm": "beef", "operations_total": 17}
+        rows = [Sample("nccl", key | {"replayed": value}) for value in (before, replayed)]
+        store.write([Batch(name, now - age * SECOND, (row,)) for age, row in zip((9, 4), rows, strict=True)])
+    store.close()
+    assert json.loads(run("status", "--json", "--store", place).stdout)["cuda_graphs"] == ["m02", "m03"]
+    shown = " ".join(run("status", "--store", place).stdout.split())
+    assert "m02, m03: CUDA graphs replay NCCL operations: calls are counted at the capture" in shown
 
 
 def test_a_verdict_names_the_job(place: Path) -> None:

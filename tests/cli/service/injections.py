@@ -18,8 +18,10 @@ INJECTIONS = {
     "FlagScale: late enter": "late_enter",
 }
 KINDS = tuple(sorted(set(INJECTIONS.values())))
+SHAPE = (4, 4, 2, 2)
+"""Machines, GPUs of each, tensor and pipeline of a task of 16 ranks; data 4."""
 TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "20")
-"""Options of a demo of 16 ranks: tensor 2, pipeline 2, data 4."""
+"""Such a demo's options."""
 
 
 def named_device(said: dict[str, Any]) -> bool:

@@ -22,12 +22,18 @@ START_S, PHASE_S = 60.0, 15.0
 OFTEN = ("--checkpoint-every=23", "--evaluation-every=37")
 
 
-def live(folder: Path, seed: int, shape: tuple[int, int, int, int]) -> list[Verdict]:
-    """What the detector says of such a task; shape: machines, GPUs of each, tensor, pipeline."""
+def live(
+    folder: Path, seed: int, shape: tuple[int, int, int, int], nccl: Path | None = None, training: str = "ahead"
+) -> list[Verdict]:
+    """What the detector says of such a task, notes left out; shape: machines, GPUs of each, tensor, pipeline.
+
+    `nccl` is NVIDIA's library; None: the emulated one.
+    """
     chance, folder = random.Random(seed), folder.resolve()
     folder.mkdir(parents=True)
     data, fleet_folder = folder / "readings.db", folder / "fleet"
-    fleet = Fleet(fleet_folder, *shape, seed, lambda name: agent_command(data, root=fleet_folder / name), OFTEN)
+    agent = lambda name: agent_command(data, root=fleet_folder / name)  # noqa: E731
+    fleet = Fleet(fleet_folder, *shape, seed, agent, OFTEN, nccl=nccl, training=training)
     with closing(open_store(str(data), create=True)) as store, fleet:
         said = Listener(Runner(store, Config(), time.time_ns()))
         said.listen(START_S, until=lambda: all(rank.iterations > 2 for rank in _ranks(fleet)))
@@ -40,7 +46,7 @@ def live(folder: Path, seed: int, shape: tuple[int, int, int, int]) -> list[Verd
             said.listen(chance.uniform(1.0, 1.4) * PHASE_S)
         assert min(rank.iterations for rank in _ranks(fleet)) > 2  # it went on after all of that
         assert _watched(store, time.time_ns()) == set(fleet.names)
-    return said.verdicts
+    return [verdict for verdict in said.verdicts if verdict.level != "note"]
 
 
 class Listener:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.sqlite.embedded import Embedded
-from tests.cli.conftest import ROOT, one_line, run
+from tests.cli.conftest import ROOT, one_line, process
 
 CONFIG = """
 store = "{store}"
@@ -59,9 +59,9 @@ def test_agent_reads_until_a_signal(config: Path, tmp_path: Path, number: signal
     first = [process.stderr.readline() for process in (agent, detector) if process.stderr]
     assert ["m42: sources host" in first[0], "judging what comes into" in first[1]] == [True, True], first
     rows = wait_for_rows(tmp_path / "s.db")
-    for process in (agent, detector):
-        process.send_signal(number)
-    said = [process.communicate(timeout=60)[1] for process in (agent, detector)]
+    for program in (agent, detector):
+        program.send_signal(number)
+    said = [program.communicate(timeout=60)[1] for program in (agent, detector)]
     assert [process.returncode for process in (agent, detector)] == [0, 0], said
     assert rows >= 3
     assert not any("Traceback" in text for text in said)
@@ -72,6 +72,6 @@ def test_agent_reads_until_a_signal(config: Path, tmp_path: Path, number: signal
 
 def test_agent_says_what_is_wrong(tmp_path: Path) -> None:
     """An absent configuration and a store in an absent folder give one line and exit code 1."""
-    assert "No such file" in one_line(run("agent", "--config", tmp_path / "absent.toml"), 1)
-    assert "there is no folder" in one_line(run("agent", "--store", tmp_path / "no" / "s.db"), 1)
-    assert "there is no folder" in one_line(run("detector", "--store", tmp_path / "no" / "s.db"), 1)
+    assert "No such file" in one_line(process("agent", "--config", tmp_path / "absent.toml"), 1)
+    assert "there is no folder" in one_line(process("agent", "--store", tmp_path / "no" / "s.db"), 1)
+    assert "there is no folder" in one_line(process("detector", "--store", tmp_path / "no" / "s.db"), 1)

@@ -1,17 +1,26 @@
-"""How well the whole does: five seeds of each fault, health; injections in a bigger task.
+"""How well the whole does: every fault, health, injections in a bigger task, healthy lives.
 
-PEERWATCH_SEEDS says how many seeds, PEERWATCH_FAULTS which faults, with commas between them.
+Ranks run on NVIDIA's libnccl where it is here, one demo at a time, and enqueue ahead. The environment chooses:
+PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING `ahead` or `blocking`; PEERWATCH_SEEDS how many seeds;
+PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many runs of each injection and life.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 
+from emulator.libraries.nvidia import NOT_PLAYED
+from emulator.libraries.wheel import DEFAULT, find
 from emulator.shared.faults import KINDS
+from tests.cli.service.episodes import Episode, first_alarm, judged, nccl_fleet, record
 from tests.cli.service.injections import INJECTIONS, TASK, named_device
 from tests.cli.service.injections import KINDS as INJECTED
 from tests.cli.service.life import live
@@ -19,64 +28,139 @@ from tests.cli.service.test_demo import TOGETHER, demo
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
+NCCL = os.environ.get("PEERWATCH_NCCL") or (DEFAULT if find() else "emulated")
+TRAINING = os.environ.get("PEERWATCH_TRAINING", "ahead")
 SEEDS = int(os.environ.get("PEERWATCH_SEEDS", "5"))
 HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
 """Of each injection, and of healthy lives; 40 take some two hours on two cores."""
+AT_ONCE = TOGETHER if NCCL == "emulated" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One demo."""
+
+    fault: str
+    said: dict[str, Any]
+    load: float
+    """Load average of the computer at its end."""
+
+    @property
+    def alarms(self) -> list[dict[str, Any]]:
+        """Verdicts other than notes."""
+        return [verdict for verdict in self.said["verdicts"] if verdict["level"] in ("warn", "crit")]
+
+    @property
+    def wrong(self) -> list[str]:
+        """What verdicts name other than the machine at fault."""
+        return [str(one["machine"]) for one in self.alarms if one["machine"] != self.said["fault"]["machine"]]
+
+    @property
+    def named(self) -> bool:
+        """Whether the machine at fault was named, and first; in a healthy run: nothing was."""
+        return bool(self.said["correct"])
+
+    @property
+    def device(self) -> bool:
+        """Whether the first alarm names the GPU at fault, or the port beside it."""
+        return self.named and bool(self.alarms) and named_device({**self.said, "verdicts": self.alarms})
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds from the onset to the first alarm."""
+        start = self.said["fault"]["start"]
+        return (self.alarms[0]["time"] - start) / 1e9 if start and self.alarms else None
+
+
+def trials(runs: Iterable[tuple[str, int]], folder: Path, *options: str) -> list[Trial]:
+    """A demo for each fault and seed."""
+
+    def one(run: tuple[str, int]) -> Trial:
+        fault, seed = run
+        place = str(folder / f"{fault}-{seed}")
+        library = "emulated" if fault in NOT_PLAYED else NCCL
+        words = ("--nccl", library, "--training", TRAINING, "--seed", str(seed), "--folder", place, *options)
+        trial = Trial(fault, demo("--fault", fault, *words)[1], os.getloadavg()[0])
+        print(_row(f"{fault} {seed}", [trial]), flush=True)
+        return trial
+
+    with ThreadPoolExecutor(AT_ONCE) as executor:
+        return list(executor.map(one, runs))
+
+
+def table(title: str, names: Iterable[str], of: Callable[[str], list[Trial]]) -> None:
+    """Print a row for each name."""
+    except_for = f" ({', '.join(NOT_PLAYED)} on the emulated one)" if NCCL != "emulated" else ""
+    print(f"\nlibnccl {NCCL}{except_for}, training {TRAINING}\n")
+    print(f"| {title} | Named | Device | Seconds | Others named | Load |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name in names:
+        print(_row(name, of(name)))
+
+
+def _row(name: str, mine: list[Trial]) -> str:
+    named, device = sum(trial.named for trial in mine), sum(trial.device for trial in mine)
+    delays = [trial.delay for trial in mine if trial.named and trial.delay is not None]
+    seconds = f"{median(delays):.0f}" + (f", at most {max(delays):.0f}" if len(delays) > 1 else "") if delays else "–"
+    wrong, load = sum(len(trial.wrong) for trial in mine), [trial.load for trial in mine]
+    on = f"{device} of {len(mine)}" if mine[0].said["fault"]["start"] else "–"
+    return f"| {name} | {named} of {len(mine)} | {on} | {seconds} | {wrong} | {min(load):.0f} to {max(load):.0f} |"
 
 
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
     """Verdicts name all faults correctly in all seeds, and no healthy run has a verdict."""
     runs = [(fault, 100 + seed) for fault in FAULTS for seed in range(HEALTHY if fault == "none" else SEEDS)]
-
-    def one(run: tuple[str, int]) -> tuple[str, bool, float | None]:
-        fault, seed = run
-        code, said = demo("--fault", fault, "--seed", str(seed), "--folder", str(tmp_path / f"{fault}-{seed}"))
-        first = said["verdicts"][0]["time"] if said["verdicts"] else None
-        delay = (first - said["fault"]["start"]) / 1e9 if first and said["fault"]["start"] else None
-        return fault, code == 0, delay
-
-    with ThreadPoolExecutor(TOGETHER) as executor:
-        results = list(executor.map(one, runs))
-    print()
-    for fault in FAULTS:
-        mine = [(right, delay) for kind, right, delay in results if kind == fault]
-        delays = sorted(delay for _, delay in mine if delay is not None)
-        after = f", named after {delays[len(delays) // 2]:.0f} s (median; at most {delays[-1]:.0f} s)" if delays else ""
-        print(f"{fault:17} {sum(right for right, _ in mine)} of {len(mine)} right{after}")
-    assert all(right for _, right, _ in results), [kind for kind, right, _ in results if not right]
+    found = trials(runs, tmp_path)
+    table("Fault", FAULTS, lambda fault: [trial for trial in found if trial.fault == fault])
+    assert all(trial.named for trial in found), [trial.fault for trial in found if not trial.named]
 
 
 def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) -> None:
     """The detector locates each injection in 95 % of its runs on 16 ranks (tensor 2, pipeline 2, data 4)."""
-    runs = [(fault, seed) for seed in range(300, 300 + RUNS) for fault in INJECTED]
+    found = trials([(fault, seed) for seed in range(300, 300 + RUNS) for fault in INJECTED], tmp_path, *TASK)
+    of = {fault: [trial for trial in found if trial.fault == fault] for fault in INJECTED}
+    table("Injection", INJECTIONS, lambda name: of[INJECTIONS[name]])
+    assert all(sum(trial.named for trial in mine) >= 0.95 * RUNS for mine in of.values())
 
-    def one(run: tuple[str, int]) -> tuple[str, bool, bool, float]:
-        fault, seed = run
-        _, said = demo("--fault", fault, "--seed", str(seed), "--folder", str(tmp_path / f"{fault}-{seed}"), *TASK)
-        if not said["verdicts"]:
-            return fault, False, False, 0.0
-        first = said["verdicts"][0]["time"]
-        delay = (first - (said["fault"]["start"] or first)) / 1e9
-        return fault, said["correct"], said["correct"] and named_device(said), delay
 
-    with ThreadPoolExecutor(TOGETHER) as executor:
-        results = list(executor.map(one, runs))
-    print()
-    for name, fault in INJECTIONS.items():
-        mine = [(right, locate_store, delay) for kind, right, locate_store, delay in results if kind == fault]
-        machine, device = sum(right for right, _, _ in mine), sum(locate_store for _, locate_store, _ in mine)
-        after = sorted(delay for right, _, delay in mine if right)
-        print(f"{name:36} machine {machine} of {RUNS}, device {device} of {RUNS}", end="")
-        print(f", after {after[len(after) // 2]:.0f} s (median; at most {after[-1]:.0f} s)" if after else "")
-        assert machine >= 0.95 * RUNS, fault
+EPISODES = (
+    Episode("pcie_downgrade", None, "m02", 1, 45, 35),
+    Episode("nic_downgrade", None, "m01", 0, 25, 35),
+    Episode("power_cap", None, "m03", 1, 25, 35),
+    Episode("nic_down", None, "m00", 1, 25, 25),
+    Episode("background_compute", None, "m02", 0, 30, 35),
+    Episode("background_traffic", None, "m01", 1, 25, 35),
+    Episode("late_enter", None, "m00", 0, 25, 35),
+    Episode("nccl_delay", None, "m03", 0, 45, 40),
+    Episode("slow_gpu", 1.1, "m01", 1, 120, 75),
+)
+"""Mycroft's seven injections, a host that comes late to reductions, and a GPU that is 10 % slower."""
+
+
+def test_injections_from_nccl_alone(probes_allowed: None, tmp_path: Path) -> None:
+    """Agents without NVML and sysfs locate each injection: eight ranks (tensor 2), one fault after another."""
+    nccl = None if NCCL == "emulated" else find(NCCL)
+    onsets = record(nccl_fleet(tmp_path, (4, 2, 2, 1), 7, nccl, TRAINING), list(EPISODES))
+    verdicts, missed = judged(tmp_path), list[str]()
+    print(f"\nlibnccl {NCCL}, training {TRAINING}, load {os.getloadavg()[2]:.0f}")
+    for onset in onsets:
+        true, first = onset.episode, first_alarm(verdicts, onset)
+        where = f"{first.machine} {first.device}, {(first.time - onset.begin) / 1e9:.0f} s" if first else "not named"
+        print(f"{true.fault:18} {true.amount or '':4} on {true.machine} gpu:{true.gpu}: {where}")
+        missed += [true.fault] if first is None or first.machine != true.machine else []
+    assert not missed
 
 
 def test_healthy_lives_of_16_ranks(probes_allowed: None, tmp_path: Path) -> None:
     """Checkpoints, evaluations, a phase in which all are slow alike and a restart give no verdict."""
     shape = (4, 4, 2, 2)
-    with ThreadPoolExecutor(TOGETHER) as executor:
-        said = list(executor.map(lambda seed: live(tmp_path / f"{seed}", seed, shape), range(500, 500 + RUNS)))
-    print(f"\n{sum(not verdicts for verdicts in said)} of {RUNS} healthy lives without a verdict")
+    nccl = None if NCCL == "emulated" else find(NCCL)
+    with ThreadPoolExecutor(AT_ONCE) as executor:
+        said = list(
+            executor.map(lambda seed: live(tmp_path / f"{seed}", seed, shape, nccl, TRAINING), range(500, 500 + RUNS))
+        )
+    print(f"\nlibnccl {NCCL}, training {TRAINING}", end=": ")
+    print(f"{sum(not verdicts for verdicts in said)} of {RUNS} healthy lives without a verdict")
     assert not any(said), [verdict.message for verdicts in said for verdict in verdicts]

@@ -1,4 +1,4 @@
-"""Demos on NVIDIA's own libnccl, one at a time: its proxy threads spin."""
+"""Faults on NVIDIA's own libnccl, one fleet at a time: its proxy threads spin."""
 
 from __future__ import annotations
 
@@ -7,24 +7,35 @@ from pathlib import Path
 import pytest
 
 from emulator.libraries.wheel import place
-from tests.cli.service.test_demo import tried
+from tests.cli.service.series import Series
+from tests.cli.service.test_demo import in_time, outcomes, tried
 
 VERSION = "2.27.3"
+pytestmark = [pytest.mark.alone, pytest.mark.bpf]
 
 
-@pytest.mark.alone
-@pytest.mark.bpf
-@pytest.mark.parametrize(
-    ("fault", "training"), [("slow_gpu", "ahead"), ("rank_hang", "ahead"), ("none", "ahead"), ("slow_gpu", "blocking")]
-)
-def test_findings_4_1_faults_are_named_on_the_real_library(
-    fault: str, training: str, probes_allowed: None, tmp_path: Path
-) -> None:
-    """A verdict names the right machine on NVIDIA's libnccl within 30 s of the onset; a healthy run has none."""
-    if not place(VERSION).exists():
+@pytest.fixture
+def library() -> Path:
+    """NVIDIA's library."""
+    found = place(VERSION)
+    if not found.exists():
         pytest.skip(f"libnccl {VERSION} is not here: make nccl")
-    words = ("--nccl", VERSION, "--training", training)
-    code, outcome = tried(tmp_path / "demo", 31, fault, *words)
+    return found
+
+
+def test_findings_4_1_faults_are_named_on_the_real_library(library: Path, probes_allowed: None, tmp_path: Path) -> None:
+    """Where hosts enqueue ahead, health has no verdict, and a slow GPU and a hang are named within 30 s."""
+    series = Series(("slow_gpu", "rank_hang"), (6, 1, 1, 1), 40.0, 31, str(library), "ahead")
+    found = outcomes(tmp_path / "series", series, "--nccl", VERSION, "--training", series.training)
+    assert found["none"]["verdicts"] == []
+    for kind in series.kinds:
+        assert (found[kind]["correct"], in_time(found[kind])) == (True, True), found[kind]
+
+
+def test_findings_4_1_a_demo_names_the_slow_gpu_on_the_real_library(
+    library: Path, probes_allowed: None, tmp_path: Path
+) -> None:
+    """A demo as anyone starts it, with hosts that block, names the right machine."""
+    code, outcome = tried(tmp_path / "demo", 31, "slow_gpu", "--nccl", VERSION, "--training", "blocking")
     assert (code, outcome["correct"]) == (0, True), outcome
-    named = [verdict["machine"] for verdict in outcome["verdicts"]]
-    assert named[:1] == ([] if fault == "none" else [outcome["fault"]["machine"]])
+    assert outcome["verdicts"][0]["machine"] == outcome["fault"]["machine"]

@@ -23,7 +23,7 @@ from store.influx.config import InfluxConfig
 from store.open import open_store
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
-from tests.cli.conftest import ROOT, one_line, run
+from tests.cli.conftest import ROOT, one_line, process, run
 from tests.detector.alerts.test_dispatcher import Ear
 from tests.servers import influxd
 from tests.wires import Wire
@@ -99,9 +99,9 @@ def test_a_full_disk(small: Path, tmp_path: Path, server: bool) -> None:
     file = config(small, "http://127.0.0.1:9/x" if server else str(small / "s.db"))
     file = Path(shutil.move(file, tmp_path / "p.toml"))
     fill(small)
-    assert "the disk is full" in one_line(run("agent", "--config", file), 1)
+    assert "the disk is full" in one_line(process("agent", "--config", file), 1)
     if not server:
-        assert "the disk is full" in one_line(run("detector", "--config", file), 1)
+        assert "the disk is full" in one_line(process("detector", "--config", file), 1)
     for left in small.iterdir():
         if left.is_file():
             left.unlink()

@@ -14,7 +14,7 @@ import pytest
 from detector.alerts.registry import AlertsConfig
 from detector.service.single_instance import alone
 from store.open import open_store
-from tests.cli.conftest import one_line, run
+from tests.cli.conftest import one_line, process
 from tests.conftest import running
 
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "up"]
@@ -45,7 +45,7 @@ def test_up_fills_the_store_and_ends_on_ctrl_c(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     """One line names cause and mend if the agent's log cannot be written, and no agent is left."""
     (tmp_path / "s.agent.log").mkdir()
-    done = run("up", "--store", tmp_path / "s.db")
+    done = process("up", "--store", tmp_path / "s.db")
     assert "s.agent.log cannot be written: Is a directory; run as root, or use another --store" in one_line(done, 1)
     assert running(str(tmp_path)) == []
 
@@ -66,6 +66,6 @@ def test_a_second_detector_on_a_store_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "readings.db"
     with alone(AlertsConfig(), str(place)):
         for command in ("detector", "up"):
-            assert f"another detector runs on {place}" in one_line(run(command, "--store", place), 1)
+            assert f"another detector runs on {place}" in one_line(process(command, "--store", place), 1)
     with alone(AlertsConfig(), str(place)):
         assert running(str(place)) == []

@@ -17,7 +17,7 @@ from store.nats.config import NatsConfig, stream_of
 from store.nats.stream import Stream
 from store.sqlite.embedded import Embedded
 from tests import servers
-from tests.cli.conftest import ROOT, SECOND, host, one_line, run
+from tests.cli.conftest import ROOT, SECOND, host, one_line, process, run
 
 NATS = "[nats]\nkeep_bytes = 10000000\nsettle_seconds = 1.0\n"
 
@@ -93,8 +93,8 @@ def test_what_is_no_stream(tmp_path: Path) -> None:
     config = tmp_path / "p.toml"
     config.write_text(f'store = "{tmp_path}/a.db"\n')
     assert "set writer.stream, or use --from nats://SERVER:4222/STREAM" in one_line(
-        run("writer", "--to", "b.db", "--config", config), 1
+        process("writer", "--to", "b.db", "--config", config), 1
     )
     config.write_text('store = "nats://a:4222/pw"\n')
-    assert "set writer.store, or use --to" in one_line(run("writer", "--config", config), 1)
+    assert "set writer.store, or use --to" in one_line(process("writer", "--config", config), 1)
     assert "peerwatch writer" in one_line(run("status", "--store", "nats://a:4222/pw"), 3)

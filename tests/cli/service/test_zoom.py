@@ -12,7 +12,7 @@ from detector.config import Config
 from detector.service.runner import Runner
 from store.schema.sample import Batch, Sample
 from store.sqlite.embedded import Embedded
-from store.zoom_requests import FileZoomRequests, ZoomRequest
+from store.zoom_requests import FileZoomRequests, ZoomKey, ZoomRequest
 from tests.cli.conftest import SECOND, run
 from tests.cli.fleet.test_show import BEGIN, ONSET, place
 
@@ -51,7 +51,7 @@ def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
     """The order is in the store before any verdict, for the agent of the suspect and for no other."""
     store, rng = Embedded(tmp_path / "s.db"), np.random.default_rng(6)
     watts = 500 + rng.normal(0, 4, (260, 8))
-    watts[225:, 3] += 110
+    watts[225:, 3] += 220
     rows = [
         Batch(f"m{machine}", BEGIN + second * SECOND, (Sample("gpu", {"gpu": "0", "power_watts": value}),))
         for second, row in enumerate(watts.tolist())
@@ -63,7 +63,7 @@ def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
     assert runner.catch_up(end, threading.Event()) == []
     runner.request_zoom(end)
     runner.request_zoom(end + SECOND)
-    (order,) = FileZoomRequests(tmp_path / "s.db", "m3").read(BEGIN)
+    (order,) = FileZoomRequests(tmp_path / "s.db", ZoomKey("m3")).read(BEGIN)
     assert (order.source, order.time, order.until) == ("gpu", end, end + 20 * SECOND)
     assert store.read("event").num_rows == 1
     store.close()

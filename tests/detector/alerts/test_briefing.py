@@ -15,6 +15,7 @@ from detector.alerts.alert import IncidentTracker
 from detector.alerts.briefing import Briefing, brief_of, identity
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.alerts.text import details
+from detector.model.text import compared_with, comparison
 from detector.model.verdict import Verdict
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
@@ -153,3 +154,16 @@ def test_a_store_that_hangs_holds_up_an_alert_for_seconds_only(tmp_path: Path, m
     assert len(briefing._asked) <= module.MOST_ASKED + 1
     briefing.close()
     door.set()
+
+
+@pytest.mark.parametrize(
+    ("message", "others", "said"),
+    [
+        (comparison("m3 GPU 1", "gpu.power_watts", 300.0, 410.0, 9), 4, "9 peers among 5 machines"),
+        (comparison("m3", "host.cpu_utilization_ratio", 0.9, 0.2, 1), 1, "1 peer among 2 machines"),
+        ("m3 GPU 1 fell off the bus", 4, "4 other machines"),
+    ],
+)
+def test_one_number_of_peers(message: str, others: int, said: str) -> None:
+    """Alert and report name as many peers as the verdict's message, whatever else is compared."""
+    assert compared_with(message, others) == said

@@ -224,6 +224,18 @@ def test_mild_incidents_can_be_left_out(begin: Callable[..., AlertDispatcher]) -
     assert ear.wait(2) == [("changed", "m3", "crit"), ("over", "m3", "ok")]
 
 
+def test_notes_go_to_those_who_ask_for_them(begin: Callable[..., AlertDispatcher]) -> None:
+    """A note is sent once to a sink with `min_level` note, opens no incident, and is not sent to the others."""
+    curious, usual = Ear(), Ear()
+    curious.min_level = "note"
+    dispatcher = begin([], curious=curious, usual=usual)
+    dispatcher.publish([verdict(20, "warn")], FLEET, 20 * SECOND, notes=[verdict(20, "note", "m5")])
+    dispatcher.publish([], FLEET, 30 * SECOND, notes=[verdict(30, "note", "m6")])
+    assert curious.wait(3) == [("begun", "m3", "warn"), ("note", "m5", "note"), ("note", "m6", "note")]
+    assert usual.wait(1) == [("begun", "m3", "warn")]
+    assert [alert.verdict.machine for alert in dispatcher.shown.open] == ["m3"]
+
+
 def test_open_incidents_are_repeated_and_heartbeats_sent(begin: Callable[..., AlertDispatcher]) -> None:
     """A sink that asks for it gets open incidents again after its period, and a heartbeat each period."""
     ear = Ear()

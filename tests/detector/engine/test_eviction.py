@@ -1,4 +1,4 @@
-"""Leaving: who went for good is forgotten, and nobody else is judged otherwise for it."""
+"""Eviction: machines that are gone are forgotten, and no other is judged otherwise for it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def read(at: int, machines: Iterable[str], comm: str, odd: str = "") -> dict[str
             clock = 1.9e9 * (0.7 if machine == odd and gpu else 1) + chance.normal(0, 3e6)
             tables["gpu"].append({**who, "gpu": str(gpu), "sm_clock_hertz": clock, "duty_cycle_ratio": 0.93})
         tables["rdma"].append({**who, "port": "mlx5_0/1", "link_up": 1, "transmit_bytes_total": at // 7})
-        told = {"comm": comm, "rank": float(rank), "ranks": 4.0, "operation": "Send:bf16:5", "active_ratio": 0.37}
-        tables["nccl"].append({**who, "gpu": "1", "slot": "0", **told, "operations_total": at // SECOND})
+        shown = {"comm": comm, "rank": float(rank), "ranks": 4.0, "operation": "Send:bf16:5", "active_ratio": 0.37}
+        tables["nccl"].append({**who, "gpu": "1", "slot": "0", **shown, "operations_total": at // SECOND})
     return tables
 
 
@@ -57,15 +57,15 @@ def test_who_is_forgotten_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> No
     """Once others are forgotten, amid growing evidence, everything is as if they had never been there."""
     monkeypatch.setattr("detector.engine.eviction.GONE_NS", 100 * SECOND)
     monkeypatch.setattr("detector.engine.pipeline.SWEEP_NS", 40 * SECOND)
-    said, kept = [], []
+    said, saved = [], []
     for leavers in (True, False):
         *_, (detector, _) = steps = list(run(leavers))
         said.append([verdict for _, verdicts in steps for verdict in verdicts if "leaver" not in verdict.machine])
-        kept.append(dump(detector.state, START))
+        saved.append(dump(detector.state, START))
     assert [(verdict.machine, verdict.device) for verdict in said[0]] == [("m4", "gpu:1")]
     assert said[0] == said[1]
-    assert b"leaver" not in kept[0]
-    assert len(kept[0]) < len(kept[1]) + 100
+    assert b"leaver" not in saved[0]
+    assert len(saved[0]) < len(saved[1]) + 100
 
 
 def test_memory_is_bounded_for_months() -> None:

@@ -1,4 +1,4 @@
-"""Harm decides what is said: each class of mistake that was made on fleets nobody had seen has a test here."""
+"""Harm decides what is said: each class of mistake that was made on unknown fleets has a test here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bend = Callable[[dict[str, np.ndarray]], None]
 
 
 def training(bend: Bend | None = None, seed: int = 41) -> dict[str, np.ndarray]:
-    """Readings [step, machine] of a task whose iterations vary by 2 %, and which all its members follow."""
+    """Readings [step, machine] of a task with iterations that vary by 2 %, which all its members follow."""
     rng = np.random.default_rng(seed)
     pace = 1 + 0.02 * rng.normal(0, 1, (STEPS, 1))
     own = lambda size: size * rng.normal(0, 1, (STEPS, MACHINES))  # noqa: E731
@@ -79,7 +79,7 @@ def slower(found: dict[str, np.ndarray], share: float = 0.93) -> None:
 def test_other_work_on_a_machine_is_a_note_unless_the_task_slows_down_with_it(
     memory: Any, metric: str, more: float
 ) -> None:
-    """A backup, a package upgrade, congestion or a remapped row harms nobody; the same with a lower pace is said."""
+    """A backup, an upgrade, congestion or a remapped row does no harm; the same with a lower pace is reported."""
 
     def odd(found: dict[str, np.ndarray]) -> None:
         found[metric][ONSET:, 3] += more
@@ -144,7 +144,7 @@ def test_a_backup_after_the_task_was_stopped_is_a_note(memory: Any) -> None:
 
 
 def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stands_is_said_at_once(memory: Any) -> None:
-    """75 s without a row while all go on are its agent; with the task at a standstill it is lost, within 30 s."""
+    """75 s without a row while all go on are its agent; with a task that hangs it is lost, within 30 s."""
     said, notes = watch(memory, tables(training(), {2: slice(ONSET, ONSET + 75)}))
     assert said == []
     assert {(note.machine, note.metric) for note in notes} == {("m2", "event.silent")}
@@ -212,3 +212,90 @@ def test_a_corrected_error_is_said_only_with_harm(memory: Any, code: str, slow: 
     said, notes = watch(memory, found)
     assert {verdict.machine for verdict in said} == ({"m1"} if slow else set())
     assert {note.machine for note in notes} == {"m1"}
+
+
+def test_what_changes_on_one_machine_when_the_task_slows_is_its_cause_far_below_the_floor(memory: Any) -> None:
+    """A port waits for credit 400 ticks a second longer, a twentieth of the floor, while the task loses 11 %."""
+
+    def waits(found: dict[str, np.ndarray]) -> None:
+        found["rdma.transmit_wait_ticks_total"] = 140 * (1 + 0.1 * np.random.default_rng(8).normal(0, 1, (STEPS, 7)))
+        found["rdma.transmit_wait_ticks_total"][ONSET:, 3] += 390
+
+    def harms(found: dict[str, np.ndarray]) -> None:
+        waits(found)
+        slower(found, 0.89)
+
+    assert watch(memory, tables(training(waits)))[0] == []
+    (verdict,), _ = watch(memory, tables(training(harms)))
+    assert (verdict.machine, verdict.device, verdict.level) == ("m3", "rdma:mlx5_0/1", "crit")
+    assert verdict.time - START <= (ONSET + 130) * SECOND
+    assert "changed" in verdict.message
+    assert "lost 11 % of its pace" in verdict.message
+
+
+def test_a_change_much_smaller_than_the_loss_of_pace_is_no_cause(memory: Any) -> None:
+    """A GPU that is at work half a per cent less than its peers does not cost their task 11 %."""
+
+    def slight(found: dict[str, np.ndarray]) -> None:
+        found["gpu.sm_active_ratio"] = 0.8 + 0.0004 * np.random.default_rng(9).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.sm_active_ratio"][ONSET:, 4] -= 0.004
+        slower(found, 0.89)
+
+    assert watch(memory, tables(training(slight)))[0] == []
+
+
+def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for(memory: Any) -> None:
+    """Ranks that wait have NCCL's kernel on their GPU: 4 % of idle time on one machine alone is a late loader."""
+
+    def idles(found: dict[str, np.ndarray]) -> None:
+        found["gpu.graphics_active_ratio"] = 0.96 + 0.002 * np.random.default_rng(4).normal(0, 1, (STEPS, MACHINES))
+        for key in ("gpu.duty_cycle_ratio", "gpu.graphics_active_ratio"):
+            found[key][ONSET + 40 :, 2] -= 0.04
+
+    said, _ = watch(memory, tables(training(idles)))
+    assert {verdict.machine for verdict in said} == {"m2"}
+
+
+def test_a_port_that_obeys_notifications_by_the_thousand_is_slow_whatever_the_pace_tells(memory: Any) -> None:
+    """Each congestion notification lowers the port's rate; minutes of thousands on one port alone are a warning."""
+
+    def throttled(found: dict[str, np.ndarray]) -> None:
+        swings = np.random.default_rng(7).uniform(0.75, 1.25, STEPS // 30).repeat(30)[:, None]
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key] *= swings  # a loss of some per cent would not be seen
+        found["rdma.cnp_handled_total"] = np.full((STEPS, MACHINES), 2.0)
+        found["rdma.cnp_handled_total"][ONSET - 60 :, 1] += 6400
+
+    said, _ = watch(memory, tables(training(throttled)))
+    assert {(verdict.machine, verdict.device) for verdict in said} == {("m1", "rdma:mlx5_0/1")}
+
+
+@pytest.mark.parametrize(("lasts_s", "named"), [(60, False), (STEPS, True)])
+def test_losses_of_a_link_are_a_warning_when_they_last(memory: Any, lasts_s: int, named: bool) -> None:
+    """A port on which acknowledgements never come for minutes is failing, though its task is no slower yet."""
+
+    def loses(found: dict[str, np.ndarray]) -> None:
+        found["rdma.ack_timeouts_total"] = np.zeros((STEPS, MACHINES))
+        found["rdma.ack_timeouts_total"][ONSET - 60 : ONSET - 60 + lasts_s, 6] = 4.0
+
+    said, _ = watch(memory, tables(training(loses)))
+    assert {verdict.machine for verdict in said} == ({"m6"} if named else set())
+
+
+def test_an_upload_of_two_machines_while_the_task_loses_pace_is_nobody_s_fault(memory: Any) -> None:
+    """What begins on two machines in the same seconds was planned; their GPUs do not wait more than others."""
+
+    def uploads(found: dict[str, np.ndarray]) -> None:
+        found["host.disk_write_bytes_total"][ONSET:, 2:4] += 8e8
+        slower(found)
+
+    assert watch(memory, tables(training(uploads)))[0] == []
+
+
+def test_a_sensor_that_sticks_is_no_deviation(memory: Any) -> None:
+    """One reading of a GPU repeats a high value for two minutes while the others of the same GPU go on."""
+
+    def sticks(found: dict[str, np.ndarray]) -> None:
+        found["gpu.tensor_active_ratio"][ONSET : ONSET + 140, 5] = 0.5108
+
+    assert watch(memory, tables(training(sticks)))[0] == []

@@ -14,7 +14,7 @@ START = 1_700_000_000 * SECOND
 
 
 def finding(machine: str, since_s: int, hard: bool = False, score: float = 3.0) -> Finding:
-    """Something held against a machine since some seconds."""
+    """A finding on a machine since some seconds."""
     since, kind = START + since_s * SECOND, "evidence" if hard else "peer"
     return Finding(
         Verdict(since, "t7", machine, None, kind, "gpu.x", score, since, "crit", f"{machine} is odd"), hard, 1.0
@@ -55,7 +55,7 @@ def test_weaker_deviations_elsewhere_are_consequences() -> None:
 def test_what_was_said_before_stays_open_for_a_while() -> None:
     """A verdict of an earlier detector is not said again when it is found again, and is over when it is not."""
     incidents, until = Incidents(), START + 300 * SECOND
-    incidents.take_up([finding("m1", 3).verdict, finding("m2", 4).verdict], until)
+    incidents.restore([finding("m1", 3).verdict, finding("m2", 4).verdict], until)
     assert said(incidents, 20) == []
     assert said(incidents, 60, finding("m1", 50)) == []
     assert said(incidents, 70) == [("m1", "ok")]
@@ -75,10 +75,10 @@ def test_who_moved_by_its_own_is_no_consequence() -> None:
     """A second machine that stands out less is named too where its own clock speaks against it, or it moved first."""
     strong, weaker = finding("m4", 50, score=8.0), finding("m5", 60, score=2.0)
     for second, verdicts in (
-        (replace(weaker, weight=1.5), []),
-        (replace(weaker, weight=1.5, own=True), [("m5", "crit")]),
-        (replace(weaker, weight=1.1, own=True), []),
-        (replace(finding("m5", 20, score=2.0), weight=1.5), [("m5", "crit")]),
+        (replace(weaker, evidence=1.5), []),
+        (replace(weaker, evidence=1.5, own=True), [("m5", "crit")]),
+        (replace(weaker, evidence=1.1, own=True), []),
+        (replace(finding("m5", 20, score=2.0), evidence=1.5), [("m5", "crit")]),
     ):
         incidents = Incidents()
         assert said(incidents, 100, strong) == [("m4", "crit")]
@@ -86,6 +86,27 @@ def test_who_moved_by_its_own_is_no_consequence() -> None:
 
 
 def test_of_several_found_at_once_the_one_that_moved_by_its_own_is_blamed() -> None:
-    """At the same step the machine whose own resource changed goes before a victim that moved a little earlier."""
+    """At the same step the machine with a changed resource goes before a victim that moved a little earlier."""
     victim, culprit = finding("m2", 30, score=3.0), replace(finding("m7", 33, score=2.5), own=True)
     assert said(Incidents(), 100, victim, culprit) == [("m7", "crit")]
+
+
+def test_what_an_incident_caused_is_not_said_when_it_clears_first() -> None:
+    """A victim that recovers a minute after the culprit is no second incident; what is new, or lasts, is one."""
+    incidents = Incidents()
+    culprit, victim = finding("m1", 20, score=9.0), finding("m6", 31, score=2.0)
+    assert said(incidents, 40, culprit, victim) == [("m1", "crit")]
+    assert said(incidents, 90, victim) == [("m1", "ok")]
+    assert said(incidents, 150, victim) == []
+    assert said(incidents, 151, victim, finding("m2", 97)) == [("m2", "crit")]
+    assert said(incidents, 152, victim) == [("m2", "ok")]
+    assert said(incidents, 300, victim) == [("m6", "crit")]
+
+
+def test_a_task_that_stands_after_its_culprit_left_is_explained() -> None:
+    """The stall began with the incident of the machine that is gone from the task; a later stall is a new one."""
+    incidents = Incidents()
+    assert said(incidents, 40, finding("m1", 30, hard=True)) == [("m1", "crit")]
+    assert said(incidents, 600) == [("m1", "ok")]
+    assert said(incidents, 700, finding("t7", 33, hard=True)) == []
+    assert said(incidents, 900, finding("t7", 710, hard=True)) == [("t7", "crit")]

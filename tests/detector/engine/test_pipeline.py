@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detector.engine.pipeline import Detector, State, read_rows, replay
+from detector.engine.pipeline import Detector, State, judge, read_rows, replay
 from detector.model.verdict import Verdict
 from detector.service.snapshot import dump, restore
 from emulator.simulation.simulate import simulate
@@ -27,12 +27,12 @@ def recording() -> tuple[dict[str, pa.Table], dict[str, Any]]:
 
 
 def test_the_right_device_is_named_soon_and_alone(memory: Any, recording: Any) -> None:
-    """In a simulated fleet the slow GPU, and nothing else, is named within half a minute."""
+    """In a simulated fleet the slow GPU, and nothing else, is named soon, though its task has just begun again."""
     tables, labels = recording
     fault = labels["faults"][0]
     said = [v for v in replay(memory(tables)) if v.level != "ok"]
     assert {(v.machine, v.device) for v in said} == {(fault["machine"], fault["device"])}
-    assert fault["start"] < said[0].time < fault["start"] + 30 * SECOND
+    assert fault["start"] < said[0].time < fault["start"] + 40 * SECOND
     assert {v.task for v in said} == {"pretrain"}
 
 
@@ -40,8 +40,8 @@ def test_the_right_device_is_named_soon_and_alone(memory: Any, recording: Any) -
 def test_the_port_is_named_where_the_port_is_at_fault(memory: Any, fault: str) -> None:
     """Where a port slows its rank, the verdict names the port and compares the port's state with its peers'."""
     tables, labels = simulate(machines=6, minutes=5, fault=fault, seed=8, gpus=2)
-    kept = {name: pa.table(columns) for name, columns in tables.items()}
-    first = next(replay(memory(kept)))
+    made = {name: pa.table(columns) for name, columns in tables.items()}
+    first = next(replay(memory(made)))
     label = labels["faults"][0]
     assert (first.machine, first.device) == (label["machine"], label["device"])
     named = rf"port {label['device'].removeprefix('rdma:')}: [^;.]+ .+ \(median of 11 peers: "
@@ -51,10 +51,18 @@ def test_the_port_is_named_where_the_port_is_at_fault(memory: Any, fault: str) -
 
 @pytest.mark.parametrize(("faults", "seed"), [("slow_gpu,memory_pressure", 12), ("gc_pauses,packet_loss", 13)])
 def test_two_faults_at_once_are_both_named(memory: Any, faults: str, seed: int) -> None:
-    """Two machines that fail within a minute are both named, with their devices; those that wait for them are not."""
+    """Two machines that fail within a minute are both named, with their devices; those that wait for them are not.
+
+    A fault that does not slow the task further while the other's does is a note.
+    """
     tables, labels = simulate(machines=8, minutes=7, fault=faults, seed=seed, gpus=2)
-    said = [v for v in replay(memory({name: pa.table(columns) for name, columns in tables.items()})) if v.level != "ok"]
-    assert {(v.machine, v.device) for v in said} == {(f["machine"], f["device"]) for f in labels["faults"]}
+    detector = Detector()
+    made = {name: pa.table(columns) for name, columns in tables.items()}
+    said = {(v.machine, v.device) for v in judge(memory(made), detector) if v.level != "ok"}
+    noted = {(note.machine, note.device) for note in detector.state.incidents.take_notes()}
+    faulty = {(f["machine"], f["device"]) for f in labels["faults"]}
+    assert said
+    assert said <= faulty <= said | noted
 
 
 def test_replay_never_looks_ahead(memory: Any, recording: Any) -> None:
@@ -67,7 +75,7 @@ def test_replay_never_looks_ahead(memory: Any, recording: Any) -> None:
 
 
 def test_state_can_be_kept_and_taken_up_again(memory: Any, recording: Any) -> None:
-    """A detector that goes on from a kept state says what an uninterrupted one says."""
+    """A detector that goes on from a saved state says what an uninterrupted one says."""
     store = memory(recording[0])
     start, end = store.span(0)
     half = start + (end - start) // 3
@@ -80,9 +88,9 @@ def test_state_can_be_kept_and_taken_up_again(memory: Any, recording: Any) -> No
 
     whole = Detector()
     before = run(whole, start, half)
-    kept, _ = restore(dump(whole.state, half), whole.config)
+    saved, _ = restore(dump(whole.state, half), whole.config)
     next_ = range(start, half, SECOND)[-1] + SECOND
-    assert run(whole, next_, end) == run(Detector(state=kept), next_, end) != []
+    assert run(whole, next_, end) == run(Detector(state=saved), next_, end) != []
     assert before == []
 
 
@@ -136,6 +144,7 @@ def test_nothing_grows_with_time(memory: Any, fleet: Make, monkeypatch: pytest.M
     """What is remembered depends on the machines, not on how long they ran, once the last minutes are full."""
     monkeypatch.setattr("detector.harm.pace.SPAN_NS", 120 * SECOND)
     monkeypatch.setattr("detector.harm.judge.SPAN_NS", 120 * SECOND)
+    monkeypatch.setattr("detector.harm.change._ROWS", 8)
 
     def size(steps: int) -> int:
         store, detector = memory({"odd": fleet(steps=steps)}), Detector(state=State())

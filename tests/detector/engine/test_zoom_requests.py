@@ -1,4 +1,4 @@
-"""Who is looked at closer: suspects, a few of a task, each once in a while; and that nobody judges what comes of it."""
+"""Zooms: suspects, a few of a task, each once in a while; and the detector does not judge what zooms read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Make = Callable[..., pa.Table]
 
 
 def ordered(store: Any, config: Config | None = None) -> list[tuple[int, str, ZoomRequest]]:
-    """All orders over a recording: when, to whom, and what."""
-    detector, fixation = Detector(), ZoomPlanner(config or Config())
+    """All requests over a recording: when, to which machine, and what."""
+    detector, planner = Detector(), ZoomPlanner(config or Config())
     found = []
     for now, rows in walk(store):
         detector.step(now, rows)
-        found += [(now, *one) for one in fixation.orders(now, detector.state.methods)]
+        found += [(now, *one) for one in planner.orders(now, detector.state.panels())]
     return found
 
 
@@ -64,12 +64,12 @@ def test_few_of_a_task_at_a_time(memory: Any, fleet: Make) -> None:
 
 
 def test_health_is_left_alone(memory: Any, fleet: Make) -> None:
-    """Nobody is looked at closer where nobody differs."""
+    """Where no machine differs none is zoomed."""
     assert ordered(memory({"gpu": fleet("power_watts", machines=9, steps=400)})) == []
 
 
 def test_what_is_read_closer_is_not_judged(memory: Any, fleet: Make) -> None:
-    """Rows of a closer look are left out of what the detector reads, and so is its step."""
+    """Rows of a zoom are left out of what the detector reads, and so is its step."""
     usual = fleet("cpu_utilization_ratio", machines=6, steps=90)
     closer = fleet("cpu_utilization_ratio", machines=1, steps=90, step_s=0.05, bend=lambda values: values.fill(9e9))
     store = memory({"host": usual, "host_zoom": closer})

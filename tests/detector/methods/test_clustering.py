@@ -1,4 +1,4 @@
-"""Likeness: without communicators, stages of a pipeline are found by what their machines read."""
+"""PeerClustering: without communicators, stages of a pipeline are found by what their machines read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def groups(detector: Detector, machines: int) -> list[int]:
 
 
 def judged(memory: Any, table: pa.Table) -> tuple[Detector, set[str]]:
-    """A detector after these readings, and whom it accused."""
+    """A detector after these readings, and the machines that it named."""
     detector = Detector()
     said = list(judge(memory({"gpu": table}), detector))
     return detector, {verdict.machine for verdict in said if verdict.level != "ok"}
@@ -33,7 +33,7 @@ def judged(memory: Any, table: pa.Table) -> tuple[Detector, set[str]]:
 
 @pytest.mark.parametrize("how", ["level", "shape"])
 def test_a_clear_gap_parts_machines(memory: Any, fleet: Make, how: str) -> None:
-    """Three groups that differ in their level, or only in how they go up and down, are told apart after ten minutes."""
+    """Three groups that differ in their level, or only in how they go up and down, are separated after ten minutes."""
 
     def bend(values: np.ndarray) -> None:
         values[:] = 300 + 2 * (values - 100)
@@ -43,9 +43,9 @@ def test_a_clear_gap_parts_machines(memory: Any, fleet: Make, how: str) -> None:
         else:
             values += 60 * np.sin(np.arange(len(values))[:, None] / np.array([31, 53, 97])[stage])
 
-    detector, accused = judged(memory, fleet("power_watts", machines=14, steps=TEN_MINUTES + 60, bend=bend))
+    detector, blamed = judged(memory, fleet("power_watts", machines=14, steps=TEN_MINUTES + 60, bend=bend))
     assert groups(detector, 14) == [0] * 4 + [4] * 6 + [10] * 4
-    assert accused == set()
+    assert blamed == set()
 
 
 @pytest.mark.parametrize("spread", [0.0, 6.0])
@@ -76,6 +76,6 @@ def test_a_stage_that_does_less_is_not_blamed(memory: Any, fleet: Make) -> None:
     detector = Detector()
     said = [verdict for verdict in judge(memory({"gpu": table}), detector) if verdict.level != "ok"]
     assert [verdict.machine for verdict in said] == ["m9"]
-    assert said[0].message.endswith("(its peers are those whose readings were alike)")
-    kept, _ = restore(dump(detector.state, 0), detector.config)
-    assert groups(Detector(state=kept), 24) == groups(detector, 24)
+    assert said[0].message.endswith("(its peers were found by their readings)")
+    saved, _ = restore(dump(detector.state, 0), detector.config)
+    assert groups(Detector(state=saved), 24) == groups(detector, 24)

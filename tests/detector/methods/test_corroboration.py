@@ -1,4 +1,4 @@
-"""Agreement: two witnesses that do not depend on each other convict sooner than either alone."""
+"""Corroboration: two independent tables raise an alarm sooner than either alone."""
 
 from __future__ import annotations
 

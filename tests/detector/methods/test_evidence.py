@@ -49,7 +49,7 @@ def test_a_link_that_is_up_again_is_cleared(memory: Any, fleet: Make) -> None:
 
 
 def test_one_rank_that_leaves_is_named_and_a_task_that_ends_is_not(memory: Any, fleet: Make) -> None:
-    """An exit is held against a rank only when it leaves alone; those that follow it are consequences."""
+    """A rank that exits is named only when it leaves alone; those that follow it are consequences."""
     alone = events((40.5, "m4", "rank_exit", "crit"), (52.5, "m1", "rank_exit", "crit"))
     assert said(memory, host=fleet(steps=90), event=alone) == [("m4", "gpu:1", "event.rank_exit", "crit")]
     ended = events(*((40 + 0.4 * n, f"m{n}", "rank_exit", "crit") for n in range(6)))
@@ -57,7 +57,7 @@ def test_one_rank_that_leaves_is_named_and_a_task_that_ends_is_not(memory: Any, 
 
 
 def test_silence_of_one_machine_is_said_and_of_all_is_not(memory: Any, fleet: Make) -> None:
-    """A machine whose peers go on is silent after half a minute, critical after a minute; nobody is when all stop."""
+    """A machine with peers that go on is silent after half a minute, critical after one; none is when all stop."""
 
     def lonely(values: np.ndarray) -> None:
         values[100:260, 2] = np.nan
@@ -71,7 +71,7 @@ def test_silence_of_one_machine_is_said_and_of_all_is_not(memory: Any, fleet: Ma
 
 
 def test_after_an_outage_the_last_to_come_back_is_not_silent(memory: Any, fleet: Make) -> None:
-    """Machines that nobody heard for minutes come back one by one; who stays away is named later."""
+    """Machines that were silent for minutes come back one by one; one that stays away is named later."""
 
     def outage(last: int) -> Callable[[np.ndarray], None]:
         def bend(values: np.ndarray) -> None:
@@ -120,7 +120,7 @@ def levels(memory: Any, **tables: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize("code", ["xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"])
 def test_faults_of_programs_convict_no_hardware(memory: Any, fleet: Make, code: str) -> None:
-    """The Xids that user code causes are held against nobody, whatever severity their source gave them."""
+    """The Xids that user code causes name no machine, whatever severity their source gave them."""
     assert said(memory, host=fleet(steps=90), event=events((40.5, "m3", code, "crit"))) == []
 
 
@@ -133,7 +133,7 @@ def test_what_lasts_stands_and_what_passes_is_forgotten(memory: Any, fleet: Make
 
 
 def test_a_restart_of_the_machine_forgives_what_it_mends(memory: Any, fleet: Make) -> None:
-    """When the kernel's counters begin anew, the events of before are over."""
+    """When the kernel's counters restart, the events of before are over."""
 
     def boots(values: np.ndarray) -> None:
         values[:] = 1e6 + 1e4 * np.arange(len(values))[:, None]
@@ -165,7 +165,7 @@ def test_nvml_that_stays_stalled_stays_said(memory: Any, fleet: Make) -> None:
 
 
 def test_a_link_that_its_column_tells_of_is_left_to_the_column(memory: Any, fleet: Make) -> None:
-    """An event alone convicts at once; where the port is read, a moment is tolerated and longer is not."""
+    """An event alone is reported at once; where the port is read, a moment is tolerated and longer is not."""
 
     def away(last: int) -> Callable[[np.ndarray], None]:
         def bend(values: np.ndarray) -> None:
@@ -187,7 +187,7 @@ def test_a_link_that_its_column_tells_of_is_left_to_the_column(memory: Any, flee
 
 
 def test_a_reset_of_the_gpu_forgives_what_it_mends(memory: Any, fleet: Make) -> None:
-    """When the driver counts a GPU's energy anew, its Xids are over; those of another GPU are not."""
+    """When the driver's count of a GPU's energy restarts, its Xids are over; those of another GPU are not."""
 
     def reset(values: np.ndarray) -> None:
         values[:] = 5e5 + 611.0 * np.arange(len(values))[:, None]
@@ -208,7 +208,7 @@ def test_a_storm_of_one_event_is_one_fact(memory: Any, fleet: Make) -> None:
     assert said(memory, host=fleet(steps=60), event=storm) == [("m1", "gpu:1", "event.xid:95", "crit")]
     facts = EventState()
     facts.feed(rows_of("event", storm), OperatorState())
-    assert len(facts.held) == 1
+    assert len(facts.active) == 1
 
 
 def test_a_lasting_fact_makes_no_empty_decades_long(memory: Any, fleet: Make) -> None:

@@ -1,4 +1,4 @@
-"""Fusion: what many readings say weakly convicts together, and what they say twice counts once."""
+"""Fusion: many weak deviations raise an alarm together, and what is read twice counts once."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_a_worn_gpu_is_named_that_no_reading_convicts(memory: Any) -> None:
     """A simulated GPU that is a little slower, hotter and weaker is named; each of its readings alone says nothing."""
     tables, labels = simulate(machines=12, minutes=9, fault="worn_gpu", seed=7, gpus=2)
     fault, gpus = labels["faults"][0], pa.table(tables["gpu"])
-    kept = {name: pa.table(columns) for name, columns in tables.items()}
-    assert [(v.machine, v.device) for v in raised(memory, **kept)] == [(fault["machine"], fault["device"])]
-    rest = {name: table for name, table in kept.items() if name != "gpu"}
+    made = {name: pa.table(columns) for name, columns in tables.items()}
+    assert [(v.machine, v.device) for v in raised(memory, **made)] == [(fault["machine"], fault["device"])]
+    rest = {name: table for name, table in made.items() if name != "gpu"}
     assert raised(memory, **rest) == []
     for metric in BENT:
         assert raised(memory, gpu=gpus.select(["time", "machine", "gpu", metric])) == []

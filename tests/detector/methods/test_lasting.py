@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.methods.peers.baseline import Distance, Norm
+from detector.methods.peers.baseline import Baseline, Comparison
 from detector.methods.peers.slow.frozen import Frozen
 from detector.methods.peers.slow.lag import Lag
 from detector.methods.peers.slow.lasting import ENOUGH, Lasting
@@ -33,13 +33,15 @@ def everybody() -> Groups:
 def follow(values: np.ndarray) -> tuple[Lasting, list[int]]:
     """What is remembered in the end, and how many cells were found at each look."""
     lasting, groups, found = Lasting(), everybody(), []
-    both, norm = np.ones(2, bool), Norm()
-    norm.fit((2, MACHINES))
-    norm.bound[:] = 1.0
+    both, baseline = np.ones(2, bool), Baseline()
+    baseline.resize((2, MACHINES))
+    baseline.active_threshold[:] = 1.0
     for at, now in enumerate(values.astype(np.float32)):
         center = groups.middle(now)
-        distance = Distance(now * 0, now - groups.each(center), center)
-        lasting.note(START + at * TURN_S * SECOND, distance, norm, groups, np.arange(2))
+        comparison = Comparison(now * 0, now - groups.each(center), center)
+        lasting.update(
+            START + at * TURN_S * SECOND, comparison, baseline, groups, np.arange(2), np.ones((2, 1), np.float32)
+        )
         found.append(len(lasting.cells(both, both)))
     return lasting, found
 
@@ -97,10 +99,22 @@ def test_a_reading_that_repeats_itself_is_unknown_and_one_at_rest_is_not() -> No
         now = rng.normal(410, 9, (2, MACHINES)).astype(np.float32)
         if at >= 60:
             now[:, 7], now[:, 2] = 404.25, 0.0
-        stuck = frozen.mask(now, np.zeros(2, bool))
+        stuck = frozen.mask(now, np.zeros(2, bool), np.zeros(2, bool))
         assert np.flatnonzero(stuck).tolist() == ([7] if at >= 68 else [])
         assert np.isnan(now[:, 7]).all() == (at >= 68)
         assert not np.isnan(now[:, 2]).any()
+
+
+def test_a_single_sensor_that_sticks_is_unknown_and_a_steady_reading_is_not() -> None:
+    """Of two readings that repeat themselves the clock at its limit is well read; full activity stays at 1 as well."""
+    frozen, rng = Frozen(), np.random.default_rng(13)
+    for at in range(90):
+        now = rng.normal(310, 6, (3, MACHINES)).astype(np.float32)
+        now[2] = rng.uniform(0.8, 0.99, MACHINES)
+        if at >= 60:
+            now[:2, 5], now[2, 8] = 301.5, 1.0
+        assert not frozen.mask(now, np.zeros(3, bool), np.array([False, True, False])).any()
+        assert np.argwhere(np.isnan(now)).tolist() == ([[0, 5]] if at >= 68 else [])
 
 
 @pytest.mark.parametrize("steps", [10, -6])
@@ -113,7 +127,7 @@ def test_a_reading_that_follows_too_late_is_known_by_how_many_steps(steps: int) 
         now = (300 + 250 * rhythm[at] + rng.normal(0, 4, (1, MACHINES))).astype(np.float32)
         if at > 250:
             now[0, 9] = 300 + 250 * rhythm[at - steps]
-        lag.note(now, groups.middle(now), groups, np.arange(1))
+        lag.update(now, groups.middle(now), groups, np.arange(1))
         assert at > 250 or not len(lag.late())
     assert lag.late().tolist() == [9]
     assert lag.steps[9] == steps

@@ -1,4 +1,4 @@
-"""Peers: the machine that goes on differing is named, and nobody is for what all machines do."""
+"""Peers: the machine that goes on differing is named, and none is for what all machines do."""
 
 from __future__ import annotations
 
@@ -143,19 +143,20 @@ ONSET = 120
 
 
 def late(blocked_too: bool) -> tuple[Callable[[np.ndarray], None], Callable[[np.ndarray], None]]:
-    """Bends waits and activity: all begin to wait for m5, whose operations are short at work from the onset on."""
+    """Bends waits and activity: all begin to wait for m5, with operations that are short at work from the onset on."""
+    jitter = np.random.default_rng(8).normal(0, 0.001, 200 - ONSET)
 
     def waits(values: np.ndarray) -> None:
         values[:] = 0.1 + (values - 100) / 200
         values[ONSET:] += 0.3
         if blocked_too:
-            values[ONSET:, 5] = 0.02
+            values[ONSET:, 5] = 0.02 + jitter
         values[:] = np.cumsum(values, axis=0)
 
     def activity(values: np.ndarray) -> None:
         values[:] = 0.2 + (values - 100) / 200
         values[ONSET:] += 0.3
-        values[ONSET:, 5] = 0.13
+        values[ONSET:, 5] = 0.13 + jitter
 
     return waits, activity
 
@@ -184,7 +185,7 @@ def test_why_a_rank_comes_late(memory: Any, fleet: Make, blocked_too: bool, reas
 
 
 def test_strangers_are_not_compared(memory: Any) -> None:
-    """Machines whose loads have nothing to do with each other accuse nobody, however far one wanders."""
+    """Where the loads of machines have nothing to do with each other none is named, however far it wanders."""
     steps, machines = 1500, 6
     walk = np.random.default_rng(5).normal(0, 1, (steps, machines)).cumsum(0)
     time = np.repeat(START + np.arange(steps) * 60 * SECOND, machines)
@@ -193,14 +194,14 @@ def test_strangers_are_not_compared(memory: Any) -> None:
 
 
 def without(memory: Any, **tables: pa.Table) -> list[str]:
-    """What a detector says after a recording of those that it compares with nobody."""
+    """What a detector says after a recording of those that it does not compare."""
     detector = Detector()
     assert list(judge(memory(tables), detector)) == []
-    return detector.without_peers()
+    return detector.uncompared_text()
 
 
 def test_who_has_no_peers_is_said(memory: Any, fleet: Make) -> None:
-    """Too few, or strangers to each other: that nobody was compared is said, with the reason; of peers it is not."""
+    """Too few, or strangers to each other: that none was compared is said, with the reason; of peers it is not."""
 
     def apart(values: np.ndarray) -> None:
         values += 20 * np.sin(np.arange(700)[:, None] / np.array([13, 17, 23, 31, 41, 53]))

@@ -99,11 +99,14 @@ def test_no_rank_is_named_where_nothing_can_be(more: dict[str, Any]) -> None:
 
 
 def test_what_is_too_little_to_see_at_once_raises_an_alarm_in_time() -> None:
-    """A rank that makes iterations 7 % longer, below what lateness goes by, is named by the time it takes."""
+    """A rank that makes iterations 7 % longer, below what lateness goes by, is named within 28 s by the time it takes.
+
+    With the forest's own thresholds, of another job's operations, it takes 43 s.
+    """
     _, found = train("late", culprit=4, late=0.035, host=True, until=125)
     mine = [finding for some in found for finding in some if "makes iterations longer" in finding.verdict.message]
     assert {(finding.verdict.machine, finding.verdict.device) for finding in mine} == {("m2", "gpu:0")}
-    assert 24 * SECOND <= mine[0].verdict.time - START - ONSET * SECOND <= 75 * SECOND
+    assert 16 * SECOND <= mine[0].verdict.time - START - ONSET * SECOND <= 28 * SECOND
     assert abs(mine[0].verdict.since - START - ONSET * SECOND) <= 9 * SECOND
     assert "By the times of its operations m2 GPU 0 comes late" in mine[0].verdict.message
 

@@ -125,6 +125,6 @@ def test_damaged_files_are_set_aside(state: Any, tmp_path: Path) -> None:
 
 def test_what_is_no_plain_data_is_not_saved(state: Any) -> None:
     """An object that is no plain data is a mistake in the program and raises TypeError."""
-    state.incidents.still = object()
+    state.incidents.quiet_ns = object()
     with pytest.raises(TypeError, match="object"):
         dump(state, 5)

@@ -89,4 +89,4 @@ def test_zoomed_readings_belong_to_what_is_open(fleet: Make) -> None:
     tables = {"gpu": fleet("power_watts", machines=6, steps=90)}
     detector = Detector(state=State())
     list(judge(Memory({**tables, "gpu_zoom": closer({"a": bursts(1), "b": bursts(2)}, 10.0)}), detector))
-    assert detector.state.incidents.apart == frozenset()
+    assert detector.state.incidents.independent == frozenset()

@@ -207,9 +207,9 @@ def test_slots_without_gpus_are_no_gpus() -> None:
 
 def test_communicators_of_the_past_are_forgotten() -> None:
     """A task that makes its communicators again every hour, for months, takes no more room for them."""
-    progress = Progress(Config())
+    progress, tasks = Progress(Config()), Tasks()
     for hour in range(500):
         now = START + hour * 3600 * SECOND
         progress.ranks.update(rows_of("nccl", table(now, SIX[:2], {"comm": f"{hour:016x}", "operations_total": 1.0})))
-        progress.evict(now - GONE_NS)
+        progress.evict(now - GONE_NS, tasks)
     assert len(progress.ranks._comms) < 9

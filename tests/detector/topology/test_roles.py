@@ -173,7 +173,7 @@ def test_small_roles_are_compared_with_their_task(
     detector = Detector()
     store = memory({"odd": fleet(machines=each * count, steps=60), "nccl": nccl(each, count)})
     assert list(judge(store, detector)) == []
-    assert detector.without_peers() == [
+    assert detector.uncompared_text() == [
         f"{name}, task all: no peers, as {size} are too few to be compared (at least 4)"
         for name in ("nccl", "odd")
         for size in sizes

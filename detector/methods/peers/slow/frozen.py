@@ -1,8 +1,8 @@
-"""Frozen: entities of which every reading repeats itself while the peers' readings move; they say nothing of now.
+"""Frozen: readings that repeat themselves while the peers' readings move; they say nothing of now.
 
 A sensor, an exporter or a driver that hangs gives its last values again and again. What is normal is learned: the share
 of steps in which nothing moves on an entity. So many repetitions that chance gives them once in a thousand million
-are a frozen entity.
+are a frozen entity. A single sensor that sticks is found in the same way, by the metric's own share.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _CHANCE = float(np.log(1e-9))
 _LIVELY = 0.5
 """Share of the entities on which a metric has to change from step to step, to tell whether one is frozen."""
 _MEMORY = 300.0
+_LONGEST = 1000
 
 
 @dataclass(slots=True)
@@ -35,11 +36,14 @@ class Frozen:
     chance: float = 0.1
     """How often nothing changes on an entity."""
     looks: float = 0.0
+    same: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0), np.int16))
+    """[metric, entity]: how many steps on end one reading has repeated itself while those of the peers moved."""
 
-    def mask(self, snapshot: Singles, counters: Bools) -> Bools:
+    def mask(self, snapshot: Singles, counters: Bools, steady: Bools) -> Bools:
         """[entity]: which are frozen by the newest values [metric, entity]; these are made unknown in place.
 
-        Of `counters` [metric] the values are rates: what grows moves, however steadily.
+        Of `counters` [metric] the values are rates: what grows moves, however steadily. A `steady` [metric] reading,
+        such as a clock at its limit, may repeat itself on a machine that is well read.
         """
         metrics, count = snapshot.shape
         self.last = grown(self.last, (metrics, count), np.nan)
@@ -63,16 +67,33 @@ class Frozen:
             self.chance += (float(usual.mean() if len(usual) else 0.0) - self.chance) / max(self.looks, 10.0)
             self.chance = min(max(self.chance, 1e-3), 0.9)
         snapshot[:, frozen] = np.nan
+        self._sticks(snapshot, both, changed, ~counters & ~steady)
         return frozen
+
+    def _sticks(self, snapshot: Singles, both: Bools, changed: Bools, may: Bools) -> None:
+        """Make single readings unknown that stick; at 0 and at 1 a reading stays where it is, and moves no more."""
+        metrics, count = snapshot.shape
+        self.same = grown(self.same, (metrics, count), 0)
+        usual = self.changing[:metrics]
+        moves = (usual > _LIVELY) & (changed.sum(1) > _LIVELY * both.sum(1)) & may
+        for row in np.flatnonzero(moves).tolist():
+            value, same = snapshot[row], self.same[row, :count]
+            same += both[row] & ~changed[row]
+            same[changed[row] | (value == 0) | (value == 1)] = 0
+            np.minimum(same, _LONGEST, out=same)
+            enough = max(_LEAST, _CHANCE / np.log(np.clip(1 - usual[row], 1e-3, 0.9)))
+            if same.max(initial=0) >= enough:
+                value[same >= enough] = np.nan
 
     def liveliest(self) -> int:
         """The metric that changes most."""
         return int(self.changing.argmax())
 
-    def keep(self, left: Ints) -> None:
+    def select(self, left: Ints) -> None:
         """Forget the entities that are not left."""
         some = left[left < len(self.repeats)]
         self.last, self.repeats = self.last[:, some], self.repeats[some]
+        self.same = self.same[:, left[left < self.same.shape[1]]]
 
     def _learn(self, changed: Ints, both: Ints) -> None:
         self.looks = min(self.looks + 1, _MEMORY)

@@ -41,7 +41,7 @@ class Lag:
     swing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, 0)))
     """[sum, sum of squares, count; metric] of the peers' readings, from which the metric is chosen."""
 
-    def note(self, values: Singles, center: Singles, groups: Groups, wanted: Ints) -> None:
+    def update(self, values: Singles, center: Singles, groups: Groups, wanted: Ints) -> None:
         """Take in readings [metric, entity] and the peers' [metric, group]; `wanted` metrics may be looked at."""
         self._choose(center, wanted)
         if self.row < 0:

@@ -1,6 +1,6 @@
 """Lasting: small differences from the peers that last for minutes, in the readings that tell how a device works.
 
-Two means of a reading's relative distance from its peers, over one minute and over four, less what it was in the half
+Two means of a reading's relative comparison from its peers, over one minute and over four, less what it was in the half
 hour before. The spread of the same differences over the peers, and over the past of the entity, is the unit: no floor
 in the metric's own unit is needed, so a few per cent are found where peers are that much alike, and only there.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.methods.peers.baseline import Distance, Norm
+from detector.methods.peers.baseline import Baseline, Comparison
 from detector.stats.arrays import Ints, Singles, grown
 from detector.stats.grouped import Groups
 from detector.stats.robust import NORMAL
@@ -21,7 +21,7 @@ from store.schema.time import SECOND
 SPANS_S = (60.0, 240.0)
 """Time constants of the two means ..."""
 BASE_S = 1800.0
-"""... of the usual distance, and of the spreads."""
+"""... of the usual comparison, and of the spreads."""
 LEAST = 0.012
 """The least relative change that is looked at: less costs a task nothing that is worth a repair."""
 WARM_S = 240.0
@@ -34,7 +34,7 @@ _LATEST_S = 20.0
 """Time constant of what an entity reads just now."""
 _LONGEST_STEP_S = 15.0
 """Readings that are rarer than this are taken as if they came that often, so all takes longer."""
-_SUSPECT = 3.0
+SUSPECT = 3.0
 """Spreads from which on what is seen says little of what is usual."""
 _PAUSED = 0.4
 """Below this share of the usual level the peers stand still, and relative distances say nothing."""
@@ -73,34 +73,46 @@ class Lasting:
     """[span, row, group]: the usual spread over the peers."""
     haste: float = 1.0
     """Seconds that count of those that pass: fewer where readings are rare."""
+    enough: Singles = field(default_factory=lambda: np.full((0, 0), ENOUGH, np.float32))
+    """[row, entity]: spreads that make a finding."""
     at: int = 0
     """When it was looked at last, Unix ns."""
 
-    def note(self, now: int, distance: Distance, norm: Norm, groups: Groups, rows: Ints) -> None:
-        """Take in how far all are from their peers at `now` (Unix ns), where `norm` says that they are peers."""
+    def update(
+        self, now: int, comparison: Comparison, baseline: Baseline, groups: Groups, rows: Ints, learned: Singles
+    ) -> None:
+        """Take in how far all are from their peers at `now` (Unix ns), where `baseline` says that they are peers.
+
+        `learned` [row, entity] are multiples of the built-in threshold, counted from where a difference is odd.
+        """
         passed = (now - self.at) / SECOND
         seconds = min(passed, _LONGEST_STEP_S)
         self.at, self.haste = now, seconds / passed
-        self._fit(rows, distance.residual.shape[1], groups.count + 1)
-        center = distance.center[rows]
+        self._fit(rows, comparison.residual.shape[1], groups.count + 1)
+        center = comparison.center[rows]
         works = self._works(center, groups, seconds)
         with np.errstate(invalid="ignore", divide="ignore"):
-            away: Singles = distance.residual[rows] + norm.offset[rows, : distance.residual.shape[1]]
+            away: Singles = comparison.residual[rows] + baseline.offset[rows, : comparison.residual.shape[1]]
             apart = (away / groups.each(np.abs(center))).astype(np.float32)
-        known = np.isfinite(apart) & np.isfinite(norm.bound[rows, : apart.shape[1]]) & groups.each(works[None])
+        known = (
+            np.isfinite(apart)
+            & np.isfinite(baseline.active_threshold[rows, : apart.shape[1]])
+            & groups.each(works[None])
+        )
         apart[~known] = 0.0
         np.clip(apart, -_MOST, _MOST, out=apart)
         self._follow(apart, known, seconds)
+        self.enough = SUSPECT + (ENOUGH - SUSPECT) * learned
         self._compare(known, groups, seconds, now)
         self._learn(apart, known, seconds)
 
-    def forget(self, entities: Ints) -> None:
+    def reset(self, entities: Ints) -> None:
         """Forget some entities."""
         some = entities[entities < self.known_s.shape[1]]
         for array in (self.known_s, self.since, self.far, self.size, self.found):
             array[:, some] = 0
 
-    def keep(self, left: Ints) -> None:
+    def select(self, left: Ints) -> None:
         """Forget the entities that are not left."""
         some = left[left < self.known_s.shape[1]]
         for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "found"):
@@ -133,7 +145,7 @@ class Lasting:
         follows = self.level + np.where(begins | (self.level <= _TINY), 1.0, 0.1) * (reading - self.level)
         self.level = np.where(works, follows, self.level * (1 - min(seconds / BASE_S, 1.0)))
         if begins.any():
-            self.forget(np.flatnonzero(groups.each(begins[None])[0] & np.ones(len(groups.of), bool)))
+            self.reset(np.flatnonzero(groups.each(begins[None])[0] & np.ones(len(groups.of), bool)))
         return works
 
     def _follow(self, apart: Singles, known: NDArray[np.bool_], seconds: float) -> None:
@@ -162,19 +174,19 @@ class Lasting:
             young = 1 + WARM_S / np.maximum(known_s, 1.0)
             theirs = groups.each(np.maximum(spread, usual))
             own = np.minimum(np.sqrt(self.power[span, :, :count]), _NOISIER * theirs)
-            unit = np.maximum(np.maximum(theirs, own) * young, LEAST / _SUSPECT / 2)
+            unit = np.maximum(np.maximum(theirs, own) * young, LEAST / SUSPECT / 2)
             far = np.nan_to_num(away / unit).astype(np.float32)
             held = np.clip(np.nan_to_num(away), -2 * unit, 2 * unit)
             power = self.power[span, :, :count]
-            learns = np.maximum(rate, seconds / np.maximum(known_s, 1)) * np.where(np.abs(far) > _SUSPECT, 0.05, 1.0)
+            learns = np.maximum(rate, seconds / np.maximum(known_s, 1)) * np.where(np.abs(far) > SUSPECT, 0.05, 1.0)
             power += np.where(judged, learns * (held**2 - power), 0)
             farther = np.abs(far) > np.abs(best)
             best, size = np.where(farther, far, best), np.where(farther, np.nan_to_num(away), size)
-        alike = (np.abs(best) > _SUSPECT) & self._comes_back(groups)
+        alike = (np.abs(best) > SUSPECT) & self._comes_back(groups)
         known_s[alike] = 0.0
         best[alike | (np.abs(size) < LEAST)] = 0.0
         self.far[:, :count], self.size[:, :count] = best, size
-        odd = np.abs(best) > _SUSPECT
+        odd = np.abs(best) > SUSPECT
         since = self.since[:, :count]
         since[odd & (since == 0)] = now
         since[~odd] = 0
@@ -183,13 +195,17 @@ class Lasting:
     def _decide(self, far: Singles, size: Singles, groups: Groups, now: int) -> None:
         """Begin and end findings; what is over by the latest readings is none, whatever the means still are."""
         count = far.shape[1]
-        found, since = self.found[:, :count], self.since[:, :count]
+        found = self.found[:, :count]
         latest = self.latest[:, :count] - self.base[:, :count]
         latest = (latest - groups.each(groups.middle(latest))) * np.sign(size)
-        found &= (np.abs(far) > _SUSPECT) & (latest > LEAST / 2)
+        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
-        lasts = alike & (since > 0) & ((now - since) * self.haste >= LASTS_NS)
-        found |= (np.abs(far) >= ENOUGH) & (latest >= LEAST) & lasts
+        lasts = alike & self.lasts()[:, :count]
+        found |= (np.abs(far) >= self.enough[:, :count]) & (latest >= LEAST) & lasts
+
+    def lasts(self) -> NDArray[np.bool_]:
+        """[row, entity]: what is odd for long enough to be a finding."""
+        return (self.since > 0) & ((self.at - self.since) * self.haste >= LASTS_NS)
 
     def _comes_back(self, groups: Groups) -> NDArray[np.bool_]:
         """[row, entity]: who was odd among the peers by what is usual for it, and comes nearer to them: it recovers."""
@@ -197,13 +213,13 @@ class Lasting:
         usual, now = (np.where(known, array[:, : len(groups.of)], np.nan) for array in (self.base, self.means[0]))
         usual, now = (array - groups.each(groups.middle(array)) for array in (usual, now))
         spread = NORMAL * groups.each(groups.middle(np.abs(usual)))
-        back: NDArray[np.bool_] = (np.abs(usual) > _SUSPECT * spread) & (np.abs(now) < np.abs(usual) - LEAST / 2)
+        back: NDArray[np.bool_] = (np.abs(usual) > SUSPECT * spread) & (np.abs(now) < np.abs(usual) - LEAST / 2)
         return back
 
     def _learn(self, apart: Singles, known: NDArray[np.bool_], seconds: float) -> None:
         count = apart.shape[1]
         rate = np.maximum(seconds / BASE_S, seconds / np.maximum(self.known_s[:, :count], seconds))
-        odd = np.abs(self.far[:, :count]) > _SUSPECT
+        odd = np.abs(self.far[:, :count]) > SUSPECT
         rate = np.where(known, np.where(odd, 0.05 * rate, rate), 0.0)
         self.base[:, :count] += (rate * (apart - self.base[:, :count])).astype(np.float32)
 
@@ -217,7 +233,7 @@ class Lasting:
         row = int(np.searchsorted(self.rows, metric))
         known = self.known_s[:, entity] >= WARM_S
         known[row] = False
-        return not known.any() or bool((np.abs(self.far[known, entity]) > _SUSPECT).any())
+        return not known.any() or bool((np.abs(self.far[known, entity]) > SUSPECT).any())
 
     def lasted_s(self, metric: int, entity: int) -> float:
         """For how long (s) an entity is odd, of the time that counts."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from detector.config import Config
-from detector.methods.peers.nccl_context import is_prompt
+from detector.methods.peers.findings import compared_text
+from detector.methods.peers.nccl_context import is_lateness_metric
 from detector.methods.peers.slow.lasting import ENOUGH
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_known
 from detector.model.metrics import bounds_of
-from detector.model.text import comparison, subject
+from detector.model.text import subject
 from detector.model.verdict import Finding, Verdict
-from detector.stats.grouped import middle
 from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
@@ -29,7 +29,9 @@ def lasting_findings(panel: Panel, now: int, config: Config) -> list[Finding]:
     if not lasting.found.any():
         return []
     bounds = bounds_of(window.table, window.metrics, config)
-    cells = [cell for cell in lasting.cells(bounds.high & ~is_prompt(panel), bounds.low) if _counts(panel, cell)]
+    cells = [
+        cell for cell in lasting.cells(bounds.high & ~is_lateness_metric(panel), bounds.low) if _counts(panel, cell)
+    ]
     found = []
     for (metric, group), mine in _by_group(cells, panel).items():
         machines = {int(panel.machine[entity]) for entity in mine}
@@ -57,11 +59,11 @@ def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
 
 def _frozen(panel: Panel, now: int) -> list[Finding]:
     """Notes on readings that repeat themselves while the peers' move."""
-    if not panel.stuck.any():
+    if not panel.repeating.any():
         return []
     row, steps = panel.frozen.liveliest(), panel.frozen.repeats
     words = "its readings repeat themselves since {} s, those of its peers move"
-    members = panel.stuck & (panel.group[: len(panel.stuck)] != NO_TASK)
+    members = panel.repeating & (panel.group[: len(panel.repeating)] != NO_TASK)
     return [_shape(panel, row, at, int(steps[at]), words, now) for at in np.flatnonzero(members).tolist()]
 
 
@@ -81,8 +83,8 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
         device = None
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     seconds = (now - since) / SECOND
-    message = f"{said_of(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
-    task, score = panel.tasks[panel.team[entity]], min(abs(far) / ENOUGH, 99.0)
+    message = f"{compared_text(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
+    task, score = panel.tasks[panel.task_index[entity]], min(abs(far) / ENOUGH, 99.0)
     verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
     return Finding(verdict, False, score, small=True)
 
@@ -92,7 +94,7 @@ def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: 
     machine, device = panel.window.entities[entity]
     time = steps * panel.window.step_ns
     message = f"{subject(machine, device)}: {words.format(round(time / SECOND))}"
-    key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.team[entity]]
+    key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.task_index[entity]]
     verdict = Verdict(now, task, machine, device, "peer", key, 1.0, now - abs(time), "note", message)
     return Finding(verdict, False, 0.0)
 
@@ -103,11 +105,3 @@ def _by_group(cells: list[tuple[int, int]], panel: Panel) -> dict[tuple[int, int
     for metric, entity in cells:
         found.setdefault((metric, int(panel.group[entity])), []).append(entity)
     return found
-
-
-def said_of(panel: Panel, metric: int, entity: int, device: str | None) -> str:
-    """What an entity reads, and its peers."""
-    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
-    theirs, who = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
-    key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(theirs)).sum())
-    return comparison(who, key, float(panel.values[metric, entity]), float(middle(theirs[None])[0]), known)

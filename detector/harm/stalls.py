@@ -1,4 +1,4 @@
-"""Standstill: of a task that stands, all members wait alike; the one that does not is what they wait for."""
+"""Stalls: of a task without progress all members wait alike; the one that does not is what they wait for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import STALLED, Finding, Level, Verdict
+from detector.stats.arrays import Singles
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
@@ -46,57 +47,57 @@ _SURE_NS = 120 * SECOND
 
 
 @dataclass(slots=True)
-class Standstill:
-    """Who was the odd one of each task that stands, and for how many blocks."""
+class Stalls:
+    """The outlier of each task that makes no progress, and for how many blocks it was that."""
 
-    odd: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    outlier: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     """By task: machine, device and how often in a row."""
-    said: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
-    """By task: what was found, and when (Unix ns) the task stood last."""
-    nameless: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
+    named: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
+    """By task: the verdict, and when (Unix ns) the task made no progress last."""
+    unnamed: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
     """The same of tasks in which all members wait alike; their verdict names the task in place of a machine."""
 
-    def note(self, now: int, pace: Pace, panels: Mapping[str, Panel], config: Config) -> None:
+    def update(self, now: int, pace: Pace, panels: Mapping[str, Panel], config: Config) -> None:
         """Look at every task after a new block of its pace."""
         for task in pace.tasks:
-            since = standing_since(pace, task)
+            since = stalled_since(pace, task)
             if since is None or now - since < max(_LEAST_NS, _PAUSES * pace.longest_pause(task, since)):
-                self.odd.pop(task, None)
+                self.outlier.pop(task, None)
                 continue
-            if task in self.said:
-                self.said[task] = self.said[task][0], now
+            if task in self.named:
+                self.named[task] = self.named[task][0], now
                 continue
-            found = max(_odd_ones(task, panels, config), key=lambda one: one[0], default=None)
+            found = max(_outliers(task, panels, config), key=lambda one: one[0], default=None)
             if found is None:
-                self.odd.pop(task, None)
+                self.outlier.pop(task, None)
                 if _all_wait(task, panels):
-                    self.nameless[task] = _nameless(task, panels, now, since), now
+                    self.unnamed[task] = _unnamed(task, panels, now, since), now
                 continue
-            self.nameless.pop(task, None)
+            self.unnamed.pop(task, None)
             _, machine, device, key, words, less = found
             if less and now - since < _WRITES_NS:
                 continue
-            before = self.odd.get(task, ("", "", 0))
+            before = self.outlier.get(task, ("", "", 0))
             times = before[2] + 1 if before[0] == machine else 1
-            self.odd[task] = machine, device, times
+            self.outlier[task] = machine, device, times
             if times >= 2:
                 waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
                 message = f"{words}; {waits}, and its other members wait alike"
                 verdict = Verdict(now, task, machine, device or None, "progress", key, 10.0, since, "crit", message)
-                self.said[task] = verdict, now
-        self.said, self.nameless = (
+                self.named[task] = verdict, now
+        self.named, self.unnamed = (
             {task: one for task, one in those.items() if now - one[1] < _HELD_NS}
-            for those in (self.said, self.nameless)
+            for those in (self.named, self.unnamed)
         )
 
     def findings(self) -> list[Finding]:
-        """Who holds up a task that stands; the task itself where nothing tells."""
-        named = [Finding(verdict, True, 1.0) for verdict, _ in self.said.values()]
-        return named + [Finding(one[0], True, 0.0) for task, one in self.nameless.items() if task not in self.said]
+        """The machine that a stalled task waits for; the task itself where none can be named."""
+        named = [Finding(verdict, True, 1.0) for verdict, _ in self.named.values()]
+        return named + [Finding(one[0], True, 0.0) for task, one in self.unnamed.items() if task not in self.named]
 
 
-def standing_since(pace: Pace, task: str) -> int | None:
-    """Since when (Unix ns) a task that ran stands; None: it moves, or was never seen to."""
+def stalled_since(pace: Pace, task: str) -> int | None:
+    """Since when (Unix ns) a task that ran makes no progress; None: it does, or never did."""
     logs = pace.logs(task)
     if not logs.shape[1] or len(logs) < _RAN or np.isnan(logs[-1]).all():
         return None
@@ -109,16 +110,18 @@ def standing_since(pace: Pace, task: str) -> int | None:
     return int(pace.times[moves[-1]])
 
 
-def _odd_ones(
+def _outliers(
     task: str, panels: Mapping[str, Panel], config: Config
 ) -> Iterator[tuple[float, str, str, str, str, bool]]:
     """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less."""
     panel = panels.get("gpu")
-    if panel is None or task not in panel.tasks or not panel.strength.size:
+    if panel is None or task not in panel.tasks or not panel.deviation.size:
         return
-    count = panel.strength.shape[1]
-    mine = np.flatnonzero(panel.team[:count] == panel.tasks.index(task))
+    count = panel.deviation.shape[1]
+    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
     machines = panel.machine[mine]
+    if len(np.unique(machines)) < config.min_peers - 1:
+        machines = mine  # the GPUs of one machine are peers
     if len(np.unique(machines)) < config.min_peers - 1:
         return
     if _has_ended(panel, mine):
@@ -130,8 +133,9 @@ def _odd_ones(
             continue
         row = panel.window.metrics.index(metric)
         far = _far(panel.values[row, mine].astype(np.float64), float(bounds.floor[row]), key == _MEMORY)
-        worst = np.zeros(int(machines.max()) + 1)
-        np.fmax.at(worst, machines, far)
+        _, place = np.unique(machines, return_inverse=True)
+        worst = np.zeros(int(place.max()) + 1)
+        np.fmax.at(worst, place, far)
         first, second = np.sort(worst)[[-1, -2]]
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
@@ -142,31 +146,31 @@ def _odd_ones(
 
 def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
     """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write."""
-    panel = panels.get("gpu")
-    if panel is None or task not in panel.tasks or "duty_cycle_ratio" not in panel.window.metrics[: len(panel.values)]:
-        return False
-    mine = panel.team[: panel.strength.shape[1]] == panel.tasks.index(task)
-    duty = panel.values[panel.window.metrics.index("duty_cycle_ratio"), : len(mine)][mine]
-    known = duty[~np.isnan(duty)]
-    return len(known) > 0 and float(np.mean(known > _WAITS)) > _NEARLY_ALL and _in_flight(task, panels)
+    duty = _known(task, panels.get("gpu"), "duty_cycle_ratio")
+    return len(duty) > 0 and float(np.mean(duty > _WAITS)) > _NEARLY_ALL and _in_flight(task, panels)
 
 
 def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
     """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
-    panel = panels.get("nccl")
-    if panel is None or task not in panel.tasks or "active_ratio" not in panel.window.metrics[: len(panel.values)]:
-        return True
-    mine = panel.team[: panel.strength.shape[1]] == panel.tasks.index(task)
-    active = panel.values[panel.window.metrics.index("active_ratio"), : len(mine)][mine]
-    known = active[~np.isnan(active)]
-    return not len(known) or bool(np.median(known) > _WAITS)
+    active = _known(task, panels.get("nccl"), "active_ratio")
+    return not len(active) or bool(np.median(active) > _WAITS)
 
 
-def _nameless(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
+def _known(task: str, panel: Panel | None, metric: str) -> Singles:
+    """What the members of a task read of one metric, as far as it is known."""
+    if panel is None or task not in panel.tasks or metric not in panel.window.metrics[: len(panel.values)]:
+        return np.zeros(0, np.float32)
+    mine = panel.task_index[: panel.deviation.shape[1]] == panel.tasks.index(task)
+    readings = panel.values[panel.window.metrics.index(metric), : len(mine)][mine]
+    found: Singles = readings[~np.isnan(readings)]
+    return found
+
+
+def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
     """A verdict on a task of which no member can be named, with those that read most unlike the others."""
     panel = panels["gpu"]
-    count = panel.strength.shape[1]
-    mine = np.flatnonzero(panel.team[:count] == panel.tasks.index(task))
+    count = panel.deviation.shape[1]
+    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
     most = np.zeros(len(mine))
     for key in STATES:
         metric = key.partition(".")[2]
@@ -189,12 +193,14 @@ def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
     if name not in panel.window.metrics[: len(panel.values)]:
         return False
     row = panel.window.metrics.index(name)
-    held, usual = (middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.norm.level))
+    held, usual = (
+        middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.baseline.level)
+    )
     return bool(held < usual / 2)
 
 
 def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
-    """[member]: its distance from the others in multiples of the least that counts."""
+    """[member]: its comparison from the others in multiples of the least that counts."""
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
     least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
@@ -209,7 +215,7 @@ def _named(
     machine, device = panel.window.entities[entity]
     whole = mine.sum() > 1 and odd[mine].all()
     shown = None if whole else device
-    others = panel.values[row, panel.team[: panel.strength.shape[1]] == panel.team[entity]]
+    others = panel.values[row, panel.task_index[: panel.deviation.shape[1]] == panel.task_index[entity]]
     known = int((~np.isnan(others)).sum()) - 1
     words = comparison(
         subject(machine, shown), key, float(panel.values[row, entity]), float(middle(others[None])[0]), known

@@ -1,0 +1,55 @@
+"""Probes: what they take of training processes (table `probe`), and where they see no calls (table `nccl`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from store.schema.contract import Store
+from store.schema.time import SECOND
+
+COST = "probes: cost"
+"""The name of each agent's row about all of its probes (agent/sources/probe.py)."""
+REPORT_S = 150.0
+"""Age in seconds up to which a row counts: agents repeat them each minute."""
+REPLAYED_S = 30.0
+"""Age in seconds up to which a communicator's row counts."""
+REPLAYED_WORDS = (
+    "CUDA graphs replay NCCL operations: calls are counted at the capture only, progress is that of transfers"
+)
+"""What replayed graphs mean for the reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeShare:
+    """The machine with the process that loses the most to probes, and where probes are suspended."""
+
+    machine: str
+    core_ratio: float
+    """Share of a core that the probes take of that process."""
+    words: str
+    """What its agent says of cost, share and limit."""
+    suspended: tuple[str, ...] = ()
+    sampled: tuple[str, ...] = ()
+    """Machines where some count in windows, and are estimated between them."""
+
+
+def read_probe_share(store: Store, now: int) -> ProbeShare | None:
+    """As of `now` (Unix ns); None where no agent reports it."""
+    rows = store.read("probe", now - round(REPORT_S * SECOND), now).to_pylist()
+    last = {(row["machine"], row["library"]): row for row in rows}
+    costs = [row for row in last.values() if row["library"] == COST and row.get("core_ratio") is not None]
+    if not costs:
+        return None
+    most = max(costs, key=lambda row: row["core_ratio"])
+    places = [
+        tuple(sorted({row["machine"] for row in last.values() if words in (row.get("reason") or "")}))
+        for words in ("are suspended", "are sampled")
+    ]
+    return ProbeShare(most["machine"], most["core_ratio"], most["reason"] or "", *places)
+
+
+def read_graph_machines(store: Store, now: int) -> tuple[str, ...]:
+    """Machines where CUDA graphs replay NCCL operations at `now` (Unix ns), by the newest row of each communicator."""
+    rows = store.read("nccl", now - round(REPLAYED_S * SECOND), now, ("replayed",)).to_pylist()
+    last = {(row["machine"], row["gpu"], row["slot"]): row.get("replayed") for row in rows}
+    return tuple(sorted({machine for (machine, _, _), replayed in last.items() if replayed}))

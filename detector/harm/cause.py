@@ -1,0 +1,138 @@
+"""Cause: names the machine on which something changed when its task lost pace, for as long as the loss lasts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.config import Config
+from detector.harm.change import Changes, Fall, Shifted
+from detector.harm.pace import STANDS, Pace
+from detector.harm.share import Share
+from detector.methods.peers.findings import compared_text
+from detector.methods.peers.state import Panel
+from detector.model.kinds import is_host
+from detector.model.metrics import bounds_of
+from detector.model.verdict import Finding, Level, Verdict
+from store.schema.time import SECOND
+
+_LEFT = 0.4
+"""Below this share of the shift, or of the loss of pace, it is over."""
+_CLEARER = 2.0
+"""Times as clear as what changed on the next machine."""
+_CRITICAL = 0.1
+"""A loss of pace from which on it is critical."""
+_RECENT = 12
+"""Blocks of time by which it is judged whether the pace is back."""
+
+
+@dataclass(slots=True)
+class Cause:
+    """What a task's loss of pace came with."""
+
+    fall: Fall
+    shifted: Shifted
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class Causes:
+    """The memory of it, by task."""
+
+    changes: Changes = field(default_factory=Changes)
+    falls: dict[str, Fall] = field(default_factory=dict)
+    """Losses of pace of which the cause is looked for."""
+    suspect: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The machine and the reading that changed with it, when it was looked at last."""
+    open: dict[str, Cause] = field(default_factory=dict)
+
+    def update(
+        self, now: int, pace: Pace, share: Share, panels: Mapping[str, Panel], busy: Container[str], config: Config
+    ) -> None:
+        """Look at every task after a new block of its pace; `busy` tasks have an incident already."""
+        if not self.changes.update(now, panels):
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of readings that are unknown all the time
+            self.open = {task: cause for task, cause in self.open.items() if self._lasts(task, cause, pace, panels)}
+            for task in pace.tasks:
+                fall = self.changes.fall(task, pace, self.falls.pop(task, None))
+                if fall is None or task in self.open or task in busy:
+                    self.suspect.pop(task, None)
+                    continue
+                self.falls[task] = fall
+                found = self._search(task, fall, pace, share, panels, config)
+                if found and self._is_confirmed(task, found, panels[found.table]):
+                    self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
+
+    def findings(self) -> list[Finding]:
+        """A finding for each task that lost pace and of which the cause is known."""
+        return [Finding(cause.verdict, False, min(cause.shifted.far / 6, 10.0)) for cause in self.open.values()]
+
+    def evict(self) -> None:
+        """Forget what was read: the entities get new numbers."""
+        self.changes.evict()
+        self.open.clear()
+        self.falls.clear()
+        self.suspect.clear()
+
+    def _search(
+        self, task: str, fall: Fall, pace: Pace, share: Share, panels: Mapping[str, Panel], config: Config
+    ) -> Shifted | None:
+        """What changed most clearly, if nothing did on any other machine that is nearly as clear."""
+        best: dict[str, Shifted] = {}
+        for table, panel in panels.items():
+            if task not in panel.tasks:
+                continue
+            bounds = bounds_of(table, panel.window.metrics, config)
+            for one in self.changes.cause(fall, table, panel, panel.tasks.index(task), bounds):
+                machine = panel.window.entities[one.entity][0]
+                host = is_host(f"{table}.") and not _is_held_up(machine, task, fall, pace, share)
+                if not host and (machine not in best or one.alone > best[machine].alone):
+                    best[machine] = one
+        order = sorted(best.values(), key=lambda one: -one.alone)
+        if not order or (len(order) > 1 and order[0].alone < _CLEARER * order[1].alone):
+            return None
+        return order[0]
+
+    def _is_confirmed(self, task: str, found: Shifted, panel: Panel) -> bool:
+        """Whether the same reading of the same machine was found when it was looked at before."""
+        now = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
+        before, self.suspect[task] = self.suspect.get(task), now
+        return before == now
+
+    def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:
+        """Whether the task still goes slower, or stands, and the reading is still off."""
+        panel, shifted = panels.get(cause.shifted.table), cause.shifted
+        if panel is None or task not in pace.tasks or shifted.table not in self.changes.tables:
+            return False
+        if pace.paused(task, STANDS)[-_RECENT:].any():
+            return True
+        logs, before = pace.logs(task), pace.times <= cause.fall.since
+        if before.sum() >= _RECENT:
+            lost = np.nanmedian(np.nanmedian(logs[before], axis=0) - np.nanmedian(logs[-_RECENT:], axis=0))
+            if lost < _LEFT * cause.fall.size:
+                return False
+        return self.changes.left(shifted, panel) > _LEFT
+
+
+def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:
+    """Whether a machine's GPUs have less to do than those of any other since then."""
+    return share.held_up(machine, pace.times > fall.since, ~pace.paused(task)) is True
+
+
+def _verdict(now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> Verdict:
+    machine, device = panel.window.entities[found.entity]
+    device = None if found.whole else device
+    lost = 100 * (1 - float(np.exp(-fall.size)))
+    seconds = (now - fall.since) / SECOND
+    message = (
+        f"{compared_text(panel, found.metric, found.entity, device)}; changed {seconds:.0f} s ago on no other machine, "
+        f"when task {task} lost {lost:.0f} % of its pace"
+    )
+    key = f"{found.table}.{panel.window.metrics[found.metric]}"
+    level: Level = "crit" if fall.size >= _CRITICAL else "warn"
+    return Verdict(now, task, machine, device, "peer", key, min(found.far / 6, 99.0), fall.since, level, message)

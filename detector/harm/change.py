@@ -1,0 +1,263 @@
+"""Change: when a task loses pace, the machine on which something else changed at that time, and on no other.
+
+A search that begins with the harm. Floors in units are left out: what one reading shifts by when the pace falls is
+compared with what the same reading of all peers shifts by, and with its own past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.harm.pace import STANDS, Pace
+from detector.methods.peers.state import Panel
+from detector.model.kinds import is_symptom
+from detector.model.metrics import Bounds, is_counter
+from detector.stats.arrays import Bools, Ints, Singles
+from detector.stats.grouped import middle
+from detector.stats.robust import NORMAL, shift_down
+from store.schema.time import SECOND
+
+ROW_NS = 20 * SECOND
+"""Readings are remembered as means over so long ..."""
+_ROWS = 24
+"""... so many of them."""
+_LEAST, _MOST = 3, 12
+"""Rows since the fall that are compared ..."""
+_BEFORE = 6
+"""... with at least so many before it; at most twice as many."""
+_LEAST_LOSS, _SURE = 0.02, 4.0
+"""The least loss of pace, as a logarithm, and its standard errors."""
+_LEAST_ERROR = 0.003
+_FAR, _ALONE = 6.0, 3.0
+"""Spreads over the peers that make a cause; times as far as the next machine."""
+_RELATIVE = 0.003
+"""The least spread, as a share of the peers' reading."""
+_SLIGHT = 0.01
+"""The least relative shift, or in seconds spent a second; half of the task's loss too: who holds it up does as much."""
+_FEWEST = 4
+_BEST = 3
+_TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A task that lost pace."""
+
+    since: int
+    """Unix ns."""
+    size: float
+    """The loss, as a logarithm."""
+    rows: int
+    """Rows since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A reading that changed on one machine when its task lost pace."""
+
+    table: str
+    metric: int
+    entity: int
+    far: float
+    """In spreads over the peers."""
+    alone: float
+    """Times as far as the next machine."""
+    size: float
+    """Signed, in the metric's unit."""
+    whole: bool
+    """Whether most devices of the machine changed alike."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The last minutes of one table, [row, metric, entity], NaN where unknown."""
+
+    rows: Singles = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    total: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """Sums of the row that is not complete, [metric, entity] ..."""
+    count: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """... and of how many readings."""
+
+    def add(self, values: Singles, complete: bool) -> None:
+        """Take in readings; `complete` ends a row with them."""
+        if self.total.shape != values.shape:
+            self.total, self.count = (_fitted(array, values.shape) for array in (self.total, self.count))
+        known = ~np.isnan(values)
+        np.add(self.total, values, out=self.total, where=known)
+        self.count += known
+        if not complete:
+            return
+        with np.errstate(invalid="ignore", divide="ignore"):
+            row = (self.total / self.count)[None]
+        before = self.rows[max(0, len(self.rows) + 1 - _ROWS) :]
+        self.rows = np.concatenate([_fitted(before, (len(before), *values.shape), np.nan), row])
+        self.total, self.count = np.zeros((2, *values.shape), np.float32)
+
+
+@dataclass(slots=True)
+class Changes:
+    """The memory of all tables."""
+
+    tables: dict[str, Memory] = field(default_factory=dict)
+    times: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """When each row was complete, Unix ns."""
+
+    def update(self, now: int, panels: Mapping[str, Panel]) -> bool:
+        """Take in how things stand at `now` (Unix ns); whether a row is complete with it."""
+        complete = not len(self.times) or now - int(self.times[-1]) >= ROW_NS
+        for name, panel in panels.items():
+            if panel.values.size:
+                self.tables.setdefault(name, Memory()).add(_with_bursts(panel), complete)
+        if complete:
+            self.times = np.append(self.times, now)[-_ROWS:]
+        return complete
+
+    def fall(self, task: str, pace: Pace, known: Fall | None) -> Fall | None:
+        """The loss of pace of a task that began in the last minutes and lasts; None: there is none.
+
+        A fall that is `known` is looked at again with what came since: when it began is known better then.
+        """
+        logs, runs = pace.logs(task), ~pace.paused(task, STANDS)
+        rows = int((self.times > known.since).sum()) if known else _LEAST
+        if not logs.shape[1] or rows > _MOST or len(self.times) <= rows + _BEFORE:
+            return None
+        those = runs & (pace.times > self.times[-min(len(self.times), rows + 2 * _BEFORE + 1)])
+        since = self._split(rows, pace.times[those], np.nanmedian(logs[those], axis=1))
+        on = pace.times[those] > since
+        rows = int((self.times > since).sum())
+        if on.sum() < 3 * rows or (~on).sum() < 2 * _BEFORE:
+            return None
+        size = _loss(logs[those], on)
+        return Fall(since, size, rows) if size > 0 else None
+
+    def _split(self, rows: int, times: Ints, level: NDArray[Any]) -> int:
+        """The end of a row, near so many rows ago, before and after which the level differs most."""
+        best, most = int(self.times[-rows - 1]), -1.0
+        for at in range(max(_LEAST, rows - 1), min(rows + 2, len(self.times) - _BEFORE)):
+            since = int(self.times[-at - 1])
+            on = times > since
+            if 0 < on.sum() < len(on):
+                gain = float(np.nanmean(level[~on]) - np.nanmean(level[on])) * np.sqrt(on.sum() * (~on).sum())
+                best, most = (since, gain) if gain > most else (best, most)
+        return best
+
+    def cause(self, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds) -> Iterator[Shifted]:
+        """Readings of one table that changed with the fall on one machine of the task alone."""
+        memory = self.tables.get(table)
+        if memory is None or len(memory.rows) < fall.rows + _BEFORE:
+            return
+        rows = memory.rows[-fall.rows - 2 * _BEFORE :]
+        for number, (of, _) in enumerate(panel.group_labels):
+            members = np.flatnonzero(panel.group[: rows.shape[2]] == number)
+            if of == task and len(np.unique(panel.machine[members])) >= _FEWEST:
+                yield from self._within(rows[:, :, members], members, fall, table, panel, bounds)
+
+    def _within(
+        self, rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, bounds: Bounds
+    ) -> Iterator[Shifted]:
+        """The same of one peer group; rows are [row, metric, member]."""
+        names = panel.window.metrics[: rows.shape[1]]
+        counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
+        shown = np.array([not is_symptom(f"{table}.{name}") and not name.endswith("_celsius") for name in names])
+        size, far, level = compare(rows, fall.rows, counts)
+        spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
+        far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
+        bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
+        far = np.where(bad, far, np.minimum(far, _FAR / 2))
+        machines, place = np.unique(panel.machine[members], return_inverse=True)
+        worst = np.zeros((len(names), len(machines)))
+        np.maximum.at(worst.T, place, far.T)
+        first, second = np.sort(worst, axis=1)[:, [-1, -2]].T
+        for metric in np.flatnonzero((first >= _FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
+            at = int(far[metric].argmax())
+            alone = float(first[metric] / max(second[metric], 1.0))
+            mine = far[metric, place == place[at]]
+            whole = len(mine) > 2 and 2 * int((mine >= first[metric] / 3).sum()) > len(mine)
+            shift = float(size[metric, at])
+            yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole)
+
+    def left(self, shifted: Shifted, panel: Panel) -> float:
+        """What share of a shift is left in the last minute, by the peers of today; 1 where nothing is known."""
+        memory = self.tables[shifted.table]
+        rows = memory.rows[-_LEAST:, shifted.metric]
+        members = panel.group[: rows.shape[1]] == panel.group[shifted.entity]
+        apart = rows[:, shifted.entity] - middle(rows[:, np.flatnonzero(members)])
+        now = float(np.nanmean(apart)) if np.isfinite(apart).any() else shifted.size
+        return now / shifted.size
+
+    def evict(self) -> None:
+        """Forget all: the entities get new numbers."""
+        self.tables.clear()
+        self.times = self.times[:0]
+
+
+_AMOUNTS = ("_bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
+"""Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
+
+
+def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Signed shift and distance in spreads, [metric, member], of rows [row, metric, member] since the last `after`.
+
+    The distance is 0 where the shift began before the first of these rows or after it, has passed, or is unknown.
+    Third: the peers' readings, [metric, 1].
+    """
+    center = middle(rows)[:, :, None]
+    apart = rows - center
+    before, later = apart[:-after], apart[-after:]
+    usual = np.nanmean(before, axis=0)
+    size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
+    first = np.where(np.isnan(later[0]), size, later[0] - usual)
+    lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
+    size = np.where(lasts, size, 0.0)
+    size = np.nan_to_num(size - middle(size)[:, None])
+    level = np.abs(center[:, :, 0]).mean(0)[:, None]
+    spread = NORMAL * middle(np.abs(size))[:, None]
+    noise = np.sqrt(np.nanmean((before - usual) ** 2, axis=0) * (2 / after + 1 / len(before)))
+    common = np.sqrt(np.nanmean(noise**2, axis=1, keepdims=True))
+    seconds = after * ROW_NS / SECOND
+    chance = np.where(counts[:, None], np.sqrt(np.nanmax(np.abs(rows), axis=0) / seconds) + 1 / seconds, 0.0)
+    unit = np.maximum.reduce([np.broadcast_to(spread, size.shape), noise, np.broadcast_to(common / 2, size.shape)])
+    unit = np.maximum(np.maximum(unit, chance), _RELATIVE * level + _TINY)
+    latest = np.abs(np.nanmean(before[-2:], axis=0) - usual)
+    far = np.where(np.nan_to_num(latest, nan=np.inf) < np.abs(size) / 2, np.abs(size) / unit, 0.0)
+    return size, far, np.nan_to_num(level)
+
+
+def _with_bursts(panel: Panel) -> Singles:
+    """What a table reads: of gauges without lone spikes, of counters all that was counted."""
+    names = panel.window.metrics[: len(panel.values)]
+    rows = [at for at, name in enumerate(names) if is_counter(panel.window.table, name)]
+    values = panel.values.copy()
+    ring = panel.smoothing.ring[:, rows]
+    known = (~np.isnan(ring)).sum(0, dtype=np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values[rows] = np.nansum(ring, axis=0) / known
+    return values
+
+
+def _loss(logs: NDArray[Any], on: Bools) -> float:
+    """The loss of pace (a logarithm) by the signals that are known best, if it is sure and lasts; else 0."""
+    known = ~np.isnan(logs)
+    logs = logs[:, (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)]
+    if not logs.shape[1]:
+        return 0.0
+    shift = shift_down(logs, on, _LEAST_ERROR)
+    best = np.argsort(-shift.z)[: max(1, min(_BEST, logs.shape[1]))]
+    size, z = float(np.median(shift.size[best])), float(np.median(shift.z[best]))
+    late = on & (np.arange(len(on)) >= len(on) - on.sum() // 2)
+    lasts = float(np.median(np.nanmean(logs[~on][:, best], axis=0) - np.nanmean(logs[late][:, best], axis=0)))
+    return size if z > _SURE and size > _LEAST_LOSS and lasts > size / 2 else 0.0
+
+
+def _fitted(array: NDArray[Any], shape: tuple[int, ...], fill: float = 0.0) -> NDArray[Any]:
+    """The array in a larger shape."""
+    out = np.full(shape, fill, np.float32)
+    out[tuple(slice(min(old, new)) for old, new in zip(array.shape, shape, strict=True))] = array[
+        tuple(slice(size) for size in shape)
+    ]
+    return out

@@ -1,0 +1,148 @@
+"""Conditions of the rules: each looks at all entities of a table at once, and says on which it holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.methods.evidence.state_table import NO_TASK, StateTable
+from detector.stats.arrays import Bools, Floats, Ints
+from detector.stats.grouped import middle_of
+from store.schema.time import NEVER, SECOND
+
+QUORUM, QUORUM_SHARE = 3, 0.6
+"""So many peers, and such a share of those that are known, must read the same before it is what they should read."""
+LESS = 0.97
+"""Below this share of the peers' value is less."""
+FLAPS_S = 300.0
+QUIET_S = 30.0
+"""A port through which nothing flows for this long is quiet: longer than an iteration."""
+BUSY = 0.2
+FAR_BELOW = 0.7
+"""Of the peers' clock under load: chips of one model differ by less, also hot ones and those of another stage."""
+THERMAL, _BRAKE = 0x40, 0x80  # NVML clock event reasons that hardware gives
+
+
+def nonzero(states: StateTable, column: str, now: int) -> Bools:
+    """It reads more than what is acknowledged; the last reading counts until there is another."""
+    at = states.row(column)
+    found: Bools = states.value[at] > states.acknowledged[at]
+    return found
+
+
+def repeats(states: StateTable, column: str, now: int) -> Bools:
+    """It happened twice within some minutes, the last time not long ago."""
+    at = states.row(column)
+    near = now - states.last[at] <= QUIET_S * SECOND
+    found: Bools = near & (states.last[at] - states.before[at] <= FLAPS_S * SECOND)
+    return found
+
+
+def down(states: StateTable, column: str, now: int) -> Bools:
+    """It reads zero, and was not always so or is not so on its peers."""
+    value = states.now(column, now)
+    found: Bools = (value == 0) & ((states.peak[states.row(column)] > 0) | below_ports_of_its_name(states, value))
+    return found
+
+
+def below_peers(states: StateTable, column: str, now: int) -> Bools:
+    """It reads less than its peers of the same task agree upon."""
+    return below_quorum(states.now(column, now), states.task)
+
+
+def below_peers_under_load(states: StateTable, column: str, now: int) -> Bools:
+    """The same of a GPU at work: at rest its links slow down to save power."""
+    duty, power = states.now("duty_cycle_ratio", now), states.now("power_watts", now)
+    known = power[~np.isnan(power)]
+    drawn = power >= 0.5 * np.median(known) if len(known) else np.zeros(len(power), bool)
+    busy = np.where(np.isnan(duty), drawn, duty >= BUSY)
+    return below_quorum(np.where(busy, states.now(column, now), np.nan), states.task)
+
+
+def clock_far_below_peers(states: StateTable, column: str, now: int) -> Bools:
+    """Its clock under load is far below that of the peers of its task: since when does not matter."""
+    duty, value = states.now("duty_cycle_ratio", now), states.now(column, now)
+    busy = np.where((duty >= BUSY) & (states.task != NO_TASK), value, np.nan)
+    if np.isnan(busy).all() or np.nanmin(busy) >= FAR_BELOW * np.nanmax(busy):
+        return np.zeros(len(value), bool)
+    usual = middle_of(busy, states.task)
+    known = np.bincount(states.task[~np.isnan(busy)], minlength=int(states.task.max(initial=0)) + 1)
+    found: Bools = (busy < FAR_BELOW * usual) & (known[np.maximum(states.task, 0)] > QUORUM)
+    return found
+
+
+def slower_port(states: StateTable, column: str, now: int) -> Bools:
+    """A port that is up has a lower rate than the ports of its name on the peers."""
+    up = states.now("link_up", now) != 0  # unknown is taken for up
+    return below_ports_of_its_name(states, np.where(up, states.now(column, now), np.nan))
+
+
+def no_traffic(states: StateTable, column: str, now: int) -> Bools:
+    """Nothing flows in either direction any more, while it does through the ports of its name on the peers."""
+    at = [states.row(name) for name in ("transmit_bytes_total", "receive_bytes_total")]
+    last = states.last[at].max(0)
+    flowing = (now - last <= QUIET_S * SECOND).astype(float)
+    there = ~np.isnan(states.now(column, now)) & (states.now("link_up", now) != 0)
+    found: Bools = (last > NEVER) & below_ports_of_its_name(states, np.where(there, flowing, np.nan))
+    return found
+
+
+def failing(states: StateTable, column: str, now: int) -> Bools:
+    """It reads zero where its peers do not."""
+    value = states.now(column, now)
+    found: Bools = (value == 0) & below_quorum(value, states.name)
+    return found
+
+
+def hw_throttled(states: StateTable, column: str, now: int) -> Bools:
+    """The GPU's own protection holds its clocks down: not the power limit, which is usual under load."""
+    bits = np.nan_to_num(states.now(column, now), posinf=0.0).astype(np.int64)
+    found: Bools = bits & (THERMAL | _BRAKE) != 0
+    return found
+
+
+def idle_machines(gpus: StateTable, now: int) -> frozenset[str]:
+    """Machines of which all GPUs are known to be at rest: spare ones, or done with their task."""
+    duty = gpus.now("duty_cycle_ratio", now)[: len(gpus.entities)]
+    most = np.full(int(gpus.machine.max(initial=0)) + 1, np.nan)
+    np.fmax.at(most, gpus.machine[: len(duty)], duty)
+    return frozenset(gpus.entities[at][0] for at in np.flatnonzero(most[gpus.machine[: len(duty)]] < BUSY))
+
+
+def below_ports_of_its_name(states: StateTable, value: Floats) -> Bools:
+    """Less than the ports of the same name; but names may be dealt out differently, so the machine must lack it too."""
+    mine = states.task != NO_TASK
+    size = int(states.machine.max(initial=0)) + 1
+    total: Floats = np.bincount(states.machine[mine], np.nan_to_num(value[mine]), size).astype(np.float64)
+    team = np.full(len(total), NO_TASK, np.int64)
+    team[states.machine[mine]] = states.task[mine]
+    odd = below_quorum(value, states.name)
+    return odd & below_quorum(total, team)[states.machine] if odd.any() else odd
+
+
+def below_quorum(value: Floats, group: Ints) -> Bools:
+    """[entity]: whether its value is less than the one on which its group agrees; false where no value is known."""
+    known = value[~np.isnan(value) & (group >= 0)]
+    if not len(known) or known.min() == known.max():  # as nearly always, and quicker
+        return np.zeros(len(value), bool)
+    usual = quorum_value(value, group)
+    found: Bools = value < LESS * usual
+    return found
+
+
+def quorum_value(value: Floats, group: Ints) -> Floats:
+    """[entity]: the commonest value of its group, where enough of them have it; else NaN."""
+    out = np.full(len(value), np.nan)
+    known = np.flatnonzero(~np.isnan(value) & (group >= 0))
+    if not len(known):
+        return out
+    worth, code = np.unique(value[known], return_inverse=True)
+    pair, votes = np.unique(group[known] * len(worth) + code, return_counts=True)
+    owner = pair // len(worth)
+    order = np.lexsort((votes, owner))
+    first = int(group.max()) + 1
+    best, most = np.full(first, np.nan), np.zeros(first, np.int64)
+    best[owner[order]], most[owner[order]] = worth[pair[order] % len(worth)], votes[order]  # the last one stays
+    all_of = np.bincount(group[known], minlength=first)
+    best[(most < QUORUM) | (most < QUORUM_SHARE * all_of)] = np.nan
+    out[known] = best[group[known]]
+    return out

@@ -1,0 +1,88 @@
+"""Findings in words: single metrics, sums over metrics, and sums over independent tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from detector.methods.peers.baseline import MAX_DEVIATION
+from detector.methods.peers.corroboration import corroborated
+from detector.methods.peers.cusum import HIGH, LOW
+from detector.methods.peers.device_attribution import is_whole_machine
+from detector.methods.peers.nccl_context import LATENESS_METRICS, straggler_explanation
+from detector.methods.peers.state import NO_TASK, Panel
+from detector.model.text import comparison, subject
+from detector.model.verdict import Finding, Level, Verdict
+from detector.stats.grouped import middle
+from store.schema.catalogue import LOCAL
+
+_CRITICAL = 1.5
+"""Multiples of the smallest significant deviation."""
+
+
+def alarm_findings(panel: Panel, now: int) -> list[Finding]:
+    """The alarms of single metrics at `now` (Unix ns)."""
+    alarmed = np.flatnonzero(panel.cusum.alarmed[panel.cells.at])
+    alarmed = alarmed[panel.group[panel.cells.entity[alarmed]] != NO_TASK]
+    return [_alarm(panel, int(at), now, float(panel.evidence[at])) for at in alarmed]
+
+
+def corroborated_findings(panels: Mapping[str, Panel], now: int) -> list[Finding]:
+    """Devices on which independent tables agree, none of which raises an alarm by itself."""
+    return [_alarm(panel, at, now, evidence) for panel, at, evidence in corroborated(panels)]
+
+
+def fused_findings(panel: Panel, now: int) -> list[Finding]:
+    """Entities of which many metrics deviate, none enough for an alarm."""
+    alarms = panel.fusion.alarms()
+    return [_fused(panel, entity, now, evidence) for entity, evidence in alarms if panel.group[entity] != NO_TASK]
+
+
+def strongest_by_machine(findings: list[Finding]) -> list[Finding]:
+    """One finding a machine: the strongest, with the others as its evidence."""
+    by_machine: dict[tuple[str, str], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda one: -one.evidence * one.verdict.score):
+        by_machine.setdefault((finding.verdict.task, finding.verdict.machine), []).append(finding)
+    return [_merged(*found) for found in by_machine.values()]
+
+
+def _merged(first: Finding, *others: Finding) -> Finding:
+    evidence = (*first.verdict.evidence, *(other.verdict.message for other in others))
+    local = any(finding.verdict.metric in LOCAL for finding in (first, *others))
+    return replace(first, verdict=replace(first.verdict, evidence=evidence), own=local)
+
+
+def _alarm(panel: Panel, at: int, now: int, evidence: float) -> Finding:
+    side, metric, entity = cell = panel.cells.cell(at)
+    machine, device = panel.window.entities[entity]
+    key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+    deviation = float(np.nan_to_num(abs(panel.deviation[metric, entity]), posinf=MAX_DEVIATION))
+    device = None if is_whole_machine(panel, cell) else device
+    message = compared_text(panel, metric, entity, device)
+    if side == LOW and key in LATENESS_METRICS:
+        message += straggler_explanation(panel, entity)
+    level: Level = "crit" if deviation >= _CRITICAL else "warn"
+    task, onset = panel.tasks[panel.task_index[entity]], int(panel.cusum.onset[cell])
+    score = min(deviation, MAX_DEVIATION)
+    return Finding(Verdict(now, task, machine, device, "peer", key, score, onset, level, message), False, evidence)
+
+
+def _fused(panel: Panel, entity: int, now: int, evidence: float) -> Finding:
+    machine, device = panel.window.entities[entity]
+    top = panel.fusion.top_metrics(entity)
+    first, *others = (compared_text(panel, metric, entity, device) for metric in top)
+    message = f"{first}; {len(top)} of its readings deviate together, none far by itself"
+    key, task = f"{panel.window.table}.{panel.window.metrics[top[0]]}", panel.tasks[panel.task_index[entity]]
+    score, onset = panel.fusion.score(entity), int(panel.fusion.cusum.onset[HIGH, 0, entity])
+    verdict = Verdict(now, task, machine, device, "peer", key, score, onset, "warn", message, tuple(others))
+    return Finding(verdict, False, evidence)
+
+
+def compared_text(panel: Panel, metric: int, entity: int, device: str | None) -> str:
+    """What an entity reads, and its peers."""
+    others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
+    readings, name = panel.values[metric, others], subject(panel.window.entities[entity][0], device)
+    key, known = f"{panel.window.table}.{panel.window.metrics[metric]}", int((~np.isnan(readings)).sum())
+    return comparison(name, key, float(panel.values[metric, entity]), float(middle(readings[None])[0]), known)

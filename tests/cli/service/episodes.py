@@ -1,0 +1,86 @@
+"""One fleet that lives through several faults one after another, watched through NCCL alone; judged afterwards."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.agent_process import agent_command
+from detector.engine.pipeline import replay
+from detector.model.verdict import Verdict
+from emulator.cluster.fleet import Fleet
+from store.open import open_store
+from store.schema.time import SECOND
+
+SETTINGS = '[agent]\nsources = ["probe", "nccl"]\n'
+"""No NVML, no sysfs, no host, no CUDA: calls and memory of NCCL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A fault of some length, and the time without one that comes before it; seconds."""
+
+    fault: str
+    amount: float | None
+    machine: str
+    gpu: int
+    healthy: float
+    lasts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """When an episode began and ended, Unix ns."""
+
+    episode: Episode
+    begin: int
+    end: int
+
+
+def record(fleet: Fleet, episodes: list[Episode]) -> list[Onset]:
+    """Let a fleet live through the episodes."""
+    onsets = []
+    with fleet:
+        _settle(fleet)
+        for one in episodes:
+            time.sleep(one.healthy)
+            begin = fleet.inject(one.fault, one.machine, one.gpu, one.amount)
+            time.sleep(one.lasts)
+            onsets.append(Onset(one, begin, time.time_ns()))
+            fleet.heal()
+    return onsets
+
+
+def nccl_fleet(folder: Path, shape: tuple[int, int, int, int], seed: int, nccl: Path | None, training: str) -> Fleet:
+    """A fleet with agents that read NCCL alone; shape: machines, GPUs of each, tensor, pipeline."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "peerwatch.toml"
+    settings.write_text(SETTINGS)
+    data, place = folder / "readings.db", folder / "fleet"
+    open_store(str(data), create=True).close()
+    agent = lambda name: agent_command(data, settings, place / name)  # noqa: E731
+    return Fleet(place, *shape, seed, agent, nccl=nccl, training=training)
+
+
+def judged(folder: Path) -> list[Verdict]:
+    """Alarms of the detector on what was recorded."""
+    with closing(open_store(str(folder / "readings.db"))) as store:
+        return [verdict for verdict in replay(store) if verdict.level in ("warn", "crit")]
+
+
+def first_alarm(verdicts: list[Verdict], onset: Onset, after_s: float = 20.0) -> Verdict | None:
+    """The first alarm of an episode; one may still come in the seconds after its end."""
+    end = onset.end + round(after_s * SECOND)
+    return next((verdict for verdict in verdicts if onset.begin < verdict.time <= end), None)
+
+
+def _settle(fleet: Fleet) -> None:
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        if all(rank.iterations > 5 for ranks in fleet.progress().values() for rank in ranks):
+            return
+        time.sleep(0.5)
+    raise AssertionError("the fleet did not start to train")

@@ -1,0 +1,49 @@
+"""Small lasting lateness, found in blocks of samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.methods.progress.lateness_trend import LatenessTrend
+from detector.methods.progress.live_ranks import LiveRanks
+
+SECOND, START = 10**9, 1_700_000_000 * 10**9
+PROCESSES = 8
+
+
+def alarms(seed: int, shift: float, onset: int, seconds: int, disturbed: bool = False) -> list[tuple[int, int]]:
+    """(second, process) of each first alarm; process 5 is later by `shift` from `onset` on."""
+    trend, chance = LatenessTrend(), np.random.default_rng(seed)
+    every = np.arange(PROCESSES)
+    running = np.ones(PROCESSES, bool)
+    live = LiveRanks(every, every * 0, every, every, every // 2, every * 0, running)
+    usual, found = chance.normal(0, 0.2, PROCESSES), list[tuple[int, int]]()
+    for second in range(seconds):
+        late = usual + chance.normal(0, 0.1, PROCESSES)
+        late[5] += shift * (second >= onset)
+        normal = np.ones(PROCESSES, bool)
+        normal[3] = not (disturbed and second >= onset)
+        trend.update(START + second * SECOND, live, late, np.full(PROCESSES, 0.03), normal)
+        known = {process for _, process in found}
+        found += [(second, p) for p in np.flatnonzero(trend.cusum.alarmed[:PROCESSES]).tolist() if p not in known]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_a_tenth_of_the_time_is_found_within_a_minute(seed: int) -> None:
+    """A process that is late by 13 % of the time more than before is named, and no other."""
+    ((second, process),) = alarms(seed, 0.13, 150, 230)
+    assert process == 5
+    assert 150 < second <= 210
+
+
+def test_an_hour_of_health_has_no_alarm() -> None:
+    """Processes that are always late by different amounts are none of them late by more than before."""
+    assert alarms(11, 0.0, 0, 3600) == []
+
+
+def test_of_what_comes_beside_a_suspect_nothing_is_learned() -> None:
+    """Lateness that lasts beside another suspect does not become usual."""
+    ((second, process),) = alarms(13, 0.06, 100, 1500, disturbed=True)
+    assert (process, second > 100) == (5, True)
