@@ -23,7 +23,8 @@ import pytest
 from tests.fuzz.mutation import mutated
 from tests.fuzz.readers import READERS, Reader
 
-HANG_S = 10.0
+HANG_S, BLOCKED_S = 10.0, 300.0
+"""The most CPU time of one input, and, for a reader that waits without computing, the most time: the machine may be busy."""
 GROWN_KB = 400 << 10
 SEED = int(os.environ.get("PEERWATCH_FUZZ_SEED", "29"))
 LATELY = "PEERWATCH_FUZZ_SECONDS"
@@ -43,19 +44,24 @@ def watched() -> Iterator[list[str]]:
     """The paths that are opened, and an end to what hangs."""
     global _opened
 
-    def hangs(_number: int, _frame: FrameType | None) -> None:
-        raise AssertionError(f"it hangs: more than {HANG_S} s")
+    def hangs(number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(
+            f"it hangs: {HANG_S} s of CPU time" if number == signal.SIGPROF else f"it waits for {BLOCKED_S} s"
+        )
 
-    before = signal.signal(signal.SIGALRM, hangs)
+    before = [signal.signal(number, hangs) for number in (signal.SIGPROF, signal.SIGALRM)]
     _opened = found = []
     logging.disable()
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    signal.setitimer(signal.ITIMER_PROF, HANG_S)
+    signal.setitimer(signal.ITIMER_REAL, BLOCKED_S)
     try:
         yield found
     finally:
         logging.disable(logging.NOTSET)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
+        for number, handler in zip((signal.SIGPROF, signal.SIGALRM), before, strict=True):
+            signal.signal(number, handler)
         _opened = None
 
 
@@ -107,6 +113,17 @@ def fuzz(reader: Reader, folder: Path, seconds: float) -> int:
 def test_a_reader_bears_anything(reader: Reader, tmp_path: Path) -> None:
     """Mutated input ends in an answer or in the reader's own error."""
     fuzz(reader, tmp_path, float(os.environ.get(LATELY, "0.5")))
+
+
+def test_what_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that computes is ended by its CPU time, however busy the machine is, and one that waits by the clock."""
+    monkeypatch.setattr("tests.fuzz.test_fuzz.HANG_S", 0.31)
+    with pytest.raises(AssertionError, match=r"it hangs: 0\.31 s of CPU time"), watched():
+        while True:
+            pass
+    monkeypatch.setattr("tests.fuzz.test_fuzz.BLOCKED_S", 0.17)
+    with pytest.raises(AssertionError, match=r"it waits for 0\.17 s"), watched():
+        time.sleep(60.0)
 
 
 @pytest.mark.bench
