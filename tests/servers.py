@@ -71,13 +71,15 @@ class ServerProcess:
     def __init__(self, command: list[str], port: int) -> None:
         self.command, self.port = command, port
         self.url = f"http://127.0.0.1:{port}"
+        self.patience_s = 60.0
+        """How long a start may take."""
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.kill)  # a test that fails leaves none behind
 
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self.patience_s
         while True:
             try:
                 with urllib.request.urlopen(f"{self.url}/ping", timeout=5):  # noqa: S310 - loopback
@@ -135,7 +137,7 @@ class NatsProcess(ServerProcess):
     def start(self) -> None:
         """Start it and wait until it greets and its streams can be asked for."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self.patience_s
         while True:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=5) as caller:
