@@ -24,8 +24,8 @@ USUAL = (
 )
 SOURCES = (*USUAL, "ras", "dcgm", "job_log")
 """Every source, by the stem of its file under `agent/sources/`. Three are read only where they are asked for: `ras`
-makes a task's own threads do something, `dcgm` may take the profiling hardware from a user's profiler, and `job_log`
-reads files of users."""
+makes a task's own threads do something, `dcgm` may take the profiling hardware from a user's profiler (unless
+`dcgm_activity` is false), and `job_log` reads files of users."""
 
 CUDA_CALLS = ("launches", "graphs", "copies", "allocations")
 """Groups of CUDA calls that can be counted beside the synchronize calls."""
@@ -92,6 +92,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs to read logs, TensorBoard files and checkpoints of, a table [[agent.job_log]] each, with source job_log."""
     cuda_calls: tuple[str, ...] = ()
     """Which CUDA calls to count beside the synchronize calls: launches, graphs, copies, allocations."""
+    dcgm_activity: bool = True
+    """Whether the source dcgm measures the activity of tensor cores, SMs and memory, which holds the profiling hardware
+    of the GPUs; health and switches are read without it."""
     require_gpu: bool = True
     """Count a process only once it has a GPU's device node open (/dev/nvidia0 and so on); false where GPUs are reached
     otherwise, and then any program that calls NCCL counts as training."""

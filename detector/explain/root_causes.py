@@ -62,14 +62,16 @@ FACTS = (
         "gpu_memory",
         "faulty memory of a GPU",
         "gpu.ecc_uncorrected_total+ gpu.ecc_corrected_total+ gpu.remapped_rows+ gpu.remap_failed+ event.ecc:* "
-        "event.remap:* event.poison event.xid:48 event.xid:63 event.xid:64 event.xid:92 event.xid:94 event.xid:95",
+        "event.remap:* event.poison event.health:memory event.xid:48 event.xid:63 event.xid:64 event.xid:92 "
+        "event.xid:94 event.xid:95",
         "gpu.recovery_action+ event.xid:*",
         "Drain the machine and reset the GPU (nvidia-smi -q -d ECC,ROW_REMAPPER); replace it if remapping fails.",
     ),
     _kind(
         "nvlink",
         "NVLink: a link of a GPU or its switch",
-        "gpu.nvlink_errors_total+ gpu.nvlink_links_up- event.xid:74 event.sxid:*",
+        "gpu.nvlink_errors_total+ gpu.nvlink_links_up- event.xid:74 event.sxid:* event.health:nvlink "
+        "event.health:nvswitch nvswitch.fatal_sxid+ nvswitch.fatal_errors_total+ nvswitch.reset_required+",
         "gpu.nvlink_transmit_bytes_total- gpu.nvlink_receive_bytes_total-",
         "See nvidia-smi nvlink -s and -e; reset the GPU, and the fabric manager if a switch is meant.",
     ),

@@ -36,7 +36,7 @@ def quantity(value: float, metric: Metric | None) -> str:
     return f"{_figure(value)} {short}{per}"
 
 
-_DEVICES = {"gpu": "GPU", "rdma": "port"}
+_DEVICES = {"gpu": "GPU", "rdma": "port", "nvswitch": "NVSwitch"}
 
 
 def subject(machine: str, device: str | None) -> str:

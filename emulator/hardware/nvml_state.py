@@ -159,6 +159,27 @@ class _Gpu(ctypes.Structure):
     )
 
 
+SWITCH_FIELDS = (
+    "temperature_celsius",
+    "reset_required",
+    "links_up",
+    "fatal_sxid",
+    "nonfatal_sxid",
+    "fatal_errors",
+    "nonfatal_errors",
+    "replays",
+    "recoveries",
+    "crc_errors",
+    "ecc_errors",
+)
+"""Fields of an NVSwitch; errors are of each of its links."""
+SWITCHES, SWITCH_LINKS = 8, 3
+
+
+class _Switch(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in SWITCH_FIELDS)
+
+
 class _File(ctypes.Structure):
     _fields_ = (
         ("magic", ctypes.c_uint64),
@@ -170,6 +191,13 @@ class _File(ctypes.Structure):
         ("filler", ctypes.c_uint32),
         ("driver_version", ctypes.c_char * 80),
         ("gpu", _Gpu * GPUS),
+        ("dcgm_starts", ctypes.c_uint32),
+        ("dcgm_version", ctypes.c_uint32),
+        ("dcgm_hang", ctypes.c_uint32),
+        ("profiling_error", ctypes.c_uint32),
+        ("switches", ctypes.c_uint32),
+        ("more_filler", ctypes.c_uint32),
+        ("nvswitch", _Switch * SWITCHES),
     )
 
 
@@ -188,7 +216,7 @@ class Gpus:
     def __init__(self, path: Path, create: int = 0) -> None:
         if not 0 <= create <= GPUS:
             raise GpusError(f"an emulated machine has 1 to {GPUS} GPUs, not {create}")
-        self.path = path
+        self.path, self._dcgm_starts = path, 0
         try:
             if create:
                 with path.open("wb") as file:
@@ -269,6 +297,28 @@ class Gpus:
     def hang(self, on: bool = True) -> None:
         """Let no call of any process return any more, until it is switched off."""
         self._file.hang = on
+
+    def start_dcgm(self, version: int = 4, switches: int = 0, profiling_error: int = 0) -> None:
+        """Start a host engine of DCGM (again: who was connected is no longer), with so many healthy NVSwitches."""
+        file = self._file
+        file.dcgm_version, file.switches, file.profiling_error = version, switches, profiling_error
+        for switch in file.nvswitch[:switches]:
+            switch.temperature_celsius, switch.links_up = 47, SWITCH_LINKS
+        self._dcgm_starts += 1
+        file.dcgm_starts = self._dcgm_starts
+
+    def stop_dcgm(self) -> None:
+        """Let no host engine run."""
+        self._file.dcgm_starts = 0
+
+    def hang_dcgm(self, on: bool = True) -> None:
+        """Let no call of DCGM return any more, until it is switched off."""
+        self._file.dcgm_hang = on
+
+    def set_switch(self, index: int, **values: int) -> None:
+        """Write fields of one NVSwitch (SWITCH_FIELDS)."""
+        for name, value in values.items():
+            setattr(self._file.nvswitch[index], name, value)
 
     def unload_driver(self, error: int = DRIVER_NOT_LOADED) -> None:
         """From now on initialising gives this error, and all else that the library is not initialised."""

@@ -41,6 +41,8 @@ ETHTOOL = "libethtool-emulated.so"
 """Preloaded into a process, it answers for emulated network interfaces."""
 NVML = tuple(f"nvml/{stem}.c" for stem in ("init", "queries", "fields", "gpm", "events", "topology", "mig"))
 
+DCGM = tuple(f"dcgm/{stem}.c" for stem in ("engine", "values", "health"))
+
 
 class BuildError(OSError):
     """The libraries could not be compiled; the message names cause and mend."""
@@ -53,6 +55,7 @@ class Libraries:
     nccl: Path
     cudart: Path
     nvml: Path
+    dcgm: Path
 
     @property
     def folder(self) -> Path:
@@ -77,7 +80,8 @@ def build(folder: Path | None = None) -> Libraries:
             _compile_into(target)
         except (PermissionError, FileExistsError, NotADirectoryError) as error:
             raise BuildError(f"can't write {target.parent} ({error.strerror}): set XDG_CACHE_HOME") from None
-    return Libraries(target / "libnccl.so.2", target / "libcudart.so.12", target / "libnvidia-ml.so.1")
+    names = ("libnccl.so.2", "libcudart.so.12", "libnvidia-ml.so.1", "libdcgm.so.4")
+    return Libraries(*(target / name for name in names))
 
 
 def _compile_into(target: Path) -> None:
@@ -89,6 +93,7 @@ def _compile_into(target: Path) -> None:
         _compile(out / "libnccl.so.2", NCCL, "-Wl,-rpath,$ORIGIN", f"-L{out}", "-l:libcudart.so.12")
         _compile(out / ETHTOOL, ("ethtool/ioctl.c",))
         _compile(out / "libnvidia-ml.so.1", NVML, f"-Wl,--version-script,{HERE / 'nvml' / 'nvml.map'}")
+        _compile(out / "libdcgm.so.4", DCGM, f"-Wl,--version-script,{HERE / 'dcgm' / 'dcgm.map'}")
         try:
             out.rename(target)
         except OSError:
@@ -108,7 +113,7 @@ def _compile(out: Path, sources: tuple[str, ...], *options: str) -> None:
     if not compiler:
         raise BuildError("no C compiler (cc) found for the emulated libraries: apt-get install gcc libc6-dev")
     files = [str(HERE / name) for name in sources]
-    folders = [f"-I{HERE / name}" for name in ("common", "cuda", "cudart", "nccl", "nvml")]
+    folders = [f"-I{HERE / name}" for name in ("common", "cuda", "cudart", "dcgm", "nccl", "nvml")]
     command = [compiler, *FLAGS, *folders, f"-Wl,-soname,{out.name}", "-o", str(out), *files, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

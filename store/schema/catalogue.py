@@ -23,6 +23,7 @@ TABLES: dict[str, Table] = {
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
         Table("stack", ("gpu",), False, "where a process that hangs is"),
+        Table("nvswitch", ("switch",), False, "one reading of one NVSwitch, by DCGM"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
         Table("job_log", ("job",), False, "what a job writes of itself: logs, TensorBoard files, checkpoints"),
@@ -121,6 +122,8 @@ gpu | remapped_rows | rows | gauge | high | 0.5 | 0.0 | local | memory rows rema
 gpu | throttle_power_seconds_total | seconds | counter | high | 0.10 | 0.5 | local | time clocks were held down for power
 gpu | throttle_thermal_seconds_total | seconds | counter | high | 0.05 | 0.5 | local | time clocks were held down for temperature
 gpu | throttle_reasons | bits | gauge | none | 0 | 0.0 | - | NVML clock event reasons, a bit mask
+gpu | health_failures | bits | gauge | none | 0 | 0.0 | - | systems of the GPU that fail DCGM's health check, a bit mask (dcgmHealthSystems_t)
+gpu | health_warnings | bits | gauge | none | 0 | 0.0 | - | systems of which it warns
 gpu | energy_joules_total | joules | counter | none | 0 | 0.0 | - | energy drawn
 gpu | uuid | text | text | none | 0 | 0 | - | the GPU's own name, reported every 10 s
 gpu | parent_uuid | text | text | none | 0 | 0 | - | of a MIG instance: the UUID of its GPU
@@ -222,6 +225,19 @@ ras | version | text | text | none | 0 | 0 | - | NCCL's version
 ras | collection_seconds | seconds | gauge | none | 0 | 0 | - | how long NCCL took to ask all ranks
 ras | error | text | text | none | 0 | 0 | - | why there is no answer
 task | task | text | text | none | 0 | 0 | - | which training task the machine works for; our agent leaves it to the table job
+nvswitch | temperature_celsius | celsius | gauge | none | 0 | 0 | - | temperature of the switch
+nvswitch | fatal_sxid | number | gauge | none | 0 | 0 | - | the last fatal SXid, but for those that a reset of a GPU causes; 0: none
+nvswitch | nonfatal_sxid | number | gauge | none | 0 | 0 | - | the last SXid that is not fatal; 0: none
+nvswitch | reset_required | 0 or 1 | gauge | none | 0 | 0 | - | whether the switch asks to be reset
+nvswitch | links_up | links | gauge | none | 0 | 0 | - | NVLinks of the switch that are active
+nvswitch | fatal_errors_total | errors | counter | none | 0 | 0 | - | fatal errors of its links
+nvswitch | nonfatal_errors_total | errors | counter | none | 0 | 0 | - | errors of its links that are not fatal
+nvswitch | link_replays_total | replays | counter | none | 0 | 0 | - | packets that its links sent again
+nvswitch | link_recoveries_total | times | counter | none | 0 | 0 | - | times that its links had to recover
+nvswitch | link_crc_errors_total | errors | counter | none | 0 | 0 | - | packets of its links with a wrong checksum
+nvswitch | link_ecc_errors_total | errors | counter | none | 0 | 0 | - | errors of its links that ECC found
+nvswitch | health_failures | bits | gauge | none | 0 | 0 | - | systems of the switch that fail DCGM's health check, a bit mask (dcgmHealthSystems_t)
+nvswitch | health_warnings | bits | gauge | none | 0 | 0 | - | systems of which it warns
 job_log | step | steps | gauge | none | 0 | 0 | - | the last step
 job_log | step_seconds | seconds | gauge | none | 0 | 0 | - | time of a step: as the job says, else between steps
 job_log | loss | number | gauge | none | 0 | 0 | - | the last loss

@@ -32,6 +32,7 @@ from agent.nccl.ras.status import StatusError, communicators
 from agent.nccl.ras.worker import port_of
 from agent.nvml import watchdog
 from agent.nvml.client import Child
+from agent.nvml.dcgm.client import Client, _object
 from agent.nvml.watchdog import Watch
 from agent.probes.training_processes import TrainingProcesses
 from agent.process.memory import Memory
@@ -40,6 +41,7 @@ from agent.python_gc.gc_stats import find_statistics
 from agent.rdma.ethtool import Ethtool, split_names
 from agent.rdma.ethtool_counters import MOST_STATISTICS, Statistics
 from agent.sampling.reader import Worker
+from agent.sources.dcgm import Dcgm
 from agent.sources.gpu import Gpu
 from agent.stacks.kernel_threads import read_threads
 from agent.stacks.py_spy import SpyError, parse_output
@@ -342,6 +344,28 @@ def _nvml(data: bytes, folder: Path, chance: Random) -> None:
     assert any(one.table == "gpu" and one.values["power_watts"] == 411.5 for one in found), worker.error
 
 
+class _DcgmSaid(Client):
+    """A child that reads DCGM and has said these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__([], 1.0, True)
+        self._lines = data.split(b"\n")
+
+    def read(self, now_s: float) -> list[dict[str, Any]]:
+        """All of it."""
+        return [value for line in self._lines if (value := _object(line)) is not None]
+
+
+def _dcgm(data: bytes, folder: Path, _: Random) -> None:
+    """What the child says becomes rows that a store takes."""
+    for left in folder.iterdir():
+        left.unlink()
+    source = Dcgm(_DcgmSaid(data))
+    with closing(Embedded(folder / "dcgm.db")) as store:
+        for at in range(3):
+            store.write([Batch("m1", 10**18 + at, tuple(source.read(10**18 + at)))])
+
+
 class _Replying(Ethtool):
     """An interface with a driver that replies these bytes, in pieces of any length."""
 
@@ -460,6 +484,13 @@ _READ = {
     "processes": {"0": [1], "1": [2]},
 }
 _NVML = "".join(json.dumps(said) + "\n" for said in (_HELLO, _READ, _READ, _READ)).encode()
+_DCGM = {
+    "gpus": {"0": {"tensor_active_ratio": 0.41}, "1": {"tensor_active_ratio": 0.39}},
+    "switches": {"0": {"temperature_celsius": 47.0, "fatal_sxid": 12028.0}},
+    "incidents": [["gpu:1", 16, True, "2 volatile double-bit ECC errors"], ["nvswitch:0", 2048, True, "fatal errors"]],
+    "known": ["gpu:0", "gpu:1", "nvswitch:0"],
+    "note": "",
+}
 _RANK = {"rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "nvml_dev": 0}
 _STATUS = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
 _ABSENT = {**_RANK, "rank": 1, "status": {"unresponsive": True, "considered_dead": False}}
@@ -543,6 +574,7 @@ READERS: tuple[Reader, ...] = (
     Reader("influx msgpack", _answer_seeds(_msgpack), _answer("application/x-msgpack"), (StoreError,)),
     Reader("influx flux", text(_FLUX), _flux),
     Reader("nvml child", lambda folder: [_NVML], _nvml, opens=("/proc/",)),
+    Reader("dcgm child", text(packed(_DCGM) + "\n"), _dcgm),
     Reader("ethtool", _ethtool_seeds, _ethtool, (OSError,)),
     Reader(
         "influx error",

@@ -24,7 +24,7 @@ from tests.fuzz.mutation import mutated
 from tests.fuzz.readers import READERS, Reader
 
 HANG_S, BLOCKED_S = 10.0, 300.0
-"""The most CPU time of one input, and, for a reader that waits without computing, the most time: the machine may be busy."""
+"""The most CPU time of one input, and the most time for a reader that waits: the machine may be busy."""
 GROWN_KB = 400 << 10
 SEED = int(os.environ.get("PEERWATCH_FUZZ_SEED", "29"))
 LATELY = "PEERWATCH_FUZZ_SECONDS"
@@ -115,12 +115,17 @@ def test_a_reader_bears_anything(reader: Reader, tmp_path: Path) -> None:
     fuzz(reader, tmp_path, float(os.environ.get(LATELY, "0.5")))
 
 
+def spin() -> None:
+    """Compute without an end."""
+    while True:
+        pass
+
+
 def test_what_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that computes is ended by its CPU time, however busy the machine is, and one that waits by the clock."""
     monkeypatch.setattr("tests.fuzz.test_fuzz.HANG_S", 0.31)
     with pytest.raises(AssertionError, match=r"it hangs: 0\.31 s of CPU time"), watched():
-        while True:
-            pass
+        spin()
     monkeypatch.setattr("tests.fuzz.test_fuzz.BLOCKED_S", 0.17)
     with pytest.raises(AssertionError, match=r"it waits for 0\.17 s"), watched():
         time.sleep(60.0)

@@ -144,6 +144,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         ("transmit_bytes_total", no_traffic, 90, 10, "crit", 1.0, _STILL, True),
     ),
+    "nvswitch": _rules(
+        "nvswitch",
+        ("fatal_sxid", nonzero, 0, 0, "crit", 2.0, "reported the fatal SXid {value}", False),
+        ("reset_required", nonzero, 0, 0, "crit", 2.0, "asks to be reset", False),
+        ("fatal_errors_total", nonzero, 0, 0, "crit", 2.0, "had {more} fatal errors on its links", False),
+    ),
     "source": _rules(
         "source",
         ("success", failing, 60, 30, "note", 1.0, "cannot be read by its source {name}, where its peers can", True),

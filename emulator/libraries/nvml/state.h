@@ -1,4 +1,4 @@
-/* The file of GPU states that $EMULATED_GPUS names: gpus.py writes it, the emulated libnvidia-ml reads it.
+/* The file of GPU states that $EMULATED_GPUS names: gpus.py writes it, the emulated libnvidia-ml and libdcgm read it.
  *
  * The layout is that of gpus.py, which says what each field means; units are in the names.
  */
@@ -12,6 +12,7 @@
 #define GPUS_FAILING 24
 #define GPUS_PROCESSES 16
 #define GPUS_EVENTS 64
+#define GPUS_SWITCHES 8
 
 struct gpu_failing {
 	uint32_t what; /* a field's id; FUNCTION_BASE and on: a function; 0: free */
@@ -61,6 +62,12 @@ struct gpu {
 	struct gpu_event event[GPUS_EVENTS];
 };
 
+struct nvswitch {
+	uint64_t temperature_celsius, reset_required, links_up;
+	uint64_t fatal_sxid, nonfatal_sxid; /* the last that was reported; 0: none */
+	uint64_t fatal_errors, nonfatal_errors, replays, recoveries, crc_errors, ecc_errors; /* of each link */
+};
+
 struct gpus {
 	uint64_t magic;
 	uint32_t size; /* of struct gpu: tells a layout from another */
@@ -71,6 +78,13 @@ struct gpus {
 	uint32_t filler;
 	char driver_version[80];
 	struct gpu gpu[GPUS_MAX];
+	uint32_t dcgm_starts;	  /* times that a host engine of DCGM was started; 0: none runs */
+	uint32_t dcgm_version;	  /* 3 or 4 */
+	uint32_t dcgm_hang;	  /* no call of DCGM returns while it is set */
+	uint32_t profiling_error; /* what a watch of profiling fields fails with, without its sign; 0: it does not */
+	uint32_t switches;
+	uint32_t more_filler;
+	struct nvswitch nvswitch[GPUS_SWITCHES];
 };
 
 #endif

@@ -202,6 +202,35 @@ def test_a_reset_of_the_gpu_forgives_what_it_mends(memory: Any, fleet: Make) -> 
     assert levels(memory, gpu=gpu("2"), event=fact) == ["crit"]
 
 
+def test_an_incident_of_dcgm_passes_unless_it_is_named_again(memory: Any, fleet: Make) -> None:
+    """A failed health check is critical while DCGM goes on naming it, and a warning alone is no verdict."""
+    host = fleet(steps=1300)
+    fails = [(at, "m3", "health:memory", "crit") for at in (20.5, 321.5, 622.5)]
+    first, last = replay(memory({"host": host, "event": events(*fails)}))
+    assert (first.level, first.machine, first.device) == ("crit", "m3", "gpu:1")
+    assert (last.level, round((last.time - START) / SECOND)) == ("ok", 1223)
+    warns = events((20.5, "m3", "health:thermal", "warn"))
+    assert levels(memory, host=host, event=warns) == []
+
+
+@pytest.mark.parametrize(("column", "values"), [("fatal_sxid", (0.0, 12028.0)), ("fatal_errors_total", (3.0, 5.0))])
+def test_a_fatal_error_of_a_switch(memory: Any, fleet: Make, column: str, values: tuple[float, float]) -> None:
+    """A fatal SXid and fatal errors that grow name the machine's NVSwitch; those counted before are no growth."""
+
+    def breaks(found: np.ndarray) -> None:
+        found[:] = values[0]
+        found[60:, 2] = values[1]
+
+    table = fleet(column, steps=140, bend=breaks)
+    switch = table.append_column("switch", pa.array(["4"] * len(table)))
+    (verdict,) = replay(memory({"host": fleet(steps=140), "nvswitch": switch}))
+    assert (verdict.machine, verdict.device, verdict.level) == ("m2", "nvswitch:4", "crit")
+    assert verdict.message in (
+        "m2 NVSwitch 4 reported the fatal SXid 12028",
+        "m2 NVSwitch 4 had 2 fatal errors on its links",
+    )
+
+
 def test_a_storm_of_one_event_is_one_fact(memory: Any, fleet: Make) -> None:
     """The same Xid many thousand times a second is one verdict, and steps stay cheap: each kind is looked at once."""
     storm = events(*((40 + n / 40_000, "m1", "xid:95", "crit") for n in range(20_000)))
