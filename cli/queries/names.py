@@ -20,11 +20,11 @@ _SHOWN = 6
 
 
 def machines(store: Store, back: int) -> list[str]:
-    """Machines with a reading in the last `back` ns of the store, or with a verdict."""
-    ends = store.span()
-    if ends is None:
+    """Machines with a reading in the last `back` ns before the newest reading (orders are none), or with a verdict."""
+    newest = max(last_readings(store, time.time_ns()).values(), default=None)
+    if newest is None and store.span() is None:
         return []
-    seen = set(last_seen(store, min(ends[1], time.time_ns()), back))
+    seen = set() if newest is None else set(last_seen(store, newest, back))
     return sorted(seen | set(store.read("verdict", columns=()).column("machine").to_pylist()))
 
 

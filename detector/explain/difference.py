@@ -42,6 +42,7 @@ class MetricShift:
     usual: float
     """Median of the peers since the onset."""
     peers: int
+    """Other machines of the task with this metric; their devices make up the band."""
     onset: int
     """When this metric began to differ, Unix ns."""
     alike: tuple[int, int]
@@ -170,7 +171,7 @@ class DifferenceInDifferences:
             float(self.after[place, entity]),
             float(self.before[place, entity]),
             float(self.usual[place]),
-            int((~np.isnan(self.after[place, self.peer])).sum()),
+            len({history.entities[at][0] for at in np.flatnonzero(self.peer & ~np.isnan(self.after[place]))}),
             self._onset(curve - band[1]),
             (alike, len(mine)),
             history.middle,

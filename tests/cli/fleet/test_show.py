@@ -128,7 +128,7 @@ def test_the_numbers(place: Path) -> None:
     found = json.loads(run("show", "m3", "--json", "--store", place).stdout)
     clock, power = found["moved"]
     assert (clock["metric"], clock["device"], clock["value"]) == ("gpu.sm_clock_hertz", "gpu:1", 1.2e9)
-    assert (clock["devices_alike"], clock["devices"], clock["peers"]) == (1, 2, 8)
+    assert (clock["devices_alike"], clock["devices"], clock["peers"]) == (1, 2, 4)
     assert clock["usual"] == pytest.approx(1.9015e9, rel=1e-3)
     assert (power["metric"], power["before"]) == ("gpu.power_watts", pytest.approx(506, abs=1.5))
     assert clock["onset"] < power["onset"]

@@ -292,3 +292,14 @@ def test_a_new_detector_honours_a_running_maintenance(tmp_path: Path) -> None:
         assert Runner(store, Config(), now).catch_up(now, stop) == []
         store.write([Batch("m02", now - 60 * SECOND, (Sample("event", {**values, "code": "maintenance_end"}),))])
         assert [v.level for v in Runner(store, Config(), now).catch_up(now, stop)] == ["crit"]
+
+
+def test_orders_are_no_readings(tmp_path: Path) -> None:
+    """Of a fleet that has been silent for days each machine is known, also after the first order of the day."""
+    place, long_ago = tmp_path / "silent.db", time.time_ns() - 3 * 86_400 * SECOND
+    with closing(Embedded(place)) as store:
+        store.write([host(name, long_ago, 0.31) for name in ("m04", "m05")])
+    for machine in ("m05", "m04"):
+        assert said("maintenance", machine, "--for", "17m", "--store", place).returncode == 0
+    refused = said("maintenance", "m06", "--for", "17m", "--store", place)
+    assert (refused.returncode, "did you mean m0" in refused.stderr) == (1, True)
