@@ -85,12 +85,12 @@ def user_store() -> str:
 
 
 def default_place(writing: bool = False) -> str:
-    """The store if none is named: STORE, or the user's own where STORE is absent or not accessible."""
+    """The store if none is named: STORE, or the user's own where STORE is absent or hidden and there is an own one."""
     folder = os.path.dirname(STORE)
     if os.geteuid() == 0 or (os.access(STORE, os.W_OK) if writing else os.path.isfile(STORE)):
         return STORE
     hidden = os.path.isdir(folder) and not os.access(folder, os.X_OK)
-    return STORE if hidden and not writing else user_store()
+    return STORE if hidden and not writing and not os.path.isfile(user_store()) else user_store()
 
 
 def locate_store(named: str | None, config: Path | None = None, writing: bool = False) -> tuple[str, Settings]:
@@ -153,7 +153,8 @@ def _prepare(place: Path, create: bool) -> None:
             place.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{place.parent} cannot be created: {error.strerror}; use another --store") from error
-    elif not place.exists() and (not place.parent.is_dir() or os.access(place.parent, os.X_OK)):
+    # Path.exists() would be an error behind a folder that this user may not enter: opening the store says what to do.
+    elif not os.path.exists(place) and (not os.path.isdir(place.parent) or os.access(place.parent, os.X_OK)):
         here = any(unit.exists() for unit in UNITS)
         what = "is installed but has written no readings" if here else "is not installed or not running"
         start = "sudo systemctl start peerwatch-agent" if here else "peerwatch up, or make install"

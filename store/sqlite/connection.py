@@ -74,8 +74,8 @@ def _reachable(path: Path) -> None:
     if os.access(folder, os.X_OK):
         return
     status = folder.stat()
-    if not status.st_mode & stat.S_IXGRP:
-        raise StoreError(f"{path} cannot be reached: this user may not enter its folder")
+    if not status.st_mode & stat.S_IXGRP or status.st_gid == 0:  # the group root is no group to join
+        raise StoreError(f"{path} cannot be reached: this user may not enter its folder; use sudo")
     try:
         group = grp.getgrgid(status.st_gid).gr_name
     except KeyError:

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -44,6 +46,34 @@ def test_nothing_is_installed(fresh: Path) -> None:
     (fresh / "peerwatch-agent.service").touch()
     assert "start it: sudo systemctl start peerwatch-agent" in CliRunner().invoke(app, ["show"]).stderr
     assert sorted(path.name for path in fresh.iterdir()) == ["peerwatch-agent.service", "peerwatch.toml"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_user_who_may_not_enter_the_folder(tmp_path: Path) -> None:
+    """An ordinary user's `status` says at the default place what it lacks, be there a store or not."""
+    folder = tmp_path / "var"
+    folder.mkdir(mode=0o750)
+    os.chown(folder, 0, 33)  # www-data, which every Debian has
+    for above in (tmp_path, *list(tmp_path.parents)[:-1]):
+        above.chmod(above.stat().st_mode | 0o055)
+    (tmp_path / "peerwatch.toml").write_text(f'store = "{folder / "peerwatch.db"}"\n')
+    code = (
+        "import os, pathlib, sys; from cli import config, main; config.STORE = sys.argv.pop(1)\n"
+        "config.PLACE = pathlib.Path(sys.argv.pop(1))\nos.setgroups([]); os.setgid(65534); os.setuid(65534); main.main()"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "XDG_STATE_HOME": str(tmp_path / "mine")}
+    words = [sys.executable, "-c", code, str(folder / "peerwatch.db"), str(tmp_path / "peerwatch.toml"), "status"]
+    for _ in range(2):
+        done = subprocess.run(words, capture_output=True, text=True, env=env, cwd="/", check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+        assert "is for members of the group www-data, this user is none: sudo usermod -aG www-data" in done.stderr
+        Embedded(folder / "peerwatch.db").close()
+    (tmp_path / "mine" / "peerwatch").mkdir(parents=True)
+    with closing(Embedded(tmp_path / "mine" / "peerwatch" / "peerwatch.db")) as own:  # of the user's `peerwatch up`
+        own.write([host("m27", time.time_ns(), 0.4)])
+    (tmp_path / "mine" / "peerwatch" / "peerwatch.db").chmod(0o644)
+    done = subprocess.run(words, capture_output=True, text=True, env=env, cwd="/", check=False)
+    assert "m27" in done.stdout
 
 
 @pytest.mark.parametrize(("user", "folder"), [(0, "var"), (1000, "mine/peerwatch")])

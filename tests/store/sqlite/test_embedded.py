@@ -279,6 +279,7 @@ def test_users_outside_the_group_get_one_line(tmp_path: Path) -> None:
     """The file is for user and group alone; others get one line that says how to get in."""
     folder = tmp_path / "state"
     folder.mkdir(mode=0o750)
+    os.chown(folder, 0, 33)  # www-data, which every Debian has
     for above in list(tmp_path.parents)[:-1]:
         above.chmod(above.stat().st_mode | 0o055)
     tmp_path.chmod(0o755)
@@ -292,8 +293,12 @@ def test_users_outside_the_group_get_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     words = [sys.executable, "-c", code, str(folder / "s.db")]
     done = subprocess.run(words, capture_output=True, text=True, env=env, check=True)
-    assert "s.db is for members of the group root" in done.stdout
-    assert "usermod -aG root" in done.stdout
+    assert "s.db is for members of the group www-data" in done.stdout
+    assert "usermod -aG www-data" in done.stdout
+    os.chown(folder, 0, 0)
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=True)
+    assert "this user may not enter its folder; use sudo" in done.stdout
+    assert "usermod" not in done.stdout
     store.close()
 
 
