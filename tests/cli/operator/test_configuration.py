@@ -59,7 +59,8 @@ def test_a_user_who_may_not_enter_the_folder(tmp_path: Path) -> None:
     (tmp_path / "peerwatch.toml").write_text(f'store = "{folder / "peerwatch.db"}"\n')
     code = (
         "import os, pathlib, sys; from cli import config, main; config.STORE = sys.argv.pop(1)\n"
-        "config.PLACE = pathlib.Path(sys.argv.pop(1))\nos.setgroups([]); os.setgid(65534); os.setuid(65534); main.main()"
+        "config.PLACE = pathlib.Path(sys.argv.pop(1))\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); main.main()"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "XDG_STATE_HOME": str(tmp_path / "mine")}
     words = [sys.executable, "-c", code, str(folder / "peerwatch.db"), str(tmp_path / "peerwatch.toml"), "status"]
