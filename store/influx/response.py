@@ -40,6 +40,9 @@ def understood(address: object) -> Iterator[None]:
         raise StoreError(f"{address} gave an answer that is not InfluxDB's ({words}); is the address right?") from error
 
 
+_ABSENT = "database not found"
+
+
 def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The series of an answer, MessagePack or JSON: name, tags, columns, and values as blocks.
 
@@ -52,7 +55,9 @@ def series_of(kind: str, pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             else (part for message in _jsons(pieces) for part in flat(message))
         ):
             if "error" in found:
-                raise StoreError(f"the InfluxDB server cannot answer: {' '.join(str(found['error']).split())[:300]}")
+                words = " ".join(str(found["error"]).split())[:300]
+                mend = "; the first agent, detector or `peerwatch copy` creates it" if words.startswith(_ABSENT) else ""
+                raise StoreError(f"the InfluxDB server cannot answer: {words}{mend}")
             if "columns" in found:
                 yield found
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -95,7 +95,9 @@ def test_errors_are_said(kind: str) -> None:
         if "msgpack" in kind
         else b'{"results":[{"statement_id":0,"error":"database not found: x"}]}'
     )
-    with pytest.raises(StoreError, match="database not found: x"):
+    with pytest.raises(
+        StoreError, match="database not found: x; the first agent, detector or `peerwatch copy` creates it"
+    ):
         list(series_of(kind, [body]))
 
 
