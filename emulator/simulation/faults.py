@@ -69,7 +69,7 @@ def _pcie_downgrade(c: Culprit) -> None:
     c.fleet.bend("gpu.pcie_width", c.one, "=", 8)
 
 
-def _nic_dropout(c: Culprit) -> None:
+def _nic_down(c: Culprit) -> None:
     c.stall(5)
     c.bend("rdma.link_up", c.one, "=", 0)
     c.bend("rdma.rate_bits_per_second", c.one, "=", 0)
@@ -82,7 +82,7 @@ def _ecc(c: Culprit) -> None:
     _idle(c, 8)
 
 
-def _gpu_drop(c: Culprit) -> None:
+def _gpu_lost(c: Culprit) -> None:
     c.fleet.gone.append(("gpu", c.one))
     c.say("kernel_log", "xid:79", "crit", "GPU has fallen off the bus")
     c.stall(2)
@@ -171,8 +171,8 @@ FAULTS: dict[str, Callable[[Culprit], None]] = {
     "gc_pauses": _gc_pauses,
     "ecc_error": _ecc,
     "pcie_downgrade": _pcie_downgrade,
-    "nic_dropout": _nic_dropout,
-    "gpu_drop": _gpu_drop,
+    "nic_down": _nic_down,
+    "gpu_lost": _gpu_lost,
     "gpu_hang": _gpu_hang,
     "nvlink_error": _nvlink,
     "cuda_error": _cuda_error,

@@ -92,7 +92,7 @@ class DcgmError(Exception):
 
 
 class Engine:
-    """A connection to the host engine of this machine, whose watches end with it. Raises DcgmError, OSError."""
+    """A connection to the host engine of this machine; its watches end with it. Raises DcgmError, OSError."""
 
     def __init__(self, paths: Iterable[str], address: str = "127.0.0.1") -> None:
         self._library = _load(paths)

@@ -108,7 +108,7 @@ class Reading:
         ]
 
     def _known(self) -> list[str]:
-        """The devices whose health is watched."""
+        """The devices with health watches."""
         return [f"gpu:{index}" for index in self._index.values()] + [f"nvswitch:{number}" for number in self._switches]
 
 

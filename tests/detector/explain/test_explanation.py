@@ -148,9 +148,9 @@ KINDS = {
     "pcie_downgrade": "pcie",
     "nvlink_error": "nvlink",
     "storage_error": "storage",
-    "nic_dropout": "link_down",
+    "nic_down": "link_down",
     "ecc_error": "gpu_memory",
-    "gpu_drop": "gpu_lost",
+    "gpu_lost": "gpu_lost",
     "rank_exit": "software_crash",
     "machine_unreachable": "machine_lost",
 }
