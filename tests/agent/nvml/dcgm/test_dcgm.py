@@ -212,6 +212,15 @@ def test_columns_join_the_row_of_nvml(gpus: Gpus, opened: Callable[..., Dcgm]) -
     reader.close()
 
 
+def test_the_newest_library_comes_first(tmp_path: Path) -> None:
+    """Libraries of the machine's own root are found, version 4 before 3."""
+    for path in ("usr/lib64/libdcgm.so.3", "usr/lib/x86_64-linux-gnu/libdcgm.so.4"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    found = [path for path in client.find_dcgm(tmp_path) if path.startswith(str(tmp_path))]
+    assert [path.rsplit(".", 1)[1] for path in found] == ["4", "3"]
+
+
 def test_without_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where libdcgm is not installed the source says which package it is in."""
     monkeypatch.setattr("agent.sources.dcgm.find_dcgm", lambda root: [])
