@@ -99,10 +99,10 @@ class Causes:
         return order[0]
 
     def _is_confirmed(self, task: str, found: Shifted, panel: Panel) -> bool:
-        """Whether the same reading of the same machine was found when it was looked at before."""
+        """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
         now = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
         before, self.suspect[task] = self.suspect.get(task), now
-        return before == now
+        return before == now and self.changes.left(found, panel, 1) > _LEFT
 
     def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:
         """Whether the task still goes slower, or stands, and the reading is still off."""
