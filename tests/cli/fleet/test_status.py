@@ -304,7 +304,7 @@ def test_a_row_of_another_schema(place: Path) -> None:
 
 @pytest.mark.parametrize("words", [["status", "--store", "PLACE"], ["--help"], ["report", "verdict", "--help"], []])
 def test_a_reader_that_hangs_up(place: Path, words: list[str]) -> None:
-    """A pipe that is closed early is no warning, nor is it for help: the exit code is that of SIGPIPE, without a word."""
+    """A pipe that is closed early is no warning, of help neither: the exit code is that of SIGPIPE, nothing is said."""
     command = [sys.executable, "-m", "cli.main", *(str(place) if word == "PLACE" else word for word in words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
