@@ -42,7 +42,7 @@ from detector.model.kinds import (
     is_work,
     tells_idleness,
 )
-from detector.model.verdict import Finding, Verdict
+from detector.model.verdict import RANK, Finding, Level, Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
 
@@ -304,8 +304,10 @@ class Harm:
         return self.share.values[:, at] if at is not None else np.zeros((len(self.pace.times), 0))
 
 
-def _at_least(finding: Finding, level: str) -> Finding:
+def _at_least(finding: Finding, level: Level) -> Finding:
+    """The finding with this level or a higher one; a note becomes an alarm by the harm that it does."""
     verdict = finding.verdict
-    if verdict.level in ("crit", level):
+    if RANK[verdict.level] >= RANK[level]:
         return finding
-    return replace(finding, verdict=replace(verdict, level="crit" if level == "crit" else "warn"))
+    raised = replace(verdict, level=level, score=max(verdict.score, 1.0))
+    return replace(finding, verdict=raised, evidence=max(finding.evidence, 1.0))

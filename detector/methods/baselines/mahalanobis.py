@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier, standardized
+from detector.methods.baselines.continuity import Candidates, candidate_finding, in_thresholds, outlier, standardized
 from detector.methods.baselines.frames import Frame, Frames
 from detector.methods.contract import Method
 from detector.model.verdict import Finding
@@ -80,8 +80,8 @@ class Mahalanobis(Method):
         memory.covariance += rate * (rest @ rest.T / rest.shape[1] - memory.covariance)
         if memory.steps < max(p.warm_s / step_s, p.fewest):
             return []
-        score = standardized(far)
-        memory.candidates.note(outlier(score, p.threshold, p.reach), max(3, round(p.continuity_s / step_s)))
+        score = in_thresholds(standardized(far), p.threshold, p.reach)
+        memory.candidates.note(outlier(score), max(3, round(p.continuity_s / step_s)))
         who = memory.candidates.lasting(p.share)
         if who < 0:
             return []

@@ -31,7 +31,9 @@ def alarm_findings(panel: Panel, now: int) -> list[Finding]:
 
 def corroborated_findings(panels: Mapping[str, Panel], now: int) -> list[Finding]:
     """Devices on which independent tables agree, none of which raises an alarm by itself."""
-    return [_alarm(panel, at, now, evidence) for panel, at, evidence in corroborated(panels)]
+    found = [_alarm(panel, at, now, evidence) for panel, at, evidence in corroborated(panels)]
+    # The sum may cross the threshold at a step at which the strongest reading is near its peers' again.
+    return [replace(one, verdict=replace(one.verdict, score=max(one.verdict.score, one.evidence))) for one in found]
 
 
 def fused_findings(panel: Panel, now: int) -> list[Finding]:
