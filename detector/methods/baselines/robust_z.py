@@ -40,7 +40,7 @@ class Median(Method):
     """By task, machine and metric, Unix ns."""
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in what is new and say who has been an outlier for long enough."""
+        """Read new rows; the findings on machines that have been outliers for long enough."""
         return self.frames.judge(now, rows, tasks, self._judge)
 
     def _judge(self, frame: Frame, now: int) -> list[Finding]:

@@ -132,7 +132,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
     for at in suspects:
         machine, device = names[at]
         peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
-        # Who has only just come back was gone as well: after an outage not all come back at once.
+        # What has only just come back was gone as well: after an outage not all come back at once.
         bound = limit if quiet[at] > limit[at] else early
         gone = int((peers & ((quiet > bound / 2) | (now - liveness.back[:count] < bound * SECOND / 2))).sum())
         few = max(1, int(config.common_cause_share * (peers.sum() + 1)))

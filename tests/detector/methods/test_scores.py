@@ -58,7 +58,7 @@ def hung(fleet: Callable[..., pa.Table], size: float) -> Tables:
     return {"nccl": calls(20, behind=2) if size else calls(60)}
 
 
-def told(fleet: Callable[..., pa.Table], size: float) -> Tables:
+def reported(fleet: Callable[..., pa.Table], size: float) -> Tables:
     """A critical event on one machine, one that is no fault by itself on another, and a third falls silent."""
 
     def bend(values: np.ndarray) -> None:
@@ -76,7 +76,7 @@ SCENES: tuple[tuple[Make, Scene, float, set[str]], ...] = (
     (Peers, off, 40.0, {"crit"}),
     (Peers, weak, 4.0, {"warn"}),
     (Progress, hung, 1.0, {"warn", "crit"}),
-    (Evidence, told, 1.0, {"note", "warn", "crit"}),
+    (Evidence, reported, 1.0, {"note", "warn", "crit"}),
     *((methods_of(name)[0], off, 40.0, {"crit"}) for name in BASELINES),
 )
 NAMES = ["peers", "fusion", "progress", "evidence", *BASELINES]
@@ -133,7 +133,7 @@ def test_the_times_of_operations_score_in_the_same_unit() -> None:
 
 def test_what_does_harm_is_an_alarm(fleet: Any) -> None:
     """A note that is found to do harm becomes a warning, with the score of what just raises one."""
-    (note,) = (one for one in firsts(findings(Evidence, told(fleet, 1.0))) if one.verdict.metric == "event.xid:13")
+    (note,) = (one for one in firsts(findings(Evidence, reported(fleet, 1.0))) if one.verdict.metric == "event.xid:13")
     assert not raises(note)
     harm, verdict = Harm(), note.verdict
     harm.harmful[verdict.task, verdict.machine, verdict.device or ""] = verdict.time

@@ -53,7 +53,7 @@ def silent(liveness: Liveness, second: float, start: int = START) -> list[Verdic
 
 @pytest.mark.parametrize("step_s", [1, 3, 11])
 def test_the_period_is_that_of_the_rows(step_s: int) -> None:
-    """Rows at a fixed step have that period, and nobody has a habit of silence."""
+    """Rows at a fixed step have that period, and no machine has a habit of silence."""
     liveness = read(200, step_s=step_s)
     assert liveness.period[:MACHINES] == pytest.approx(np.full(MACHINES, float(step_s)))
     assert liveness.habit() == 0
