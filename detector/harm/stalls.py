@@ -74,7 +74,7 @@ class Stalls:
                     self.unnamed[task] = _unnamed(task, panels, now, since), now
                 continue
             self.unnamed.pop(task, None)
-            far, machine, device, key, words, less = found
+            _, machine, device, key, words, less = found
             if less and now - since < _WRITES_NS:
                 continue
             before = self.outlier.get(task, ("", "", 0))
@@ -83,7 +83,7 @@ class Stalls:
             if times >= 2:
                 waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
                 message = f"{words}; {waits}, and its other members wait alike"
-                verdict = Verdict(now, task, machine, device or None, "progress", key, far, since, "crit", message)
+                verdict = Verdict(now, task, machine, device or None, "progress", key, found[0], since, "crit", message)
                 self.named[task] = verdict, now
         self.named, self.unnamed = (
             {task: one for task, one in those.items() if now - one[1] < _HELD_NS}
