@@ -33,7 +33,7 @@ _BEFORE = 6
 _LEAST_LOSS, _SURE = 0.02, 4.0
 """The least loss of pace, as a logarithm, and its standard errors."""
 _LEAST_ERROR = 0.003
-_FAR, _ALONE = 6.0, 3.0
+FAR, _ALONE = 6.0, 3.0
 """Spreads over the peers that make a cause; times as far as the next machine."""
 _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
@@ -168,12 +168,12 @@ class Changes:
         spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
         far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
         bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
-        far = np.where(bad, far, np.minimum(far, _FAR / 2))
+        far = np.where(bad, far, np.minimum(far, FAR / 2))
         machines, place = np.unique(panel.machine[members], return_inverse=True)
         worst = np.zeros((len(names), len(machines)))
         np.maximum.at(worst.T, place, far.T)
         first, second = np.sort(worst, axis=1)[:, [-1, -2]].T
-        for metric in np.flatnonzero((first >= _FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
+        for metric in np.flatnonzero((first >= FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
             at = int(far[metric].argmax())
             alone = float(first[metric] / max(second[metric], 1.0))
             mine = far[metric, place == place[at]]

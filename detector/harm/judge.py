@@ -24,6 +24,7 @@ from detector.harm.before_after import (
     does_less,
     slower,
 )
+from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
 from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
@@ -41,7 +42,7 @@ from detector.model.kinds import (
     is_work,
     tells_idleness,
 )
-from detector.model.verdict import Finding, Verdict
+from detector.model.verdict import RANK, Finding, Level, Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
 
@@ -88,8 +89,7 @@ class Harm:
     """By table, the names of the rows of its deviations."""
     answers: dict[Key, str] = field(default_factory=dict)
     """What was found out in this block of time."""
-    blamed: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
-    """By task and machine, the spans (Unix ns) of its incidents: what the pace was then says nothing of others."""
+    blamed: Blamed = field(default_factory=Blamed)
     harmful: dict[Place, int] = field(default_factory=dict)
     """Task, machine and device of findings that do harm: when (Unix ns) they were there last."""
 
@@ -106,27 +106,11 @@ class Harm:
             self.deviations.setdefault(name, Deviations()).update(now, panel.deviation, SPAN_NS)
             self.metrics[name] = list(panel.window.metrics)
         self.stalls.update(now, self.pace, panels, config)
-        busy = {task for (task, _), spans in self.blamed.items() if spans[-1][1] >= now - _HELD_NS}
-        self.causes.update(now, self.pace, self.share, panels, busy, config)
-
-    def blame(self, now: int, opened: Iterable[Verdict]) -> None:
-        """Remember which incidents are open at `now` (Unix ns), for as long as the pace of that time is remembered."""
-        for verdict in opened:
-            spans = self.blamed.setdefault((verdict.task, verdict.machine), [])
-            if spans and spans[-1][0] == verdict.since:
-                spans.pop()
-            spans.append((verdict.since, now))
-        oldest = now - SPAN_NS
-        recent = ((key, [span for span in spans if span[1] > oldest]) for key, spans in self.blamed.items())
-        self.blamed = {key: spans for key, spans in recent if spans}
+        self.causes.update(now, self.pace, self.share, panels, self.blamed.tasks(now - _HELD_NS), config)
 
     def _unexplained(self, verdict: Verdict) -> Bools:
         """[block]: whether no other machine of the task had an incident then."""
-        free = np.ones(len(self.pace.times), bool)
-        for (task, machine), spans in self.blamed.items():
-            for start, end in spans if task == verdict.task and machine != verdict.machine else ():
-                free &= (self.pace.times < start) | (self.pace.times > end + BLOCK_NS)
-        return free
+        return ~self.blamed.elsewhere(verdict, self.pace.times)
 
     def graded(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
         """The finding as it is to be said: as it is, as a note, or not yet (None)."""
@@ -322,8 +306,10 @@ class Harm:
         return self.share.values[:, at] if at is not None else np.zeros((len(self.pace.times), 0))
 
 
-def _at_least(finding: Finding, level: str) -> Finding:
+def _at_least(finding: Finding, level: Level) -> Finding:
+    """The finding with this level or a higher one; a note becomes an alarm by the harm that it does."""
     verdict = finding.verdict
-    if verdict.level in ("crit", level):
+    if RANK[verdict.level] >= RANK[level]:
         return finding
-    return replace(finding, verdict=replace(verdict, level="crit" if level == "crit" else "warn"))
+    raised = replace(verdict, level=level, score=max(verdict.score, 1.0))
+    return replace(finding, verdict=raised, evidence=max(finding.evidence, 1.0))

@@ -110,7 +110,7 @@ class Stalls:
             if times >= 2:
                 waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
                 message = f"{words}; {waits}, and its other members wait alike"
-                verdict = Verdict(now, task, machine, device or None, "progress", key, 10.0, since, "crit", message)
+                verdict = Verdict(now, task, machine, device or None, "progress", key, found[0], since, "crit", message)
                 self.named[task] = verdict, now
         self.named, self.unnamed = (
             {task: one for task, one in those.items() if now - one[1] < _HELD_NS}
@@ -130,7 +130,9 @@ class Stalls:
     def findings(self) -> list[Finding]:
         """The machine that a stalled task waits for; the task itself where none can be named."""
         named = [Finding(verdict, True, 1.0) for verdict, _ in self.named.values()]
-        return named + [Finding(one[0], True, 0.0) for task, one in self.unnamed.items() if task not in self.named]
+        return named + [
+            Finding(one, True, one.score) for task, (one, _) in self.unnamed.items() if task not in self.named
+        ]
 
 
 def stalled_since(pace: Pace, task: str) -> int | None:
@@ -242,8 +244,9 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
         f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
         f" most unlike the others: {names}"
     )
-    level: Level = "crit" if now - since >= _SURE_NS else "note"
-    return Verdict(now, task, task, None, "progress", STALLED, 10.0, since, level, message)
+    score = (now - since) / _SURE_NS
+    level: Level = "crit" if score >= 1 else "note"
+    return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
 
 
 def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:

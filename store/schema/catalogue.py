@@ -271,7 +271,7 @@ probe | path | text | text | none | 0 | 0 | - | where the library was seen
 verdict | device | text | text | none | 0 | 0 | - | the device that is meant, such as gpu:3
 verdict | kind | text | text | none | 0 | 0 | - | the method that found it: peer, evidence, progress
 verdict | metric | text | text | none | 0 | 0 | - | the metric that deviates most
-verdict | score | score | gauge | none | 0 | 0 | - | how far from the peers
+verdict | score | score | gauge | none | 0 | 0 | - | how far from the peers, in multiples of what raises an alarm
 verdict | since | nanoseconds | gauge | none | 0 | 0 | - | when the pattern began
 verdict | level | text | text | none | 0 | 0 | - | crit, warn or ok
 verdict | message | text | text | none | 0 | 0 | - | the verdict in words

@@ -45,7 +45,7 @@ def test_stacks_name_the_group(place: Path) -> None:
     done = run("suspects", "stacks", "--store", place)
     assert done.stdout.splitlines() == [
         "m5: its stacks differ from all others in 3 of 5 rounds",
-        "suspects: m4, m5, who share communicator abba0002 (flagged in 3 of 5 rounds)",
+        "suspects: m4, m5, which share communicator abba0002 (flagged in 3 of 5 rounds)",
         "test them: peerwatch check m4 m5",
     ]
     shown = json.loads(run("suspects", "stacks", "--json", "--store", place).stdout)

@@ -284,7 +284,7 @@ def test_losses_of_a_link_are_a_warning_when_they_last(memory: Any, lasts_s: int
     assert {verdict.machine for verdict in said} == ({"m6"} if named else set())
 
 
-def test_an_upload_of_two_machines_while_the_task_loses_pace_is_nobody_s_fault(memory: Any) -> None:
+def test_an_upload_of_two_machines_while_the_task_loses_pace_is_no_machine_s_fault(memory: Any) -> None:
     """What begins on two machines in the same seconds was planned; their GPUs do not wait more than others."""
 
     def uploads(found: dict[str, np.ndarray]) -> None:

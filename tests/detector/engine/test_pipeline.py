@@ -74,7 +74,7 @@ def test_replay_never_looks_ahead(memory: Any, recording: Any) -> None:
         assert [v for v in replay(store.until(cut)) if v.time <= cut] == [v for v in whole if v.time <= cut]
 
 
-def test_state_can_be_kept_and_taken_up_again(memory: Any, recording: Any) -> None:
+def test_state_can_be_saved_and_restored(memory: Any, recording: Any) -> None:
     """A detector that goes on from a saved state says what an uninterrupted one says."""
     store = memory(recording[0])
     start, end = store.span(0)
@@ -105,7 +105,7 @@ def test_only_one_task_is_judged(memory: Any, recording: Any) -> None:
     assert all(v.machine in others and v.level != "crit" for v in said)
 
 
-def test_tasks_do_not_accuse_each_other(memory: Any, fleet: Make) -> None:
+def test_tasks_do_not_blame_each_other(memory: Any, fleet: Make) -> None:
     """Two tasks of different load are two groups of peers."""
 
     def bend(values: np.ndarray) -> None:

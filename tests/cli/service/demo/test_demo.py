@@ -19,8 +19,8 @@ import pytest
 
 from cli.commands.service.demo import next_steps
 from cli.demo.emulated import Outcome
-from tests.cli.service.injections import KINDS, SHAPE, named_device
-from tests.cli.service.series import Series
+from tests.cli.service.demo.injections import KINDS, SHAPE, named_device
+from tests.cli.service.demo.series import Series
 from tests.conftest import running
 
 TOGETHER = 4

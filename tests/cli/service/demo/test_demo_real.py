@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from emulator.libraries.wheel import place
-from tests.cli.service.series import Series
-from tests.cli.service.test_demo import in_time, outcomes, tried
+from tests.cli.service.demo.series import Series
+from tests.cli.service.demo.test_demo import in_time, outcomes, tried
 
 VERSION = "2.27.3"
 pytestmark = [pytest.mark.alone, pytest.mark.bpf]

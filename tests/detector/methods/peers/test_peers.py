@@ -50,7 +50,7 @@ def test_a_lasting_shift_is_named_in_either_direction(memory: Any, fleet: Make, 
         "late machine",
     ],
 )
-def test_nobody_is_blamed(memory: Any, fleet: Make, what: str) -> None:
+def test_no_machine_is_blamed(memory: Any, fleet: Make, what: str) -> None:
     """Bursts, whole-task events, constant differences, dead columns and holes are no faults."""
 
     def bend(values: np.ndarray) -> None:
@@ -211,7 +211,7 @@ def test_who_has_no_peers_is_said(memory: Any, fleet: Make) -> None:
         "odd, task all: no peers, as 3 are too few to be compared (at least 4)"
     ]
     assert without(memory, apart=fleet(steps=700, step_s=60, bend=apart)) == [
-        "apart, task all: no peers, as the readings of one foretell nothing of the others'"
+        "apart, task all: no peers, as the readings of one do not predict the others'"
     ]
 
 
@@ -269,7 +269,7 @@ def test_who_waits_for_the_others_is_not_to_blame(memory: Any, fleet: Make) -> N
     assert named(memory, nccl=table.append_column("gpu", pa.array(["0"] * len(table)))) == []
 
 
-def test_what_a_standing_task_reads_is_held_against_nobody(memory: Any, fleet: Make) -> None:
+def test_what_a_standing_task_reads_names_no_machine(memory: Any, fleet: Make) -> None:
     """A machine that does more than the rest of a task does nothing while all stand; then it does more again."""
 
     def busier(values: np.ndarray) -> None:

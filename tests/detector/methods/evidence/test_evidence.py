@@ -32,7 +32,7 @@ def said(memory: Any, **tables: pa.Table) -> list[tuple[str, str | None, str, st
     return [(v.machine, v.device, v.metric, v.level) for v in replay(memory(tables))]
 
 
-def test_a_critical_event_convicts_at_once(memory: Any, fleet: Make) -> None:
+def test_a_critical_event_is_a_verdict_at_once(memory: Any, fleet: Make) -> None:
     """A fatal event is a verdict within the step, an informative one is none, and saying it twice changes nothing."""
     table = events((50.2, "m3", "xid:79", "crit"), (60.1, "m3", "xid:79", "crit"), (70.3, "m1", "xid:13", "warn"))
     (verdict,) = replay(memory({"host": fleet(steps=100), "event": table}))
@@ -119,7 +119,7 @@ def levels(memory: Any, **tables: pa.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("code", ["xid:13", "xid:31", "xid:43", "xid:45", "xid:68", "xid:69"])
-def test_faults_of_programs_convict_no_hardware(memory: Any, fleet: Make, code: str) -> None:
+def test_faults_of_programs_blame_no_hardware(memory: Any, fleet: Make, code: str) -> None:
     """The Xids that user code causes name no machine, whatever severity their source gave them."""
     assert said(memory, host=fleet(steps=90), event=events((40.5, "m3", code, "crit"))) == []
 

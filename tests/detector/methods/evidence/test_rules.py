@@ -192,12 +192,12 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("table", "bend"), HARMLESS)
-def test_what_does_not_convict(memory: Any, table: str, bend: Bend) -> None:
+def test_what_is_no_fact(memory: Any, table: str, bend: Bend) -> None:
     """What is so on all machines, lasts a moment, is usual at rest or is not known names no machine."""
     assert said(memory, table, bend) == []
 
 
-def test_load_is_told_by_power_where_the_duty_cycle_is_unknown(memory: Any) -> None:
+def test_load_is_taken_from_power_where_the_duty_cycle_is_unknown(memory: Any) -> None:
     """A GPU that draws what its peers draw is at work; one that draws little rests its link."""
 
     def at(watts: float) -> Bend:
@@ -232,7 +232,7 @@ def test_what_heals_is_cleared_after_a_while(memory: Any) -> None:
         first, second = said(memory, table, put(column, value, 40, 80))
         assert (first.level, second.level, second.metric) == ("crit", "ok", f"{table}.{column}")
         assert 28 * SECOND <= second.time - (START + 80 * SECOND) <= 32 * SECOND
-        assert second.message.endswith(f"is well again ({table}.{column})")
+        assert second.message.endswith(f"no longer shows this ({table}.{column})")
 
 
 def test_memory_errors_stand_until_the_gpu_was_reset(memory: Any) -> None:
