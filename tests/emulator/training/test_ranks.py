@@ -25,6 +25,15 @@ def waits(ranks: Any, count: int = 6) -> list[float]:
     return [median(at[3] for at in ranks.fresh_report(rank)["history"][2 - count :]) for rank in range(ranks.world)]
 
 
+def come_to_wait(ranks: Any, so: Callable[[list[float]], bool]) -> None:
+    """Fail unless ranks come to wait so: other work on this computer may lengthen some iterations, but not all."""
+    for _ in range(6):
+        found = waits(ranks)
+        if so(found):
+            return
+    raise AssertionError(found)
+
+
 def test_counts_are_what_the_shape_demands(start_ranks: Start) -> None:
     """After a fixed number of iterations each rank's report has exactly the calls of its place in the task."""
     ranks = start_ranks((2, 2, 2), f"--iterations={ITERATIONS}")
@@ -79,12 +88,15 @@ def test_culprit_waits_least(start_ranks: Start, kind: str) -> None:
     ranks = start_ranks((1, 1, 4))
     healthy = waits(ranks)
     ranks.order(2, kind, {"slow_gpu": 4.0, "slow_host": 0.09, "late_enter": 0.11}[kind])
-    ill = waits(ranks)
-    for rank in (0, 1, 3):
-        assert ill[rank] - healthy[rank] > 0.05
-    assert ill[2] < min(ill[rank] for rank in (0, 1, 3)) - 0.05
+    peers = (0, 1, 3)
+
+    def wait_for_it(ill: list[float]) -> bool:
+        longer = all(ill[rank] - healthy[rank] > 0.05 for rank in peers)
+        return longer and ill[2] < min(ill[rank] for rank in peers) - 0.05
+
+    come_to_wait(ranks, wait_for_it)
     ranks.order(2, "none")
-    assert max(waits(ranks)) < 0.05 + max(healthy)
+    come_to_wait(ranks, lambda found: max(found) < 0.05 + max(healthy))
 
 
 def test_slow_link_holds_up_everybody(start_ranks: Start) -> None:
@@ -92,9 +104,7 @@ def test_slow_link_holds_up_everybody(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 4))
     healthy = waits(ranks)
     ranks.order(3, "slow_link")
-    ill = waits(ranks)
-    assert min(ill) > 4 * max(healthy)
-    assert max(ill) < 1.5 * min(ill)
+    come_to_wait(ranks, lambda ill: min(ill) > 4 * max(healthy) and max(ill) < 1.5 * min(ill))
 
 
 def in_flight(ranks: Any, rank: int, offsets: Offsets, looks: int = 150) -> float:
