@@ -29,8 +29,8 @@ FITS := import platform, sys; sys.exit((*sys.version_info[:2], platform.machine(
 OUT := dist
 # The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
 SYSTEM_UNITS := /etc/systemd/system
-# Tests run on every core; one more process waits for whole demos. 0: one test after another, with -s to see what it prints.
-WORKERS := $(shell echo $$(($$(nproc) + 1)))
+# Two processes a core, for tests wait half of their time. 0: one test after another, with -s to see what it prints.
+WORKERS := $(shell echo $$((2 * $$(nproc))))
 C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
 # A virtual environment of somebody's shell, or his own Python paths, must not leak into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
