@@ -18,7 +18,7 @@ from tests.agent.nccl.ranks import Task, attached, rows_of, start_task
 
 pytestmark = pytest.mark.bpf
 ABORT_HANGS = ("2.23.4", "2.24.3")
-"""Versions whose ncclCommAbort itself waits for ever while an operation is at work."""
+"""Versions with an ncclCommAbort that itself waits for ever while an operation is at work."""
 
 
 @pytest.fixture(params=["emulated", *TRIED])

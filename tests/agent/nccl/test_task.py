@@ -41,8 +41,8 @@ def test_rhythm_and_progress(watch: Any, ranks: Ranks) -> None:
     def agrees(rows: dict[str, Any]) -> bool:
         # On a busy machine iterations become longer from one to the next: both have to be asked at about one time.
         seconds = [row.get("iteration_seconds") for rank in range(4) for row in rows_of(rank, rows)]
-        told = ranks.fabric.progress(0).iteration_seconds
-        return len(seconds) == 12 and all(seconds) and seconds[0] == pytest.approx(told, rel=0.3)
+        own_seconds = ranks.fabric.progress(0).iteration_seconds
+        return len(seconds) == 12 and all(seconds) and seconds[0] == pytest.approx(own_seconds, rel=0.3)
 
     seen.until(agrees)
 

@@ -13,6 +13,7 @@ import pytest
 
 from emulator.cluster.machine import command
 from emulator.libraries.build import Libraries
+from tests.emulator.conftest import wait_until
 
 Start = Callable[..., Any]
 Offsets = Callable[[str], dict[str, int]]
@@ -32,6 +33,17 @@ def come_to_wait(ranks: Any, so: Callable[[list[float]], bool]) -> None:
         if so(found):
             return
     raise AssertionError(found)
+
+
+def come_to_stand(ranks: Any) -> None:
+    """Fail unless the ranks stop, for half a second at least."""
+
+    def stand() -> bool:
+        before = ranks.iterations()
+        time.sleep(0.5)
+        return bool(ranks.iterations() == before)
+
+    assert wait_until(stand)
 
 
 def test_counts_are_what_the_shape_demands(start_ranks: Start) -> None:
@@ -75,9 +87,10 @@ def test_watchdog_polls_under_its_known_name(start_ranks: Start) -> None:
     ranks.wait_iterations(3)
     ranks.order(1, "rank_hang")
     time.sleep(0.5)
-    before = ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"]
+    before, begin = ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"], time.monotonic()
     time.sleep(0.55)
-    assert 3 <= ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"] - before <= 7
+    polls = ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"] - before
+    assert 3 <= polls <= 13 * (time.monotonic() - begin)
     names = [path.read_text().strip() for path in Path(f"/proc/{ranks.processes[0].pid}/task").glob("*/comm")]
     assert "pt_nccl_watchdg" in names
 
@@ -144,10 +157,7 @@ def test_hanging_rank_stops_all_and_goes_on(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 3))
     ranks.wait_iterations(2)
     ranks.order(1, "rank_hang")
-    time.sleep(0.5)
-    stuck = ranks.iterations()
-    time.sleep(0.5)
-    assert ranks.iterations() == stuck
+    come_to_stand(ranks)
     ranks.order(1, "none")
     ranks.wait_iterations(3)
 
@@ -158,10 +168,7 @@ def test_dead_rank_leaves_its_counts_and_stops_all(start_ranks: Start) -> None:
     ranks.wait_iterations(2)
     ranks.order(0, "rank_exit")
     assert ranks.processes[0].wait(10) == -9
-    time.sleep(0.3)
-    stuck = ranks.iterations()
-    time.sleep(0.4)
-    assert ranks.iterations() == stuck
+    come_to_stand(ranks)
     assert "ncclCommDestroy" not in json.loads(ranks.report_path(0).read_text())["calls"]
     assert ranks.end() == [-9, 0, 0]
 
@@ -171,17 +178,14 @@ def test_wrong_collective_happens_once_and_hangs(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 2))
     ranks.wait_iterations(2)
     ranks.order(0, "wrong_collective")
-    time.sleep(0.6)
-    stuck = ranks.iterations()
-    time.sleep(0.4)
-    assert ranks.iterations() == stuck
+    come_to_stand(ranks)
     names = ("ncclReduceScatter", "ncclAllGather", "ncclAllReduce")
     wrong, right = ([ranks.fresh_report(rank)["calls"].get(name, 0) for name in names] for rank in range(2))
     assert sum(wrong) == sum(right)
     assert sorted(a - b for a, b in zip(wrong, right, strict=True)) == [-1, 0, 1]
     start = time.monotonic()
     assert ranks.end() == [0, 0]
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 10
 
 
 def test_garbage_collection_pauses_come_and_go(start_ranks: Start) -> None:
