@@ -21,7 +21,7 @@ EXCEPTIONS = {
     "cli/commands/service/detector.py": r"\bkept\b|--kept",  # the old name of an option
     "CHANGELOG.md": "--kept",  # the same
     "tests/cli/operator/test_alerts.py": r'\["told"\]',  # the key in files of earlier versions
-    "tests/cli/service/demo/test_demo.py": 'user="nobody"',  # a user of the system
+    "tests/cli/service/demo/test_demo_command.py": 'user="nobody"',  # a user of the system
     "tests/systemd/test_install_bench.py": "--kill-whom",  # an option of systemctl
 }
 """What a file may say all the same."""

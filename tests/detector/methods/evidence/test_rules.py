@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detector.engine.pipeline import Detector, judge, replay
+from detector.config import Config
+from detector.engine.pipeline import Detector, State, judge, replay
+from detector.methods.evidence.method import Evidence
 from detector.methods.evidence.rules import RULES
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
@@ -101,9 +103,14 @@ def swapped(column: str, value: float) -> Bend:
     return bend
 
 
+def alone(memory: Any, **tables: pa.Table) -> list[Any]:
+    """Verdicts of the method over these tables, without the other methods: they would take most of the time."""
+    return list(judge(memory(tables), Detector(state=State(methods=[Evidence(Config())]))))
+
+
 def said(memory: Any, table: str, bend: Bend, skip: tuple[str, ...] = ()) -> list[Any]:
     """Verdicts of the method over such readings."""
-    return [v for v in replay(memory({table: readings(table, bend, skip)})) if v.kind == "evidence"]
+    return alone(memory, **{table: readings(table, bend, skip)})
 
 
 FLAPS = "has a link that flaps: down twice within five minutes"
@@ -157,6 +164,15 @@ def test_what_is_reported(memory: Any, metric: str, bend: Bend, after_s: int, wo
     assert verdict.level == ("warn" if "protection" in words else "crit")
     assert verdict.time <= START + (after_s + 1) * SECOND
     assert verdict.since <= verdict.time
+
+
+@pytest.mark.parametrize("metric", ["gpu.pcie_width", "rdma.rate_bits_per_second"])
+def test_the_other_methods_change_nothing_of_it(memory: Any, metric: str) -> None:
+    """Beside the other methods the verdict of a rule is the same."""
+    bend = next(bend for name, bend, *_ in REPORTED if name == metric)
+    table = metric.partition(".")[0]
+    whole = [v for v in replay(memory({table: readings(table, bend)})) if v.kind == "evidence"]
+    assert whole == said(memory, table, bend) != []
 
 
 def test_every_rule_has_a_case() -> None:
@@ -217,7 +233,7 @@ def test_a_machine_at_rest_has_nothing_to_send(memory: Any) -> None:
 
     def verdicts(*bends: Bend, flow: Bend) -> list[tuple[str, str]]:
         tables = {"gpu": readings("gpu", both(*bends)), "rdma": readings("rdma", flow)}
-        return [(v.machine, v.metric) for v in replay(memory(tables)) if v.kind == "evidence"]
+        return [(v.machine, v.metric) for v in alone(memory, **tables)]
 
     rests = [put("duty_cycle_ratio", 0.0, machine=2, device=device) for device in range(DEVICES)]
     assert verdicts(rests[0], flow=still(2, 40)) == [("m2", "rdma.transmit_bytes_total")]
