@@ -23,6 +23,7 @@ TABLES: dict[str, Table] = {
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
         Table("stack", ("gpu",), False, "where a process that hangs is"),
+        Table("profile", ("gpu",), False, "functions of one process in a window that all machines had together"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
         Table("job_log", ("job",), False, "what a job writes of itself: logs, TensorBoard files, checkpoints"),
@@ -212,6 +213,16 @@ stack | threads | text | text | none | 0 | 0 | - | its other threads, those alik
 stack | waits_in | text | text | none | 0 | 0 | - | what the kernel says its first thread is at
 stack | still_seconds | seconds | gauge | none | 0 | 0 | - | for how long the process had asked for no operation
 stack | error | text | text | none | 0 | 0 | - | why nothing better could be read
+profile | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
+profile | begin | nanoseconds | gauge | none | 0 | 0 | - | when the window began, as it was asked for
+profile | seconds | seconds | gauge | none | 0 | 0 | - | length of the window
+profile | late_seconds | seconds | gauge | none | 0 | 0 | - | how long after the window's begin the first sample was taken
+profile | processes | number | gauge | none | 0 | 0 | - | processes of the machine in this window
+profile | reader | text | text | none | 0 | 0 | - | what took the samples: py-spy, perf (functions on a CPU, native) or none
+profile | functions | text | text | none | 0 | 0 | - | class and name of each function of the first thread, one a line
+profile | series | text | text | none | 0 | 0 | - | the function of each sample, in order of time: its line from 0 on, and *N for N in a row
+profile | cpu_seconds | seconds | gauge | none | 0 | 0 | - | CPU that sampling this process took
+profile | error | text | text | none | 0 | 0 | - | why there are no samples, or none of py-spy
 ras | comm | hex | text | none | 0 | 0 | - | identity of the communicator, as in nccl
 ras | ranks | number | gauge | none | 0 | 0 | - | number of ranks of the communicator
 ras | answered | number | gauge | none | 0 | 0 | - | ranks that answered
