@@ -36,7 +36,8 @@ def read_window(rows: Rows, begin: int, until: int) -> NcclWindow:
     names = {process: f"rank {rank} ({process[0]} gpu:{process[1]})" for process, rank in ranks.items()}
     inside = (rows.time > begin) & (rows.time <= until)
     shares = {function: _shares(rows, inside, names, column) for function, column in SHARES.items()}
-    before, during = (_median(rows.number("iteration_seconds")[at]) for at in (rows.time <= begin, inside))
+    iteration = rows.number("iteration_seconds").astype(np.float64)
+    before, during = (_median(iteration[at]) for at in (rows.time <= begin, inside))
     return NcclWindow(names, shares, before, during)
 
 
