@@ -60,7 +60,7 @@ def _heat(found: Slowdown) -> str:
 
 
 def heat_map(workers: Floats, names: list[str]) -> tuple[str, float]:
-    """Stages as rows, data ranks or those of a stage as columns, [stage, rank] slowdown as colour; and which is full."""
+    """Stages as rows, data ranks or those of a stage as columns, [stage, rank] slowdown as colour; which is full."""
     stages, ranks = workers.shape
     full = max(_HEAT_FULL, float(np.nanmax(workers)))
     side = min(_WIDEST, (_WIDTH - _HEAT_LEFT) / ranks)
