@@ -31,13 +31,13 @@ class ProfileWindow:
         self._window = {"begin": begin, "seconds": seconds}
         living = sorted(self._training.living(now).values(), key=lambda trainer: trainer.process.pid)[:MOST_PROCESSES]
         if not living:
-            nobody: dict[str, Value] = {
+            none: dict[str, Value] = {
                 "gpu": "",
                 "processes": 0.0,
                 "reader": "none",
                 "error": "no training process runs here",
             }
-            return [Sample("profile", {**nobody, **self._window}, now)]
+            return [Sample("profile", {**none, **self._window}, now)]
         self._gpus = {trainer.process.pid: trainer.gpu for trainer in living}
         processes = [astuple(trainer.process) for trainer in living]
         window = {"begin": begin, "seconds": seconds, "hertz": min(hertz, HERTZ)}

@@ -22,6 +22,7 @@ TABLES: dict[str, Table] = {
         Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
+        Table("start", ("gpu",), False, "how a training process came up: one row, once it runs"),
         Table("stack", ("gpu",), False, "where a process that hangs is"),
         Table("profile", ("gpu",), False, "functions of one process in a window that all machines had together"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
@@ -42,7 +43,7 @@ TABLES: dict[str, Table] = {
 UNJUDGED = ("verdict", "probe", "lease", "threshold", "delivery")
 """The tables that say nothing of a machine's work."""
 
-HISTORY = ("card", "check", "event", "verdict")
+HISTORY = ("card", "check", "event", "start", "verdict")
 """Tables of few rows from which a machine's history is read: the embedded store retains them longer than readings."""
 
 ZOOM = "_zoom"
@@ -205,6 +206,7 @@ startup | checkpoint_read_bytes | bytes | gauge | none | 0 | 0 | - | bytes read 
 startup | communicator_begun_seconds | seconds | gauge | none | 0 | 0 | - | from its start until it asked for its first communicator
 startup | communicator_made_seconds | seconds | gauge | none | 0 | 0 | - | from its start until it had its first communicator, seen at its next call
 startup | first_operation_seconds | seconds | gauge | none | 0 | 0 | - | from its start until its first operation
+start | job_name | text | text | none | 0 | 0 | - | name of its job, as in the table job
 stack | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
 stack | round | number | gauge | none | 0 | 0 | - | which of the rounds of an order it is of, from 1; null: taken of a process that was stalled
 stack | form | text | text | none | 0 | 0 | - | what was read: python (frames of the interpreter), kernel (what the kernel tells of threads) or none
@@ -313,6 +315,12 @@ METRICS |= {
     for metric in tuple(METRICS.values())
     if metric.table in ZOOMED
     for copy in [replace(metric, table=f"{metric.table}{ZOOM}", direction="none", local=False, headline="")]
+}
+METRICS |= {
+    copy.key: copy
+    for metric in tuple(METRICS.values())
+    if metric.table == "startup"
+    for copy in [replace(metric, table="start")]
 }
 METRICS |= {
     f"{table}.{name}": Metric(table, name, "text", "text", "none", 0.0, 0.0, False, text)
