@@ -153,7 +153,7 @@ def test_a_slower_start_than_last_week(tmp_path: Path) -> None:
 
 
 def test_starts_of_the_whole_fleet(tmp_path: Path) -> None:
-    """Rows of `start` tell of each job's starts for weeks; two jobs that start together are two, each with its trend."""
+    """Rows of `start` tell of each job's starts for weeks; two jobs that start together are two, each with a trend."""
     path = tmp_path / "s.db"
     store = Embedded(path)
     for job, machine, usual, last in (("llama", "m1", 31.0, 53.0), ("qwen", "m2", 12.0, 12.5)):
