@@ -144,7 +144,7 @@ class Perf(Sampler):
             return read_perf((line.decode(errors="replace") for line in text), begin, seconds, hertz)
 
     def _heard(self) -> bool:
-        return self.file.exists()
+        return os.path.exists(self.file)
 
 
 def has_perf() -> bool:

@@ -78,36 +78,66 @@ def sample(
     time.sleep(max(begin - LEAD_S - time.monotonic(), 0.0))
     if time.monotonic() > begin + seconds / 2:
         return {pid: Taken(error="more than half of the window was over before it could begin") for pid in pids}
-    end = begin + seconds
-    missing = "" if os.access(spy, os.X_OK) else f"py-spy is not installed: {sys.executable} -m pip install py-spy"
-    why, native = dict.fromkeys(pids, missing), has_perf()
+    window = _Window(folder, spy, begin, seconds, hertz)
+    try:
+        for pid in pids:
+            window.start(pid)
+        while window.turn() and time.monotonic() < begin + seconds + _PATIENCE_S:
+            tell(min(max(time.monotonic() - begin, 0.0), seconds))
+            time.sleep(_TURN_S)
+    finally:  # Ctrl-C too leaves none behind
+        for one in window.running.values():
+            one.end()
+    return {pid: window.taken(pid) for pid in pids}
 
-    def perf(pid: int) -> Sampler:
-        return Perf(pid, folder, end - time.monotonic(), hertz)
 
-    running: dict[int, Sampler] = {}
-    if not missing:
-        running = {pid: PySpy(spy, pid, folder, end - time.monotonic() + 1, hertz) for pid in pids}
-    elif native:
-        running = {pid: perf(pid) for pid in pids}
-    while time.monotonic() < end + _PATIENCE_S:
-        sampling = sum(one.poll() for one in running.values())
-        early = native and time.monotonic() < begin + seconds / 2
-        failed = [pid for pid, one in running.items() if early and one.error and one.name == PySpy.name]
+@dataclass(slots=True)
+class _Window:
+    """The samplers of one window."""
+
+    folder: Path
+    spy: str
+    begin: float
+    seconds: float
+    hertz: float
+    running: dict[int, Sampler] = field(default_factory=dict)
+    why: dict[int, str] = field(default_factory=dict)
+    """Process -> why py-spy is not its sampler."""
+    has_perf: bool = field(default_factory=has_perf)
+
+    def start(self, pid: int) -> None:
+        """Begin with py-spy, and with perf where that is not installed."""
+        if os.access(self.spy, os.X_OK):
+            self.running[pid] = PySpy(self.spy, pid, self.folder, self._left() + 1, self.hertz)
+            return
+        self.why[pid] = f"py-spy is not installed: {sys.executable} -m pip install py-spy"
+        if self.has_perf:
+            self.running[pid] = Perf(pid, self.folder, self._left(), self.hertz)
+
+    def turn(self) -> bool:
+        """Hear all samplers, and begin perf where py-spy has failed; whether one is at work."""
+        working = sum(one.poll() for one in self.running.values())
+        if not self.has_perf or self._left() < self.seconds / 2:
+            return working > 0
+        failed = [pid for pid, one in self.running.items() if one.error and one.name == PySpy.name]
         for pid in failed:
-            why[pid], running[pid] = running[pid].error, perf(pid)
-        if not sampling and not failed:
-            break
-        tell(min(max(time.monotonic() - begin, 0.0), seconds))
-        time.sleep(_TURN_S)
-    return {pid: _taken(running.get(pid), why[pid], (begin, seconds, hertz)) for pid in pids}
+            self.why[pid] = self.running[pid].error
+            self.running[pid] = Perf(pid, self.folder, self._left(), self.hertz)
+        return working + len(failed) > 0
+
+    def taken(self, pid: int) -> Taken:
+        """What was taken of a process."""
+        return _taken(self.running.get(pid), self.why.get(pid, ""), (self.begin, self.seconds, self.hertz))
+
+    def _left(self) -> float:
+        """Seconds until the window's end."""
+        return self.begin + self.seconds - time.monotonic()
 
 
 def _taken(sampler: Sampler | None, why: str, window: tuple[float, float, float]) -> Taken:
     """What a sampler has; `why` is why py-spy was not it."""
     if sampler is None:
         return Taken(error=f"{why}; perf is not installed either")
-    sampler.end()
     if sampler.error:
         return Taken(cpu_seconds=sampler.cpu_seconds, error="; ".join(filter(None, (why, sampler.error))))
     try:

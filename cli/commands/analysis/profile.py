@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_OF_FLEET_S = 60.0
 """Agents give no longer windows."""
-_LOCAL_LEAD_S = 1.5
+_LOCAL_LEAD_S = 2.0
 
 
 def profile(
@@ -101,7 +101,7 @@ def _meant(source: Store, what: list[str], place: str) -> tuple[list[str], set[t
     span = source.span()
     named = read_named_tasks(source, span[1]) if span else []
     tasks = {word: [task for name, task in named if is_meant(word, name, task)] for word in what}
-    machines = matching(source, [word for word in what if not tasks[word]], place)
+    machines = matching(source, [word for word in what if not tasks[word]], place, "task or machine")
     only = {process for found in tasks.values() for task in found for process in task.processes}
     only |= {process for _, task in named for process in task.processes if process[0] in machines} if only else set()
     return sorted({machine for machine, _ in only} | set(machines)), only
@@ -118,9 +118,8 @@ def _taken_here(processes: dict[str, int], seconds: float, save: Path | None) ->
     if len(processes) > MOST_PROCESSES:
         raise SampleError(f"at most {MOST_PROCESSES} processes at once: name some with --pid")
     with tempfile.TemporaryDirectory(prefix="peerwatch-profile-") as folder:
-        begin = time.monotonic() + _LOCAL_LEAD_S
         with progress("sampling", (0, round(seconds * SECOND))) as tell:
-            window = Path(folder), spy_path(), begin, seconds
+            window = Path(folder), spy_path(), time.monotonic() + _LOCAL_LEAD_S, seconds
             taken = sample([*processes.values()], *window, tell=lambda done: tell(round(done * SECOND)))
         if save:
             _save({name: Path(folder, f"{pid}.json") for name, pid in processes.items()}, save)
