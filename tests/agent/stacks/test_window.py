@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,12 +71,48 @@ def test_an_interrupted_window_leaves_no_sampler(tmp_path: Path) -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             sample([child.pid], tmp_path, spy_path(), time.monotonic() + 0.5, 30.0, tell=interrupt)
-        running = [Path(name, "cmdline") for name in Path("/proc").glob("[0-9]*")]
-        words = [file.read_bytes() for file in running if file.exists()]
-        assert not [line for line in words if b"py-spy" in line and str(tmp_path).encode() in line]
+        assert not samplers(tmp_path)
     finally:
         child.kill()
         child.communicate()
+
+
+def test_a_killed_window_leaves_no_sampler(tmp_path: Path) -> None:
+    """Where the process that samples is killed, its samplers end with it."""
+    script = (
+        "import sys, time; from pathlib import Path; from agent.stacks.window import sample\n"
+        "sample([int(sys.argv[1])], Path(sys.argv[2]), sys.argv[3], time.monotonic() + 1.0, 60.0,\n"
+        "    tell=lambda done: print(done, flush=True))"
+    )
+    child = started(sys.executable, "-c", TURNS, "0")
+    own = started(sys.executable, "-c", script, str(child.pid), str(tmp_path), spy_path())
+    try:
+        until(lambda: samplers(tmp_path))
+        own.kill()
+        until(lambda: not samplers(tmp_path))
+    finally:
+        for one in (own, child):
+            one.kill()
+            one.communicate()
+
+
+def samplers(folder: Path) -> list[Path]:
+    """Processes of py-spy that write into this folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            words = (place / "cmdline").read_bytes()
+            if b"py-spy" in words and words.count(str(folder).encode()) and b"record" in words:
+                found.append(place)
+    return found
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
