@@ -48,19 +48,6 @@ def as_json(window: Window) -> dict[str, Any]:
     from analysis.profile.patterns import abnormal, patterns
 
     samples = window.samples
-    listed = [
-        {
-            "function": one.function,
-            "class": one.kind,
-            "rank": one.rank,
-            "beta": round(one.beta, 4),
-            "mu": round(one.mu, 4),
-            "sigma": round(one.sigma, 4),
-            "delta": round(one.delta, 4),
-            "usual_beta": round(one.usual, 4),
-        }
-        for one in abnormal(window.patterns())
-    ]
     kinds = patterns(samples.by_class())
     classes = {
         rank: {kind: values for kind, values in zip(kinds.classes, found, strict=True) if values[0]}
@@ -74,7 +61,7 @@ def as_json(window: Window) -> dict[str, Any]:
     return {
         "seconds": samples.seconds,
         "samples": {rank: len(seen) for rank, seen in zip(samples.ranks, samples.seen, strict=True)},
-        "abnormal": listed,
+        "abnormal": [_listed(one) for one in abnormal(window.patterns())],
         "classes": classes,
         "readers": dict(window.readers),
         "failed": dict(window.failed),
@@ -83,13 +70,20 @@ def as_json(window: Window) -> dict[str, Any]:
     }
 
 
+def _listed(one: Abnormal) -> dict[str, Any]:
+    shares = {"beta": one.beta, "mu": one.mu, "sigma": one.sigma, "delta": one.delta, "usual_beta": one.usual}
+    names = {"function": one.function, "class": one.kind, "rank": one.rank}
+    return names | {name: round(value, 4) for name, value in shares.items()}
+
+
 def show(window: Window) -> None:
     """Print it."""
     from analysis.profile.patterns import LEAST_RANKS, abnormal
 
     samples = window.samples
     total = sum(len(seen) for seen in samples.seen)
-    say(f"{total:,} samples of {len(samples.ranks)} processes in one window of {samples.seconds:g} s")
+    many = f"{len(samples.ranks)} process{'es' * (len(samples.ranks) != 1)}"
+    say(f"{total:,} samples of {many} in one window of {samples.seconds:g} s")
     _show_cost(window)
     for name, why in [*window.failed.items()][:_NAMES]:
         say(f"{name} is left out: {why}", err=True)
