@@ -24,7 +24,7 @@ def prepare_batch(seconds):
 print("ready", flush=True)
 while True:
     prepare_batch(float(sys.argv[1]))
-    compute(0.04)
+    compute(0.05)
 """
 
 
@@ -35,7 +35,7 @@ def ranks(tmp_path: Path) -> Iterator[list[int]]:
     program.write_text(PROGRAM)
     running = [
         subprocess.Popen([sys.executable, program, str(pause)], stdout=subprocess.PIPE)
-        for pause in (0.004, 0.005, 0.09, 0.004)
+        for pause in (0.004, 0.005, 0.5, 0.004)
     ]
     for one in running:
         assert one.stdout is not None
