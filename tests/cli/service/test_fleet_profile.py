@@ -45,7 +45,8 @@ def test_one_window_of_all_machines(fleet: Fleet, tmp_path: Path) -> None:
             assert time.monotonic() < deadline, fleet.progress()
             time.sleep(0.5)
         fleet.inject("slow_host", "m01", 1, 0.4)
-        done = run("profile", "m0*", "--seconds", str(SECONDS), "--json", "--store", place)
+        (task,) = json.loads(run("tasks", "--json", "--store", place).stdout)["tasks"]
+        done = run("profile", task["communicator"], "--seconds", str(SECONDS), "--json", "--store", place)
         again = one_line(run("profile", "m01", "--seconds", str(SECONDS), "--store", place), 1)
     found = json.loads(done.stdout)
     slow = [one for one in found["abnormal"] if one["function"] == "RunAheadRank.wait_for_batch (run_ahead.py)"]
