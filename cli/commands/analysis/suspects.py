@@ -210,6 +210,8 @@ def _expanded(word: str) -> list[str]:
     """The names that `m[08-11]` stands for. Raises ValueError for a range that is none."""
     found = _RANGE.fullmatch(word)
     if not found:
+        if "[" in word or "]" in word:
+            raise ValueError(f"{word} is no range of machines: write for example m[000-127]")
         return [word]
     before, low, high, after = found.groups()
     if not 0 <= int(high) - int(low) < _MOST_NAMES:

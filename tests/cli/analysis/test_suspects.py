@@ -85,3 +85,8 @@ def test_standby_from_the_own_past(place: Path) -> None:
     assert shown["bursts"] >= 2
     assert "warm standbys for 8 machines" in run("suspects", "standby", "--store", place).stdout
     assert "needs 864 h of history" in one_line(run("suspects", "standby", "--repair", "9d", "--store", place), 1)
+
+
+def test_a_range_that_is_none_is_one_line() -> None:
+    """A name with brackets that are no range is refused, and not taken for a machine."""
+    assert "m[1-] is no range of machines" in one_line(run("suspects", "plan", "m[1-]"), 1)
