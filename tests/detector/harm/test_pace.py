@@ -21,7 +21,8 @@ def test_iterations_longer_than_a_block_are_averaged_out(period: int) -> None:
     """The averaged pace of a healthy task hardly swings, whatever its iteration's length."""
     shares = swinging(160, period)
     length = rhythm(shares)
-    assert length >= period - 1 and abs(length - period * round(length / period)) <= 1
+    assert length >= period - 1
+    assert abs(length - period * round(length / period)) <= 1
     averaged = trailing_mean(shares, length)[2 * period :]
     assert averaged.std(axis=0).max() < 0.6 * shares.std(axis=0).min()
 
