@@ -29,11 +29,12 @@ FITS := import platform, sys; sys.exit((*sys.version_info[:2], platform.machine(
 OUT := dist
 # The folder that systemd reads. With another UNITS this machine gets no user, no command on PATH and no service.
 SYSTEM_UNITS := /etc/systemd/system
-# Tests run on every core; one more process waits for whole demos. 0: one test after another, with -s to see what it prints.
-WORKERS := $(shell echo $$(($$(nproc) + 1)))
+# Two processes a core, for tests wait half of their time. 0: one test after another, with -s to see what it prints.
+WORKERS := $(shell echo $$((2 * $$(nproc))))
 C_FILES = $(shell find bpf emulator tests -name '*.[ch]')
-# A virtual environment of somebody's shell, or his own Python paths, must not leak into ours.
-unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
+# A virtual environment of somebody's shell, or his own Python paths, must not leak into ours; without cached bytecode each
+# process that tests start would compile all that it imports.
+unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help setup tools system servers wheels packages nccl demo test bench soak format install uninstall clean
@@ -112,6 +113,8 @@ test: servers nccl ## every check: style, types, floors, C format, tests
 	mypy & types=$$!
 	lint-imports
 	clang-format --dry-run -Werror $(C_FILES)
+	# Rewriting the asserts takes 6 s: one process does it for all, while types are checked; what fails here fails again below.
+	python -m pytest --collect-only -qq >/dev/null || true
 	wait $$types
 	python -m pytest -rs --durations=10 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	python -m pytest -rs -m alone $(ARGS) || [ $$? -eq 5 ]

@@ -122,6 +122,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share of a core that such readings may take: they come more seldom where they cost more."""
     zoom_seconds_per_hour: Annotated[float, Meta(ge=0.0, le=3600.0)] = 120.0
     """For how long there may be such readings."""
+    profile_seconds_per_hour: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
+    """For how long `peerwatch profile` may have functions of training processes sampled here; 0: never."""
     zoom_key_file: str = ""
     """The key that zoom requests for this machine are checked with (`peerwatch config zoom-key`); empty: systemd's
     credential zoom-key, else the detector's signing key where this is its machine. Without a key none is served."""

@@ -132,6 +132,12 @@ def main() -> None:
     guard()
     try:
         app(prog_name="peerwatch")
+    except SystemExit as end:
+        # Rich and click, which print help, exit with 1 where the reader has gone.
+        if isinstance(end.__context__, BrokenPipeError):
+            hang_up()
+            sys.exit(HUNG_UP)
+        raise
     finally:
         try:
             sys.stdout.flush()

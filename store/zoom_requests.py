@@ -24,7 +24,7 @@ from store.signed import ZOOM_CODE, ZOOM_SOURCE, key_of, signature_of, zoom_key
 
 _MAX_REQUESTS = 64
 _PATIENCE_S = 1.0
-_COLUMNS = ("message", "hertz", "until", "signature")
+_COLUMNS = ("message", "hertz", "until", "signature", "begin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class ZoomRequest:
     hertz: float
     until: int
     signature: str = field(default="", compare=False)
+    begin: int = 0
+    """When all machines are to begin; 0: at once."""
 
     def sample(self) -> Sample:
         """The row, as the detector writes it."""
@@ -45,7 +47,8 @@ class ZoomRequest:
             "severity": "info",
             "message": self.source,
         }
-        return Sample("event", {**values, "hertz": self.hertz, "until": self.until}, self.time)
+        begin: dict[str, Value] = {"begin": self.begin} if self.begin else {}
+        return Sample("event", {**values, "hertz": self.hertz, "until": self.until, **begin}, self.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,9 @@ class FileZoomRequests:
 
     def read(self, after: int) -> list[ZoomRequest]:
         """The newest of the machine's requests later than `after`. Raises StoreError."""
-        columns = ", ".join(_COLUMNS)
+        # All columns: a file has `begin` only once a request of that kind was written.
         query = (
-            f"SELECT time, {columns} FROM event WHERE time > ? AND machine = ? AND source = ? AND code = ? "  # noqa: S608
+            "SELECT * FROM event WHERE time > ? AND machine = ? AND source = ? AND code = ? "  # noqa: S608
             f"ORDER BY time DESC LIMIT {_MAX_REQUESTS}"
         )
         deadline = time.monotonic() + _PATIENCE_S
@@ -114,7 +117,10 @@ class FileZoomRequests:
                 self._connection = sqlite3.connect(address, uri=True, timeout=_PATIENCE_S, check_same_thread=False)
             self._connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
             keys = (after, self.key.machine, ZOOM_SOURCE, ZOOM_CODE)
-            return _zoom_requests(self._connection.execute(query, keys).fetchall())
+            found = self._connection.execute(query, keys)
+            names = [column[0] for column in found.description]
+            rows = [dict(zip(names, row, strict=True)) for row in found]
+            return _zoom_requests([row.get(name) for name in ("time", *_COLUMNS)] for row in rows)
         except sqlite3.Error as error:
             if str(error).startswith(("no such table", "no such column")):
                 return []  # no request was ever written
@@ -178,8 +184,10 @@ def zoom_requests_in(body: bytes) -> list[ZoomRequest]:
 def _zoom_requests(rows: Iterable[Any]) -> list[ZoomRequest]:
     """The valid requests among these rows, in order of time."""
     found = []
-    for when, source, hertz, until, signature in rows:
-        numbers = all(isinstance(value, int | float) for value in (when, hertz, until))
-        if numbers and isinstance(source, str) and math.isfinite(until):
-            found.append(ZoomRequest(int(when), source, float(hertz), int(until), str(signature or "")))
+    for when, source, hertz, until, signature, begin in rows:
+        times = until, begin or 0
+        numbers = all(isinstance(value, int | float) for value in (when, hertz, *times))
+        if numbers and isinstance(source, str) and all(map(math.isfinite, times)):
+            whole = int(until), str(signature or ""), int(begin or 0)
+            found.append(ZoomRequest(int(when), source, float(hertz), *whole))
     return sorted(found, key=lambda request: request.time)

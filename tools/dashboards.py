@@ -42,7 +42,7 @@ def influx_overview() -> list[Panel]:
     worst = f'SELECT TOP("score", "machine", 20), "level", "device", "metric" FROM "verdict" {where}'
     panels: list[Panel] = [
         ("Machines", "Machines read in the chosen time.", "stat", 4, [(count, "")], "none"),
-        ("Largest scores", "In multiples of the least difference that counts.", "table", 20, [(worst, "")], ""),
+        ("Largest scores", "In multiples of what raises an alarm.", "table", 20, [(worst, "")], ""),
         ("Verdicts", "The newest first; ok: an incident is over.", "table", 24, [(said, "")], ""),
     ]
     for table, column, title, unit in SPREAD:

@@ -42,6 +42,8 @@ BATCH_SECONDS, LONGEST_SECONDS, BATCH_FILES = 2.0, 8.0, 512
 MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
 DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
+_START = 4
+"""Characters by which the beginnings of names are searched before the names: `nccl`, `cuda`, `_PyG`."""
 _MATCHES, _CLONES = 4096, 64
 """Of one function: how many occurrences of its name are read, and how many forms of it; as many trace points."""
 
@@ -53,8 +55,8 @@ def find_functions(elf: Any, data: mmap.mmap, wanted: list[str], kinds: tuple[st
     bytes and symbols by the place of their name.
     """
     found: dict[str, int] = {}
-    for symbols, low, high in _tables(elf, data, _FUNCTION, kinds):
-        for name in wanted:
+    for names, symbols, low, high in _tables(elf, data, wanted, _FUNCTION, kinds):
+        for name in names:
             if name not in found:
                 symbol = _symbol(data, symbols, name.encode(), low, high)
                 offsets = list(elf.address_offsets(int(symbol["value"]))) if symbol is not None else []
@@ -65,7 +67,7 @@ def find_functions(elf: Any, data: mmap.mmap, wanted: list[str], kinds: tuple[st
 
 def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | None:
     """Where a variable lies, in bytes from the beginning of the executable mapping, and its size."""
-    for symbols, low, high in _tables(elf, data, _VARIABLE):
+    for _, symbols, low, high in _tables(elf, data, [name], _VARIABLE):
         symbol = _symbol(data, symbols, name.encode(), low, high)
         for segment in elf.iter_segments("PT_LOAD") if symbol is not None else ():
             if segment["p_flags"] & _EXECUTABLE:
@@ -75,14 +77,23 @@ def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | Non
 
 def without_private_runtime(elf: Any, data: mmap.mmap, functions: dict[str, int]) -> dict[str, int]:
     """Without the CUDA runtime that NVIDIA's libnccl carries for itself: NCCL calls it, no program does."""
+    if not functions:
+        return functions
     public = find_functions(elf, data, list(functions), _KINDS[:1])
     if not any(name.startswith("nccl") for name in public):
         return functions
     return {name: at for name, at in functions.items() if name in public or not name.startswith("cuda")}
 
 
-def _tables(elf: Any, data: mmap.mmap, kind: int, kinds: tuple[str, ...] = _KINDS) -> Iterator[tuple[Any, int, int]]:
-    """The symbols of that kind that this file defines, table by table, and where their names begin and end."""
+def _tables(
+    elf: Any, data: mmap.mmap, wanted: list[str], kind: int, kinds: tuple[str, ...] = _KINDS
+) -> Iterator[tuple[list[str], Any, int, int]]:
+    """The tables that may name one of the wanted symbols.
+
+    Of each the names that it may have, the symbols of that kind that this file defines, and the file offsets where
+    their names begin and end.
+    """
+    starts = {name[:_START].encode() for name in wanted}
     for section in elf.iter_sections():
         if section["sh_type"] not in kinds:
             continue
@@ -91,8 +102,13 @@ def _tables(elf: Any, data: mmap.mmap, kind: int, kinds: tuple[str, ...] = _KIND
         begin, size = section["sh_offset"], section["sh_size"]
         if max(high, begin + size) > len(data):
             raise ELFError("a symbol table reaches beyond the end of the file")
+        # Most files have none of a hundred names: to search each of them would take most of the child's time.
+        there = {start for start in starts if data.find(start, low, high) >= 0}
+        if not there:
+            continue
         symbols = np.frombuffer(data, SYMBOL, size // SYMBOL.itemsize, begin)
-        yield symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == kind) & (symbols["value"] != 0)], low, high
+        symbols = symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == kind) & (symbols["value"] != 0)]
+        yield [name for name in wanted if name[:_START].encode() in there], symbols, low, high
 
 
 def _symbol(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) -> Any:
@@ -118,9 +134,11 @@ def find_clones(elf: Any, data: mmap.mmap, name: str) -> dict[str, int]:
 
 def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
     """File offsets of the named trace points' places and of their semaphores: `name`, `name#1`, `name#2` and so on."""
-    notes, base = elf.get_section_by_name(NOTES), elf.get_section_by_name(BASE)
     places: dict[str, int] = {}
     semaphores: dict[str, int] = {}
+    if not names:
+        return places, semaphores
+    notes, base = elf.get_section_by_name(NOTES), elf.get_section_by_name(BASE)
     if notes is None or notes["sh_size"] > NOTES_BYTES:
         return places, semaphores
     for point in parse_notes(notes.data()):

@@ -17,7 +17,9 @@ from agent.probes.attachments import Attachments
 from agent.probes.hit_cost import measure
 from agent.process.procfs import Processes
 from agent.sampling.reader import Reader, Worker
-from agent.sampling.zoom import STACKS, Zoom
+from agent.sampling.zoom import Zoom
+from agent.sampling.zoom_bounds import PROFILE, STACKS
+from agent.stacks.profile_window import ProfileWindow
 from agent.stacks.rounds import StackRounds
 from agent.system.disk_cache import DiskCache
 from agent.system.file_identity import allow_many
@@ -195,13 +197,15 @@ def open_zoom(config: AgentConfig, orders: ZoomRequestSource | None, context: Co
 
     Stacks are those of the training processes that `context` knows.
     """
-    if orders is None or not config.zoom_hertz:
+    if orders is None or not (config.zoom_hertz or config.profile_seconds_per_hour):
         return None
 
     # Nothing is shared with the usual reading: what counts since the last reading has a last reading of its own.
     def opened(name: str) -> Source:
         if name == STACKS and context is not None:
             return StackRounds(context.training)
+        if name == PROFILE and context is not None:
+            return ProfileWindow(context.training)
         return open_worker(Context(config), name).source
 
     return Zoom(config, orders, opened)

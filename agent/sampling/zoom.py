@@ -8,18 +8,17 @@ once a period, does not notice.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import Random
 
 from agent.config import AgentConfig
 from agent.context import Source
+from agent.sampling.zoom_bounds import APART_NS, PROFILE, STACKS, Budget, quick, refusal
+from agent.stacks.profile_window import ProfileWindow
 from agent.stacks.rounds import HERTZ
-from store.schema.catalogue import METRICS, TABLES, ZOOM, ZOOMED
 from store.schema.contract import StoreError
 from store.schema.sample import Sample, Value
 from store.schema.time import SECOND
@@ -27,66 +26,8 @@ from store.zoom_requests import ZoomRequest, ZoomRequestSource
 
 log = logging.getLogger(__name__)
 
-MOST_S = 60.0
-"""No single order lasts longer."""
-APART_NS = 120 * SECOND
-"""An order that was given longer ago, or later than now by the machine's clock, is not obeyed: clocks that differ by
-more than this say nothing of each other."""
-MOST_STACKS_S = 90.0
-"""Five rounds ten seconds apart, and the time until an agent hears of them."""
-STACKS = "stacks"
-"""The source that gives rounds of stacks instead of quick readings."""
 _MOST_ROWS = 4096
-_FAREWELL_S = 2.0
-_COLUMNS = {
-    table: frozenset({*TABLES[table].keys, *(m.name for m in METRICS.values() if m.table == table and m.compared)})
-    for table in ZOOMED
-}
-"""The columns that are zoomed: those that are compared."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """Seconds that may be spent, earned back within an hour; `at` is when that was last reckoned, in seconds."""
-
-    most: float
-    left: float
-    at: float
-
-    def take(self, seconds: float, now: float) -> float:
-        """How many of these seconds may be spent."""
-        self.left = min(self.most, self.left + max(0.0, now - self.at) * self.most / 3600)
-        self.at = now
-        granted = min(seconds, self.left)
-        self.left -= granted
-        return granted
-
-
-def refusal(order: ZoomRequest, config: AgentConfig, now: int) -> str:
-    """Why an order is not obeyed at `now` (Unix ns); empty where it is."""
-    if order.source not in (*ZOOMED, STACKS) or order.source not in config.sources:
-        return f"no source {order.source[:40]!r} is read here that can be read faster"
-    if not (math.isfinite(order.hertz) and order.hertz > 0):
-        return f"{order.hertz:g} readings a second are none"
-    if abs(now - order.time) > APART_NS:
-        return f"it was given {(now - order.time) / SECOND:.0f} s ago by this machine's clock"
-    most = MOST_STACKS_S if order.source == STACKS else MOST_S
-    if not 0 < order.until - now <= most * SECOND:
-        return f"it is to last {(order.until - now) / SECOND:.0f} s, and not more than {most:g} are given"
-    return ""
-
-
-def quick(samples: list[Sample], table: str, now: int) -> Iterator[Sample]:
-    """A reading as rows of the table for quick ones; events and what is not judged are left to the usual reading.
-
-    Rows of stacks stay what they are.
-    """
-    for sample in samples:
-        if table == STACKS:
-            yield sample
-        elif sample.table == table:
-            values = {name: value for name, value in sample.values.items() if name in _COLUMNS[table]}
-            yield Sample(f"{table}{ZOOM}", values, now)
+_FAREWELL_S, _TURN_S = 2.0, 0.25
 
 
 class Zoom:
@@ -96,7 +37,8 @@ class Zoom:
         self._config, self._zoom_requests, self._open = config, orders, open_source
         self._unsigned = 0
         """Time of the newest request that was refused for its signature, Unix ns."""
-        self._budget = Budget(config.zoom_seconds_per_hour, config.zoom_seconds_per_hour, time.monotonic())
+        hourly = {"": config.zoom_seconds_per_hour, PROFILE: config.profile_seconds_per_hour}
+        self._budgets = {name: Budget(most, most, time.monotonic()) for name, most in hourly.items()}
         self._rows: deque[Sample] = deque(maxlen=_MOST_ROWS)
         self.spent = 0.0
         """Seconds in which a source was read quickly."""
@@ -166,9 +108,9 @@ class Zoom:
         """Obey an order, or say why not."""
         now = time.time_ns()
         reason = refusal(order, self._config, now)
-        seconds = 0.0 if reason else self._budget.take((order.until - now) / SECOND, time.monotonic())
+        seconds = 0.0 if reason else self._granted(order, now)
         if not reason and seconds < 1.0:
-            reason = f"the budget of {self._config.zoom_seconds_per_hour:g} s an hour is spent"
+            reason = f"the budget of {self._budget(order).most:g} s an hour is spent"
         if reason:
             self._refuse(reason)
             return
@@ -179,11 +121,31 @@ class Zoom:
             self._fail(f"{order.source} cannot be opened: {error}")
             return
         try:
-            self._look(order, source, time.monotonic() + seconds)
+            if isinstance(source, ProfileWindow):
+                self._profile(order, source)
+            else:
+                self._look(order, source, time.monotonic() + seconds)
         except Exception as error:
             self._fail(f"{order.source}: {type(error).__name__}: {error}")
         finally:
             source.close()
+
+    def _budget(self, order: ZoomRequest) -> Budget:
+        return self._budgets.get(order.source, self._budgets[""])
+
+    def _granted(self, order: ZoomRequest, now: int) -> float:
+        """The seconds that the budget has for it; of a window all or none, since the machines have it together."""
+        budget, clock = self._budget(order), time.monotonic()
+        wanted = (order.until - (order.begin or now)) / SECOND
+        return budget.take(wanted, clock) if order.source != PROFILE or budget.has(wanted, clock) else 0.0
+
+    def _profile(self, order: ZoomRequest, source: ProfileWindow) -> None:
+        """Wait for the window, and for what comes of it."""
+        self.error = ""
+        self._rows.extend(source.start(order.begin, order.until, order.hertz, time.time_ns()))
+        self.spent = round(self.spent + (0 if source.done else (order.until - order.begin) / SECOND), 3)
+        while not source.done and not self._stop.wait(_TURN_S):
+            self._rows.extend(source.read(time.time_ns()))
 
     def _look(self, order: ZoomRequest, source: Source, end: float) -> None:
         """Read the source until the time is over, as often as asked and as the share of a core allows."""

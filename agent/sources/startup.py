@@ -26,6 +26,9 @@ from agent.context import Context
 from agent.probes.attachments import Attachments
 from agent.probes.training_processes import TrainingProcess
 from agent.process.container import before_start
+from agent.process.jobs.cgroup import parse_cgroup
+from agent.process.jobs.job import VARIABLES, job_of
+from agent.process.jobs.kubelet import Kubelet
 from agent.process.procfs import Process
 from agent.system.on_change import OnChange
 from bpf.maps import Map
@@ -83,11 +86,12 @@ def parse_io(text: bytes) -> tuple[int, int]:
 
 
 class Startup:
-    """A row a GPU, on change and once a minute."""
+    """A row a GPU, on change and once a minute; and one for the history, once a start is over."""
 
     def __init__(self, context: Context, attachments: Attachments, processes: Map) -> None:
         self._training, self._attachments, self._processes = context.training, attachments, processes
         self._proc, self._root = context.proc, Path(context.config.root)
+        self._of_jobs, self._kubelet = context.processes, Kubelet(self._root)
         self._opened = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._known: dict[Process, Beginning] = {}
         self._asleep = 0
@@ -179,6 +183,7 @@ class Startup:
     def _news(self, now: int, boot: int, youngest: dict[str, tuple[TrainingProcess, Any]]) -> list[Sample]:
         repeat = self._states.repeats(now)
         rows, states = dict[str, dict[str, Value]](), dict[str, tuple[Value, ...]]()
+        done: list[Sample] = []
         for gpu, (trainer, entry) in youngest.items():
             if self._settled.get(gpu) == trainer.process and not repeat:
                 continue
@@ -188,11 +193,18 @@ class Startup:
             states[gpu] = (phase, *(value for column, value in row.items() if column != "start_time_seconds"))
             rows[gpu] = row
             if phase == "running" and (known is not None or not self._witnessed(trainer.process)):
+                if self._settled.get(gpu) != trainer.process and self._witnessed(trainer.process):
+                    done.append(Sample("start", {**row, "job_name": self._job_name(trainer.process.pid)}))
                 self._settled[gpu] = trainer.process
-        samples = []
+        samples = done
         for gpu in self._states.due(now, states):
             samples += [Sample("startup", rows[gpu]), Sample("cuda", {"gpu": gpu, "startup_phase": states[gpu][0]})]
         return samples
+
+    def _job_name(self, pid: int) -> str | None:
+        """The name of its job, where a scheduler gives one."""
+        variables = self._of_jobs.variables(pid, VARIABLES)
+        return job_of(parse_cgroup(self._of_jobs.cgroup(pid)), variables, "", self._kubelet).get("job_name")
 
 
 def _phase(known: Beginning | None, entry: Any) -> str:

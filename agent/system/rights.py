@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, CHECKPOINT_RESTORE = 2, 19, 21, 40
+DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, PERFMON, CHECKPOINT_RESTORE = 2, 19, 21, 38, 40
 """Numbers of capabilities (include/uapi/linux/capability.h)."""
 _DAC_OVERRIDE, _NO_USER = 1, 65534
 _VERSION, _LAST = 0x20080522, 64

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.history.lemons import Ranking, rank_lemons
-from analysis.history.starts import HOUR_NS, runs_of, sample_starts
+from analysis.history.starts import HOUR_NS, read_starts, runs_of
 from detector.alerts.past_incidents import DAY_NS, read_cards, read_incidents
 from detector.model.verdict_rows import NOTE
 from detector.timeseries.rows import rows_of
@@ -158,7 +158,7 @@ class _Reading:
         """Starts of jobs."""
         if "startup" not in self.store.tables():
             return
-        rows = sample_starts(self.store, self.first, self.end, _STARTS_EVERY_NS)
+        rows = read_starts(self.store, self.first, self.end, _STARTS_EVERY_NS)
         if "start_time_seconds" not in rows.column_names:
             return
         begins = defaultdict[str, set[float]](set)

@@ -34,6 +34,19 @@ def sample_starts(
     )
 
 
+def read_starts(store: ReadableStore, first: int, end: int, every_ns: int = HOUR_NS) -> pa.Table:
+    """Starts between two times (Unix ns): rows of `start`, and of `startup` as sample_starts() finds them.
+
+    The former are there for weeks; the latter have processes that still start, and those of older agents.
+    """
+    import pyarrow as pa
+
+    parts = [sample_starts(store, first, end, every_ns)]
+    if "start" in store.tables():
+        parts.append(store.read("start", first, end))
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
 def runs_of(begins: list[float], apart_s: float = 600.0) -> list[float]:
     """The first of each group of starts (Unix seconds) that lie no more than `apart_s` after one another."""
     ordered = sorted(begins)

@@ -43,15 +43,36 @@ class Abnormal:
     """Median β over all ranks."""
 
 
-def patterns(samples: Samples) -> Floats:
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """How each rank uses each function."""
+
+    ranks: tuple[str, ...]
+    functions: tuple[str, ...]
+    classes: tuple[str, ...]
+    """[function]"""
+    values: Floats
     """[rank, function, (β, μ, σ)]."""
+
+    def with_series(self, function: str, kind: str, series: dict[str, Floats]) -> Patterns:
+        """These and what was measured as shares at even distances, by rank; these alone where a rank has none."""
+        if any(not np.isfinite(series.get(rank, np.array([np.nan]))).any() for rank in self.ranks):
+            return self
+        rows = [series[rank][np.isfinite(series[rank])] for rank in self.ranks]
+        values = np.array([[(row.mean(), *(_at_work(row) if row.any() else (0.0, 0.0)))] for row in rows])
+        joined = np.concatenate([self.values, values], axis=1)
+        return Patterns(self.ranks, (*self.functions, function), (*self.classes, kind), joined)
+
+
+def patterns(samples: Samples) -> Patterns:
+    """The patterns of all functions."""
     found = np.zeros((len(samples.ranks), len(samples.functions), 3))
     bins = max(1, round(samples.seconds / BIN_S))
     for rank, seen in enumerate(samples.seen):
         share = _binned(seen, len(samples.functions), bins)
         for function in np.unique(seen):
             found[rank, function] = ((seen == function).mean(), *_at_work(share[function]))
-    return found
+    return Patterns(samples.ranks, samples.functions, samples.classes, found)
 
 
 def _binned(seen: Ints, functions: int, bins: int) -> Floats:
@@ -97,18 +118,18 @@ def differing(found: Floats, seed: int = 0) -> Floats:
     return delta
 
 
-def abnormal(samples: Samples) -> list[Abnormal]:
+def abnormal(found: Patterns) -> list[Abnormal]:
     """Every abnormal pattern: first those in which a rank spends more than usual, the longest first."""
-    found = patterns(samples)
-    delta, usual = differing(found), np.median(found[..., 0], axis=0)
+    values = found.values
+    delta, usual = differing(values), np.median(values[..., 0], axis=0)
     middle = np.median(delta, axis=0)
     spread = np.median(np.abs(delta - middle), axis=0)
-    odd = (delta > middle + DEVIATIONS * spread) & (delta >= _ODD) & (len(samples.ranks) >= LEAST_RANKS)
-    most = np.array([EXPECTED.get(kind, 1.0) for kind in samples.classes])
-    wrong = (found[..., 0] > LEAST_SHARE) & (odd | (found[..., 0] > most))
+    odd = (delta > middle + DEVIATIONS * spread) & (delta >= _ODD) & (len(found.ranks) >= LEAST_RANKS)
+    most = np.array([EXPECTED.get(kind, 1.0) for kind in found.classes])
+    wrong = (values[..., 0] > LEAST_SHARE) & (odd | (values[..., 0] > most))
     listed = []
     for rank, function in np.argwhere(wrong).tolist():
-        names = samples.functions[function], samples.classes[function], samples.ranks[rank]
-        beta, mu, sigma = found[rank, function].tolist()
+        names = found.functions[function], found.classes[function], found.ranks[rank]
+        beta, mu, sigma = values[rank, function].tolist()
         listed.append(Abnormal(*names, beta, mu, sigma, float(delta[rank, function]), float(usual[function])))
     return sorted(listed, key=lambda one: one.usual - one.beta)

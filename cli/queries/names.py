@@ -28,8 +28,8 @@ def machines(store: Store, back: int) -> list[str]:
     return sorted(seen | set(store.read("verdict", columns=()).column("machine").to_pylist()))
 
 
-def matching(store: Store, patterns: Sequence[str], place: str) -> list[str]:
-    """The machines that match names or patterns such as `m00*`. Raises StoreError for one without a match.
+def matching(store: Store, patterns: Sequence[str], place: str, noun: str = "machine") -> list[str]:
+    """The machines that match names or patterns such as `m00*`. Raises StoreError for one without a match, no `noun`.
 
     A machine that has been silent for an hour and has no verdict is unknown.
     """
@@ -38,7 +38,7 @@ def matching(store: Store, patterns: Sequence[str], place: str) -> list[str]:
         known = machines(store, _HOUR_NS)
     for pattern in patterns:
         if not _matches(known, pattern):
-            raise StoreError(f"{place} has no machine {pattern}: {near(pattern, known)}")
+            raise StoreError(f"{place} has no {noun} {pattern}: {near(pattern, known)}")
     return sorted({name for pattern in patterns for name in _matches(known, pattern)})
 
 

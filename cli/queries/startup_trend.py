@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.history.starts import sample_starts
+from analysis.history.starts import read_starts, sample_starts
 from cli.queries.startup_phases import PHASES, RUN_S, Starts, compare_runs
 from store.schema.contract import Store
 from store.schema.time import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
 WEEK_NS = 7 * 86_400 * SECOND
 _RUNS = 3
@@ -71,20 +73,46 @@ class Trend:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class JobStarts:
+    """The runs of one job with one number of GPUs."""
+
+    task: str
+    runs: list[Starts]
+    """The oldest first."""
+
+    def trend(self) -> Trend:
+        """The last run beside those before it."""
+        return _trend(self.task, self.runs[-1], self.runs[:-1])
+
+
 def read_trend(store: Store, now: Starts) -> Trend:
-    """The trend of a run. Raises StoreError."""
+    """The trend of a run against those of the week before. Raises StoreError."""
     begin = round(float(now.start.min()) * SECOND)
-    tasks = _tasks(store, begin)
-    task = _task_of(now, tasks)
-    rows = sample_starts(store, max(0, begin - WEEK_NS), max(1, begin))
-    before = [
-        one
-        for one in compare_runs(rows)
-        if one.processes == now.processes
-        and _task_of(one, tasks) == task
-        and one.start.max() < now.start.min() - RUN_S
-        and np.isfinite(one.ready).any()
-    ]
+    jobs = read_job_starts(store, begin - WEEK_NS, begin + 600 * SECOND)
+    task = next((job.task for job in jobs for run in job.runs if _is_same(run, now)), "")
+    earlier = [run for job in jobs if job.task == task for run in job.runs if run.processes == now.processes]
+    return _trend(task, now, [run for run in earlier if run.start.max() < now.start.min() - RUN_S])
+
+
+def read_job_starts(store: Store, first: int, end: int) -> list[JobStarts]:
+    """All jobs with a start between two times (Unix ns), by name and number of GPUs, the last start first.
+
+    Raises StoreError.
+    """
+    first = max(0, first)
+    rows = read_starts(store, first, max(1, end))
+    names = _names(rows, _looked(store, first, end))
+    found: dict[tuple[str, int], list[Starts]] = {}
+    for name in sorted(set(names)):
+        for run in compare_runs(rows.filter([one == name for one in names])):
+            found.setdefault((name, run.processes), []).append(run)
+    jobs = [JobStarts(name, runs) for (name, _), runs in found.items()]
+    return sorted(jobs, key=lambda job: -job.runs[-1].start.min())
+
+
+def _trend(task: str, now: Starts, before: list[Starts]) -> Trend:
+    before = [one for one in before if np.isfinite(one.ready).any()]
     ready = float(np.nanmax(now.ready)) if np.isfinite(now.ready).any() else float("nan")
     if not before:
         return Trend(task, now.processes, 0, ready, float("nan"))
@@ -100,19 +128,35 @@ def read_trend(store: Store, now: Starts) -> Trend:
     return Trend(task, now.processes, len(before), ready, usual, list(PHASES)[most], float(grown[most]))
 
 
-def _tasks(store: Store, begin: int) -> list[tuple[int, str, str]]:
-    """Time, machine and task of the rows of `task` around each look of the week, in order of time."""
-    if "task" not in store.tables():
-        return []
-    rows = sample_starts(store, max(0, begin - WEEK_NS), begin + 600 * SECOND, table="task").to_pylist()
-    return [(row["time"], row["machine"], str(row.get("task") or "")) for row in rows]
+def _is_same(run: Starts, now: Starts) -> bool:
+    return bool(set(run.machines) & set(now.machines)) and abs(run.start.min() - now.start.min()) < RUN_S
 
 
-def _task_of(run: Starts, tasks: list[tuple[int, str, str]]) -> str:
-    """The task of most machines of a run at the first look after its start."""
-    begin, machines = run.start.min() * SECOND, set(run.machines)
-    first: Mapping[str, str] = {
-        machine: name for at, machine, name in reversed(tasks) if at >= begin and machine in machines
-    }
-    names = sorted(first.values())
-    return max(names, key=names.count, default="")
+def _names(rows: pa.Table, looked: Mapping[str, list[tuple[int, str]]]) -> list[str]:
+    """[row]: its job, as its start says, else as its machine's was called first after it; empty: not known."""
+    columns = ["machine", "gpu", "pid", "start_time_seconds", "job_name"]
+    listed = rows.select([name for name in columns if name in rows.column_names]).to_pylist()
+    said = {_process(row): row["job_name"] for row in listed if row.get("job_name")}
+    return [
+        said.get(_process(row)) or _name_at(looked.get(row["machine"], []), row.get("start_time_seconds"))
+        for row in listed
+    ]
+
+
+def _process(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["machine"], row.get("gpu"), row.get("pid")
+
+
+def _name_at(looked: list[tuple[int, str]], start: float | None) -> str:
+    """The first name from a start (Unix s) on."""
+    return next((name for at, name in looked if start is not None and at >= start * SECOND), "")
+
+
+def _looked(store: Store, first: int, end: int) -> dict[str, list[tuple[int, str]]]:
+    """By machine, times (Unix ns) and names of its jobs, in order of time, from looks at `task` and `job`."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for table, column in (("job", "job_name"), ("task", "task")):
+        if table in store.tables():
+            for row in sample_starts(store, first, end, table=table).to_pylist():
+                found.setdefault(row["machine"], []).append((row["time"], str(row.get(column) or "")))
+    return {machine: sorted(one for one in names if one[1]) for machine, names in found.items()}

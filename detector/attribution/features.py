@@ -68,7 +68,7 @@ def features(elapsed: Floats, usual: OperatorBaseline, longer: Any, about: Opera
 def blame(group: Ints, wrong: Bools, excess: Floats, waited: Floats) -> tuple[Floats, Floats]:
     """Seconds that others waited for each, and seconds that the communication of each took too long.
 
-    `group` is the communicator of each, `wrong` who is abnormal in it, `excess` by how much, `waited` how long each
+    `group` is the communicator of each, `wrong` which are abnormal in it, `excess` by how much, `waited` how long each
     waited for others before.
     """
     members, many = np.bincount(group), np.bincount(group, wrong)

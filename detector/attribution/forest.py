@@ -53,7 +53,7 @@ class Forest:
                 np.maximum(self.feature[tree], 0),
                 self.threshold[tree],
             )
-            # A leaf is its own child: all samples take as many steps, with no look at who has arrived.
+            # A leaf is its own child: all samples take as many steps, whether or not they have arrived.
             own = np.arange(len(leaf))
             children = np.stack([np.where(leaf, own, side[tree]) for side in (self.right, self.left)], 1).reshape(-1)
             node, level = np.zeros(len(samples), np.int64), np.zeros(1, np.int64)

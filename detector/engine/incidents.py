@@ -6,14 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from detector.model.text import subject
-from detector.model.verdict import RANK, Finding, Verdict
+from detector.model.verdict import RANK, STALLED, Finding, Verdict
 from detector.topology.maintenance import OperatorState
 from store.schema.time import SECOND
 
 _AS_STRONG = 0.7  # of the open incident's score: weaker ones elsewhere are its consequences
-_FIRST_NS = 20 * SECOND  # who began so much earlier than the open incident is no consequence of it
+_FIRST_NS = 20 * SECOND  # what began so much earlier than the open incident is no consequence of it
 _FOLLOWS_NS = 120 * SECOND  # what begins later than this after a hard fact is no consequence of it
-_HEALED = {"peer": "is like its peers again", "progress": "is no longer held up by this"}
+_ENDS = {
+    "peer": "is like its peers again",
+    "progress": "keeps pace with its peers again",
+    "event.silent": "is no longer silent while its peers report",
+    STALLED: "makes progress again",
+}
+"""What the end of an incident says, by metric or method."""
 _NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
 _CLOSED_NS = 60 * SECOND  # so long a fault has to last after the operator closed it, to be reported again
@@ -162,5 +168,5 @@ def _is_worse(before: Finding, after: Finding) -> bool:
 
 def _cleared(verdict: Verdict, now: int, how: str = "") -> Verdict:
     who = subject(verdict.machine, verdict.device)
-    how = how or _HEALED.get(verdict.kind, "is well again")
+    how = how or _ENDS.get(verdict.metric) or _ENDS.get(verdict.kind, "no longer shows this")
     return replace(verdict, time=now, level="ok", score=0.0, message=f"{who} {how} ({verdict.metric})", evidence=())

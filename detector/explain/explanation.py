@@ -82,8 +82,8 @@ def explain(
     times = _times(store, verdict, over)
     team = _team(store, verdict)
     hang = read_hang_report(store, verdict, team, (times.since, times.end))
-    witness = (EventRow(time, "ras", "", "info", words) for time, words in hang.ras_findings)
-    events = (*_events(store, verdict, times), *witness)
+    ras = (EventRow(time, "ras", "", "info", words) for time, words in hang.ras_findings)
+    events = (*_events(store, verdict, times), *ras)
     moved: list[MetricShift] = []
     gone: list[tuple[str, str | None, int]] = []
     runners: tuple[RunnerUp, ...] = ()

@@ -1,4 +1,4 @@
-"""What NCCL's own status (RAS) said of a task that stands still, in words: a second witness beside the probes."""
+"""What NCCL's own status (RAS) said of a task that stands still, in words, beside what the probes saw."""
 
 from __future__ import annotations
 

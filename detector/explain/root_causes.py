@@ -161,7 +161,7 @@ STATES = (
         "progress.nccl.waits_to_send_to progress.nccl.waits_to_receive_from",
         "rdma.pfc_transmit_frames_total+ rdma.cnp_sent_total+ rdma.transmit_bytes_total- rdma.receive_bytes_total- "
         "host.network_transmit_bytes_total-",
-        "Measure the port alone (ib_write_bw, iperf3); look at the switch port, its pauses and who shares the path.",
+        "Measure the port alone (ib_write_bw, iperf3); look at the switch port, its pauses and what shares the path.",
     ),
     _kind(
         "garbage_collection",
@@ -175,7 +175,7 @@ STATES = (
         "the host is short of memory",
         "host.memory_pressure_ratio+ host.memory_utilization_ratio+ event.oom*",
         "host.cpu_system_ratio+ host.io_pressure_ratio+ host.disk_read_bytes_total+",
-        "Look who takes the memory (ps, slabtop, /dev/shm): data loaders, caches, a leak, a stranger.",
+        "Find the process that takes the memory (ps, slabtop, /dev/shm): data loaders, caches, a leak, another user.",
     ),
     _kind(
         "storage",
@@ -191,7 +191,7 @@ STATES = (
         "host.cpu_pressure_ratio+ host.cpu_utilization_ratio+ host.processes_running+ process.cpu_wait_seconds_total+",
         "host.cpu_system_ratio+ host.context_switches_total+ cuda.synchronize_seconds_total- nccl.active_ratio- "
         "cuda.launches_total-",
-        "Look who takes the CPUs (top, pidstat): strangers, data loaders; at affinity, frequency governor.",
+        "Find the process that takes the CPUs (top, pidstat): another user, data loaders; affinity, governor.",
     ),
 )
 """What somebody lacks or has too much of."""

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.harm.share import BUSY, DONE
+from detector.harm.share import DONE
 from detector.stats.arrays import Bools
 from detector.stats.robust import shift_down
 
 YES, LOST, NO, UNKNOWN, WAIT = "yes", "lost", "no", "unknown", "wait"
 """Answers: it does harm; its task stands for it; it does none; nothing tells; nothing tells yet."""
-_SURE, _SURE_SHARE = 3.0, 5.0
-"""Standard errors of a loss of pace, of a change of a machine's own part."""
-LEAST_LOSS, _LEAST_SHARE = 0.01, 0.005
+_SURE = 3.0
+"""Standard errors of a loss of pace, at the first look."""
+LEAST_LOSS = 0.01
 _LEAST_ERROR = 0.002
 _BEST = 3
 """Signals of the pace that are asked: those that are known best."""
@@ -37,23 +37,11 @@ def slower(logs: NDArray[Any], on: Bools, least: float = LEAST_LOSS) -> str:
     shift = shift_down(logs, on, _LEAST_ERROR)
     best = np.argsort(shift.error)[:_BEST]
     size, z = float(np.median(shift.size[best])), float(np.median(shift.z[best]))
-    if z > _SURE and size > least:
+    looks = 2 * np.log(on.sum())  # the longer it is on, the more often it was asked
+    if z > np.sqrt(_SURE**2 + looks) and size > least:
         return YES
     highest = float((shift.size[best] + 2 * shift.error[best]).min())
     return NO if highest < 2 * least else UNKNOWN
-
-
-def at_work_less(mine: NDArray[Any], on: Bools) -> bool:
-    """Whether a machine's GPUs are at work less, beside their peers, when `on`: its share [block, signal].
-
-    Two signals have to agree; where there is one only, it has to be twice as sure.
-    """
-    mine = _both_known(mine[:, BUSY] if mine.shape[1] else mine, on)
-    shift = shift_down(mine, on, _LEAST_ERROR / 2)
-    z = np.sort(np.where(shift.size > _LEAST_SHARE, shift.z, 0.0))[::-1]
-    if len(z) < 2:
-        return len(z) == 1 and bool(z[0] > 2 * _SURE_SHARE)
-    return bool(z[0] > _SURE_SHARE and z[1] > _SURE)
 
 
 def does_less(mine: NDArray[Any], on: Bools) -> bool:

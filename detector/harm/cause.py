@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.harm.change import Changes, Fall, Shifted
+from detector.harm.change import FAR, Changes, Fall, Shifted
 from detector.harm.pace import STANDS, Pace
 from detector.harm.share import Share
 from detector.methods.peers.findings import compared_text
@@ -70,7 +70,7 @@ class Causes:
 
     def findings(self) -> list[Finding]:
         """A finding for each task that lost pace and of which the cause is known."""
-        return [Finding(cause.verdict, False, min(cause.shifted.far / 6, 10.0)) for cause in self.open.values()]
+        return [Finding(cause.verdict, False, min(cause.shifted.far / FAR, 10.0)) for cause in self.open.values()]
 
     def evict(self) -> None:
         """Forget what was read: the entities get new numbers."""
@@ -99,10 +99,10 @@ class Causes:
         return order[0]
 
     def _is_confirmed(self, task: str, found: Shifted, panel: Panel) -> bool:
-        """Whether the same reading of the same machine was found when it was looked at before."""
+        """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
         now = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
         before, self.suspect[task] = self.suspect.get(task), now
-        return before == now
+        return before == now and self.changes.left(found, panel, 1) > _LEFT
 
     def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:
         """Whether the task still goes slower, or stands, and the reading is still off."""
@@ -135,4 +135,4 @@ def _verdict(now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> V
     )
     key = f"{found.table}.{panel.window.metrics[found.metric]}"
     level: Level = "crit" if fall.size >= _CRITICAL else "warn"
-    return Verdict(now, task, machine, device, "peer", key, min(found.far / 6, 99.0), fall.since, level, message)
+    return Verdict(now, task, machine, device, "peer", key, min(found.far / FAR, 99.0), fall.since, level, message)

@@ -33,7 +33,7 @@ _BEFORE = 6
 _LEAST_LOSS, _SURE = 0.02, 4.0
 """The least loss of pace, as a logarithm, and its standard errors."""
 _LEAST_ERROR = 0.003
-_FAR, _ALONE = 6.0, 3.0
+FAR, _ALONE = 6.0, 3.0
 """Spreads over the peers that make a cause; times as far as the next machine."""
 _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
@@ -163,17 +163,17 @@ class Changes:
         """The same of one peer group; rows are [row, metric, member]."""
         names = panel.window.metrics[: rows.shape[1]]
         counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
-        shown = np.array([not is_symptom(f"{table}.{name}") and not name.endswith("_celsius") for name in names])
+        shown = np.array([not is_symptom(f"{table}.{name}") and not name.endswith(_ELSEWHERE) for name in names])
         size, far, level = compare(rows, fall.rows, counts)
         spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
         far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
         bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
-        far = np.where(bad, far, np.minimum(far, _FAR / 2))
+        far = np.where(bad, far, np.minimum(far, FAR / 2))
         machines, place = np.unique(panel.machine[members], return_inverse=True)
         worst = np.zeros((len(names), len(machines)))
         np.maximum.at(worst.T, place, far.T)
         first, second = np.sort(worst, axis=1)[:, [-1, -2]].T
-        for metric in np.flatnonzero((first >= _FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
+        for metric in np.flatnonzero((first >= FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
             at = int(far[metric].argmax())
             alone = float(first[metric] / max(second[metric], 1.0))
             mine = far[metric, place == place[at]]
@@ -181,10 +181,10 @@ class Changes:
             shift = float(size[metric, at])
             yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole)
 
-    def left(self, shifted: Shifted, panel: Panel) -> float:
-        """What share of a shift is left in the last minute, by the peers of today; 1 where nothing is known."""
+    def left(self, shifted: Shifted, panel: Panel, last: int = _LEAST) -> float:
+        """What share of a shift is left in the `last` rows, by the peers of today; 1 where nothing is known."""
         memory = self.tables[shifted.table]
-        rows = memory.rows[-_LEAST:, shifted.metric]
+        rows = memory.rows[-last:, shifted.metric]
         members = panel.group[: rows.shape[1]] == panel.group[shifted.entity]
         apart = rows[:, shifted.entity] - middle(rows[:, np.flatnonzero(members)])
         now = float(np.nanmean(apart)) if np.isfinite(apart).any() else shifted.size
@@ -196,6 +196,8 @@ class Changes:
         self.times = self.times[:0]
 
 
+_ELSEWHERE = ("_celsius", "out_of_sequence_total")
+"""Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
 _AMOUNTS = ("_bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
 

@@ -21,15 +21,15 @@ from detector.harm.before_after import (
     WAIT,
     YES,
     are_enough,
-    at_work_less,
     does_less,
     slower,
 )
+from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
 from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
 from detector.harm.share import Share
-from detector.harm.stalls import Stalls
+from detector.harm.stalls import WRITES_NS, Stalls, is_idle
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     is_capacity,
@@ -42,7 +42,7 @@ from detector.model.kinds import (
     is_work,
     tells_idleness,
 )
-from detector.model.verdict import Finding, Verdict
+from detector.model.verdict import RANK, Finding, Level, Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
 
@@ -51,8 +51,10 @@ Place = tuple[str, str, str]
 SILENT = "event.silent"
 _LASTS = 6
 """Blocks for which the pace must be lower before an event that is mostly harmless is taken for its cause."""
-_STANDS, _STANDS_BLOCKS = 0.7, 3
-"""A task that lost half of its pace for so many blocks since a machine fell silent waits for it ..."""
+_STANDS, _STANDS_NS = 0.7, 10 * SECOND
+"""A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
+_BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
+"""... if it stopped so long before or after that at most: one that goes on without its readings does not wait ..."""
 _PAUSES = 1.5
 """... if that is so many times longer than it paused before, as for a checkpoint."""
 _RECENT = 6
@@ -87,44 +89,28 @@ class Harm:
     """By table, the names of the rows of its deviations."""
     answers: dict[Key, str] = field(default_factory=dict)
     """What was found out in this block of time."""
-    blamed: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
-    """By task and machine, the spans (Unix ns) of its incidents: what the pace was then says nothing of others."""
+    blamed: Blamed = field(default_factory=Blamed)
     harmful: dict[Place, int] = field(default_factory=dict)
     """Task, machine and device of findings that do harm: when (Unix ns) they were there last."""
 
     def update(self, now: int, panels: Mapping[str, Panel], config: Config) -> None:
-        """Sample the panels at `now` (Unix ns), once a block of time."""
+        """Sample the panels at `now` (Unix ns), and judge once a block of time."""
+        self.pace.add(panels)
         if not self.pace.due(now):
             return
         self.answers.clear()
         self.harmful = {place: seen for place, seen in self.harmful.items() if now - seen < _HELD_NS}
-        self.pace.update(now, panels)
+        self.pace.end(now)
         self.share.update(panels, len(self.pace.times))
         for name, panel in panels.items():
             self.deviations.setdefault(name, Deviations()).update(now, panel.deviation, SPAN_NS)
             self.metrics[name] = list(panel.window.metrics)
         self.stalls.update(now, self.pace, panels, config)
-        busy = {task for (task, _), spans in self.blamed.items() if spans[-1][1] >= now - _HELD_NS}
-        self.causes.update(now, self.pace, self.share, panels, busy, config)
-
-    def blame(self, now: int, opened: Iterable[Verdict]) -> None:
-        """Remember which incidents are open at `now` (Unix ns), for as long as the pace of that time is remembered."""
-        for verdict in opened:
-            spans = self.blamed.setdefault((verdict.task, verdict.machine), [])
-            if spans and spans[-1][0] == verdict.since:
-                spans.pop()
-            spans.append((verdict.since, now))
-        oldest = now - SPAN_NS
-        recent = ((key, [span for span in spans if span[1] > oldest]) for key, spans in self.blamed.items())
-        self.blamed = {key: spans for key, spans in recent if spans}
+        self.causes.update(now, self.pace, self.share, panels, self.blamed.tasks(now - _HELD_NS), config)
 
     def _unexplained(self, verdict: Verdict) -> Bools:
         """[block]: whether no other machine of the task had an incident then."""
-        free = np.ones(len(self.pace.times), bool)
-        for (task, machine), spans in self.blamed.items():
-            for start, end in spans if task == verdict.task and machine != verdict.machine else ():
-                free &= (self.pace.times < start) | (self.pace.times > end + BLOCK_NS)
-        return free
+        return ~self.blamed.elsewhere(verdict, self.pace.times)
 
     def graded(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
         """The finding as it is to be said: as it is, as a note, or not yet (None)."""
@@ -155,8 +141,12 @@ class Harm:
             if verdict.level != "note":
                 return YES
             return self._event(verdict) if verdict.metric.startswith("event.") else NO
-        if finding.hard or verdict.kind == "progress" or is_capacity(verdict.metric):
+        if finding.hard or verdict.kind == "progress":
             return YES
+        if is_capacity(verdict.metric):
+            return WAIT if is_idle(verdict.task, panels, verdict.machine) else YES  # at rest it clocks low
+        if is_host(verdict.metric) and is_idle(verdict.task, panels):
+            return WAIT  # no task can suffer from it yet
         if finding.small:
             return self._deviation(verdict, self.pace.times > verdict.since, now, True)
         return self._deviation(verdict, self._when(verdict, panels), now)
@@ -173,7 +163,7 @@ class Harm:
                 return WAIT  # the task stood nearly all the time
             held_up = self.share.held_up(verdict.machine, on, runs)
             if held_up is not None or self._is_paced(verdict.task):
-                return YES if held_up or self._fell_with(verdict) else NO
+                return YES if held_up or self._fell_with(verdict, now) else NO
         answer = self._slower_at_once(verdict, on) if small else self._harmed(verdict, on)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
         if not known and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
@@ -187,10 +177,17 @@ class Harm:
         """Whether nothing is to be said yet of a deviation."""
         if on.any() and not on[-_RECENT:].any():
             return True  # it is over: what the task does since then is no effect of it
-        if not is_state(verdict.metric) and self.pace.paused(verdict.task)[-1:].any():
+        if self.pace.paused(verdict.task)[-1:].any() and not (is_state(verdict.metric) and self._stands_long(verdict)):
             return True
         # While a task stands, or begins, its members do not do the same.
         return small and self._ran_for(verdict.task, on, now - verdict.since) < _LASTS * BLOCK_NS
+
+    def _stands_long(self, verdict: Verdict) -> bool:
+        """Whether a task stands for longer than one rank writes the checkpoint of all, if a process is to blame."""
+        if verdict.metric.startswith("gpu."):
+            return True
+        longest = self.pace.longest_pause(verdict.task, verdict.since)
+        return bool(self.pace.times[-1] - verdict.since >= max(WRITES_NS, _PAUSES * longest))
 
     def _unseen(self, verdict: Verdict, on: Bools, now: int, small: bool) -> str:
         """The answer where nothing tells whether the task suffers."""
@@ -201,9 +198,11 @@ class Harm:
             return UNKNOWN
         return YES if ran >= _UNSEEN_NS else WAIT
 
-    def _fell_with(self, verdict: Verdict) -> bool:
-        """Whether the task's pace fell when this began, is low since then, and the same began on no other machine."""
-        if not self.pace.fell_at(verdict.task, verdict.since) or self._began_elsewhere(verdict):
+    def _fell_with(self, verdict: Verdict, now: int) -> bool:
+        """Whether the task's pace fell when this began, and stays low; and the same began on no other machine."""
+        if now - verdict.since < _UNSEEN_NS or not self.pace.fell_at(verdict.task, verdict.since):
+            return False
+        if self._began_elsewhere(verdict):
             return False
         return self._goes_slower(verdict, self.pace.times > verdict.since) == YES
 
@@ -230,11 +229,13 @@ class Harm:
         return min(longest, int((on & ~self.pace.paused(task)).sum()) * BLOCK_NS)
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
-        work, moves = is_work(verdict.metric), ~self.pace.paused(verdict.task)
-        mine = self._mine(verdict.machine)[moves]
-        if are_enough(on[moves]) and (does_less(mine, on[moves]) or (not work and at_work_less(mine, on[moves]))):
+        moves = ~self.pace.paused(verdict.task)
+        if are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
-        return self._goes_slower(verdict, on)
+        answer = self._goes_slower(verdict, on)
+        if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):
+            return YES
+        return answer
 
     def _goes_slower(self, verdict: Verdict, on: Bools) -> str:
         """Whether the task does, of the time in which it runs and no other machine had an incident."""
@@ -257,19 +258,20 @@ class Harm:
         """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
         if verdict.device is not None and verdict.level != "note":
             return YES
-        if not self._is_paced(verdict.task):
-            return WAIT if verdict.level == "note" else YES
+        if not self._is_paced(verdict.task) or np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():
+            return WAIT if verdict.level == "note" or now - verdict.since < _UNSEEN_NS else YES
         on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
-        explained = not self._unexplained(verdict)[on].any()
+        stands = self.pace.stands_since(verdict.task)
         if (
-            not explained
-            and on.sum() >= _STANDS_BLOCKS
+            stands is not None
+            and -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
+            and now - stands >= _STANDS_NS
+            and self._unexplained(verdict)[on].any()
             and (~on).sum() >= OFF_BLOCKS
             and slower(logs, on, _STANDS) == YES
+            and now - verdict.since > _PAUSES * self.pace.longest_pause(verdict.task, verdict.since)
         ):
-            longest = self.pace.longest_pause(verdict.task, verdict.since)
-            if self.pace.paused(verdict.task)[-1] and now - verdict.since > _PAUSES * longest:
-                return LOST
+            return LOST
         if now - verdict.since > _GONE_NS:
             return YES
         return WAIT if verdict.level == "note" else NO
@@ -304,8 +306,10 @@ class Harm:
         return self.share.values[:, at] if at is not None else np.zeros((len(self.pace.times), 0))
 
 
-def _at_least(finding: Finding, level: str) -> Finding:
+def _at_least(finding: Finding, level: Level) -> Finding:
+    """The finding with this level or a higher one; a note becomes an alarm by the harm that it does."""
     verdict = finding.verdict
-    if verdict.level in ("crit", level):
+    if RANK[verdict.level] >= RANK[level]:
         return finding
-    return replace(finding, verdict=replace(verdict, level="crit" if level == "crit" else "warn"))
+    raised = replace(verdict, level=level, score=max(verdict.score, 1.0))
+    return replace(finding, verdict=raised, evidence=max(finding.evidence, 1.0))

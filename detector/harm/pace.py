@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
 from detector.stats.arrays import Bools, Ints, grown
+from detector.stats.robust import mad
 from store.schema.time import SECOND
 
 Floats = NDArray[np.floating[Any]]
@@ -42,11 +43,17 @@ STANDS = float(np.log(0.3))
 _STOOD, _SETTLES = 6, 12
 """Blocks of time for which a task stood that was restarted, and those in which it warms up then."""
 _SIDE, _NEAR_NS = 12, 15 * SECOND
-_LEAST_FALL, _CLEARLY = 0.03, 1.5
+_LEAST_FALL, _CLEARLY, _SURE = 0.03, 1.5, 4.0
+_HIGH = 0.8
+"""Of a task that began a while ago, the pace in the fastest of so many blocks is of the time since then."""
 _FADE = 0.5 ** (BLOCK_NS / (1800 * SECOND))
 """How slowly a task's usual pace is forgotten while it stands."""
 _LEAST = np.log(0.05)
 """Below 5 % of the usual pace a task stands; how far below says nothing more."""
+_LONGEST, _OFTEN, _SWINGS = 12, 0.8, 0.03
+"""Blocks that one iteration may last; the share of swings that is looked at, pauses are more; swings that matter."""
+_PRICE, _NEAR = 0.25, 1.5
+"""The power of a mean's length that is its price; how near to the least is near."""
 
 
 @dataclass(slots=True)
@@ -60,15 +67,19 @@ class Pace:
     """[block, task, signal], NaN where unknown."""
     level: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, len(SIGNALS)), np.float32))
     """[task, signal]: the usual pace, 0 where unknown. It follows the last minutes unless the task stands in most."""
+    total: NDArray[np.float32] = field(default_factory=lambda: np.zeros((2, 0, len(SIGNALS)), np.float32))
+    """[sum and count, task, signal] of the readings of the block that is not over."""
     _logs: dict[str, Floats] = field(default_factory=dict)
     """What was computed since the last block."""
+    _rhythms: dict[str, int] = field(default_factory=dict)
+    """The same: over how many blocks the pace is averaged."""
 
     def due(self, now: int) -> bool:
         """Whether a block is over at `now` (Unix ns)."""
         return not len(self.times) or now - int(self.times[-1]) >= BLOCK_NS
 
-    def update(self, now: int, panels: Mapping[str, Panel]) -> None:
-        """Sample the pace of all tasks at `now` (Unix ns)."""
+    def add(self, panels: Mapping[str, Panel]) -> None:
+        """Add what all tasks do at this moment to the block that is not over."""
         there = dict.fromkeys(name for panel in panels.values() for name in panel.tasks)
         if not there.keys() >= set(self.tasks):
             self.evict(there)
@@ -79,6 +90,13 @@ class Pace:
             panel = panels.get(table)
             if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
                 _fill(new[:, at], panel, panel.window.metrics.index(metric), self.tasks)
+        self.total = grown(self.total, (2, *new.shape), 0.0) + np.stack([np.nan_to_num(new), ~np.isnan(new)])
+
+    def end(self, now: int) -> None:
+        """End the block of time at `now` (Unix ns)."""
+        total, count = self.total
+        new = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+        self.total = np.zeros_like(self.total)
         self._logs.clear()
         recent = self.times > now - SPAN_NS
         wide = np.full((int(recent.sum()), *new.shape), np.nan, np.float32)
@@ -90,9 +108,12 @@ class Pace:
     def _follow(self) -> None:
         """Move the usual pace to the median of the time in which a task ran; while it only stands, down slowly."""
         before = grown(self.level, self.values.shape[1:], 0.0)
-        ran = np.where(self.values > np.exp(STANDS) * before, self.values, np.nan)
+        order = np.sort(self.values, axis=0)  # what is unknown is last
+        place = (_HIGH * np.maximum((~np.isnan(order)).sum(0) - 1, 0)).astype(np.int64)
+        high = np.fmax(before, np.take_along_axis(order, place[None], axis=0)[0])  # since it began, if it just did
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not read
+            ran = np.where(self.values > np.exp(STANDS) * high, self.values, np.nan)
             recent = np.nan_to_num(np.nanmedian(ran, axis=0))
         self.level = np.where(recent < before / 2, before * _FADE, recent).astype(np.float32)
 
@@ -132,6 +153,14 @@ class Pace:
                 out[end : end + _SETTLES] = True
         return out
 
+    def stands_since(self, task: str) -> int | None:
+        """Since when (Unix ns) the task stands, or nearly; None: it goes on. Averaging makes it seem later."""
+        paused = self.paused(task)
+        if not paused[-1:].any():
+            return None
+        begin = len(paused) - int(np.argmin(np.append(paused[::-1], False)))
+        return int(self.times[begin]) - (self._rhythms[task] // 2) * BLOCK_NS
+
     def longest_pause(self, task: str, before: int) -> int:
         """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns)."""
         stands = self.paused(task)[self.times <= before]
@@ -147,25 +176,27 @@ class Pace:
         """
         logs, moves = self.logs(task), ~self.paused(task, STANDS)
         known = moves & ~np.isnan(logs).all(1)
-        if known.sum() < 2 * _SIDE:
+        if known.sum() < 3 * _SIDE:
             return False
         level, times = np.nanmedian(logs[known], axis=1), self.times[known]
         total = np.append(0.0, level.cumsum())
         split = np.arange(_SIDE, len(level) - _SIDE // 3 + 1)
         after = np.minimum(split + _SIDE, len(level))
         fall = (total[split] - total[split - _SIDE]) / _SIDE - (total[after] - total[split]) / (after - split)
-        apart = np.abs(times[np.minimum(split, len(level) - 1)] - time)
+        late = self._rhythms[task] // 2 * BLOCK_NS
+        apart = np.abs(times[np.minimum(split, len(level) - 1)] - late - time)
         here, beside, beyond = apart <= _NEAR_NS, apart > _NEAR_NS, apart > _SIDE * BLOCK_NS
         most = float(fall[here].max(initial=0.0))
         others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))
-        return most > max(_LEAST_FALL, *others)
+        noise = _SURE * mad(np.diff(level)) / np.sqrt(_SIDE)
+        return most > max(_LEAST_FALL, float(noise), *others)
 
     def evict(self, tasks: Iterable[str]) -> None:
         """Forget all tasks but these."""
         names = frozenset(tasks)
         left = [at for at, name in enumerate(self.tasks) if name in names]
         self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
-        self.level = self.level[left]
+        self.level, self.total = self.level[left], self.total[:, left]
         self._logs.clear()
 
     def _logs_of(self, task: str) -> Floats:
@@ -174,11 +205,51 @@ class Pace:
         values = self.values[:, self.tasks.index(task)]
         known = (~np.isnan(values)).mean(0) > 0.5
         values = values[:, known]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            usual = self.level[self.tasks.index(task), known]
-            logs = np.log(np.maximum(values, 0) / usual)
-        moving: Floats = np.clip(logs[:, usual > 0], _LEAST, 1.0)
+        usual = self.level[self.tasks.index(task), known]
+        share = np.maximum(values[:, usual > 0], 0) / usual[usual > 0]
+        self._rhythms[task] = 1
+        with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of blocks in which nothing is known
+            if share.size:
+                self._rhythms[task] = rhythm(share)
+            logs = np.log(trailing_mean(share, self._rhythms[task]))
+            if self._rhythms[task] > 1:  # the median of what swings is not its mean
+                logs -= np.clip(np.nanmedian(logs, axis=0), STANDS, -STANDS)
+        moving: Floats = np.clip(logs, _LEAST, 1.0)
         return moving
+
+
+def rhythm(shares: Floats) -> int:
+    """Over how many blocks the pace [block, signal] has to be averaged not to show single iterations.
+
+    An iteration that is longer than a block makes the pace swing. Of averages over one to a dozen blocks the shortest
+    is taken of which the Allan deviation, with a price for its length, is near the least of most signals: for noise
+    without a rhythm that is a few blocks at most. A lasting change, unlike a swing, hardly counts in it.
+    """
+    longest = min(_LONGEST, len(shares) // 4)
+    if longest < 2:
+        return 1
+    held = np.clip(np.nan_to_num(shares, nan=1.0), 0.0, 2.0)
+    total = np.vstack([np.zeros(held.shape[1]), held.cumsum(axis=0)])
+    swings = np.empty((longest, held.shape[1]))
+    for at in range(longest):
+        mean = (total[at + 1 :] - total[: -at - 1]) / (at + 1)
+        swings[at] = np.quantile(np.abs(mean[at + 1 :] - mean[: -at - 1]), _OFTEN, axis=0)
+    swinging = swings[:, swings[0] > _SWINGS]
+    if 2 * swinging.shape[1] <= held.shape[1]:
+        return 1
+    cost = np.median(swinging / swinging[0], axis=1) * np.arange(1, longest + 1) ** _PRICE
+    return int(np.argmax(cost <= _NEAR * cost.min())) + 1
+
+
+def trailing_mean(values: Floats, length: int) -> Floats:
+    """The mean of the last `length` blocks [block, signal], unknown ones left out; unknown where the block is."""
+    if length == 1:
+        return values
+    known = ~np.isnan(values)
+    total, count = (np.cumsum(part, axis=0) for part in (np.nan_to_num(values), known))
+    total[length:], count[length:] = total[length:] - total[:-length], count[length:] - count[:-length]
+    return np.where(known, total / np.maximum(count, 1), np.nan)
 
 
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, tasks: list[str]) -> None:

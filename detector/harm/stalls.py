@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from detector.config import Config
 from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
-from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import STALLED, Finding, Level, Verdict
 from detector.stats.arrays import Singles
@@ -34,16 +33,37 @@ _PAUSES = 1.5
 """Times the longest pause so far: a checkpoint is as long as the one before."""
 _RAN = 12
 """Blocks that were seen of a task, most of them running, before it can be said to stand."""
-_SPREADS, _SHARE = 6.0, 0.2
+_SPREADS, _SHARE = 6.0, 0.12
 """The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading."""
 _ALONE = 2.0
 """Times as far as the next machine."""
 _WAITS, _NEARLY_ALL, _CANDIDATES = 0.9, 0.9, 3
-_HELD_NS = 30 * SECOND
-_WRITES_NS = 45 * SECOND
+_AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
+_HELD_NS, _SAME_NS = 30 * SECOND, 20 * SECOND
+"""For so long a stall that is over is said; the beginnings of one stall are not farther apart."""
+WRITES_NS = 45 * SECOND
 """For so long a GPU that does less than those that wait may be that of a rank that writes the checkpoint of all ..."""
 _SURE_NS = 120 * SECOND
 """... and a task in which all GPUs wait is noted only: most checkpoints are shorter."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the GPUs read on average since a task stands: one reading of a sensor says little of who waits."""
+
+    since: int
+    """Unix ns."""
+    total: Singles
+    """[state, entity]: sums of the readings that are known ..."""
+    count: Singles
+    """... and how many they are."""
+
+    def add(self, readings: Singles) -> Singles:
+        """Take in readings [state, entity], and give the means so far."""
+        known = ~np.isnan(readings)
+        self.total += np.where(known, readings, 0)
+        self.count += known
+        return np.divide(self.total, self.count, out=np.full_like(self.total, np.nan), where=self.count > 0)
 
 
 @dataclass(slots=True)
@@ -52,6 +72,8 @@ class Stalls:
 
     outlier: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     """By task: machine, device and how often in a row."""
+    standing: dict[str, Standing] = field(default_factory=dict)
+    """By task that stands."""
     named: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
     """By task: the verdict, and when (Unix ns) the task made no progress last."""
     unnamed: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
@@ -61,13 +83,18 @@ class Stalls:
         """Look at every task after a new block of its pace."""
         for task in pace.tasks:
             since = stalled_since(pace, task)
-            if since is None or now - since < max(_LEAST_NS, _PAUSES * pace.longest_pause(task, since)):
+            if since is None:
+                self.standing.pop(task, None)
+                self.outlier.pop(task, None)
+                continue
+            readings = self._averaged(task, since, panels.get("gpu"))
+            if now - since < max(_LEAST_NS, _PAUSES * pace.longest_pause(task, since)):
                 self.outlier.pop(task, None)
                 continue
             if task in self.named:
                 self.named[task] = self.named[task][0], now
                 continue
-            found = max(_outliers(task, panels, config), key=lambda one: one[0], default=None)
+            found = max(_outliers(task, readings, panels, config), key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
                 if _all_wait(task, panels):
@@ -75,7 +102,7 @@ class Stalls:
                 continue
             self.unnamed.pop(task, None)
             _, machine, device, key, words, less = found
-            if less and now - since < _WRITES_NS:
+            if less and now - since < WRITES_NS:
                 continue
             before = self.outlier.get(task, ("", "", 0))
             times = before[2] + 1 if before[0] == machine else 1
@@ -83,17 +110,29 @@ class Stalls:
             if times >= 2:
                 waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
                 message = f"{words}; {waits}, and its other members wait alike"
-                verdict = Verdict(now, task, machine, device or None, "progress", key, 10.0, since, "crit", message)
+                verdict = Verdict(now, task, machine, device or None, "progress", key, found[0], since, "crit", message)
                 self.named[task] = verdict, now
         self.named, self.unnamed = (
             {task: one for task, one in those.items() if now - one[1] < _HELD_NS}
             for those in (self.named, self.unnamed)
         )
 
+    def _averaged(self, task: str, since: int, panel: Panel | None) -> Singles:
+        """[state, entity]: what the GPUs read on average since (Unix ns) the task stands."""
+        if panel is None or not panel.deviation.size:
+            return np.zeros((0, 0), np.float32)
+        readings = _states(panel)
+        held = self.standing.get(task)
+        if held is None or held.total.shape != readings.shape or abs(since - held.since) > _SAME_NS:
+            held = self.standing[task] = Standing(since, np.zeros_like(readings), np.zeros_like(readings))
+        return held.add(readings)
+
     def findings(self) -> list[Finding]:
         """The machine that a stalled task waits for; the task itself where none can be named."""
         named = [Finding(verdict, True, 1.0) for verdict, _ in self.named.values()]
-        return named + [Finding(one[0], True, 0.0) for task, one in self.unnamed.items() if task not in self.named]
+        return named + [
+            Finding(one, True, one.score) for task, (one, _) in self.unnamed.items() if task not in self.named
+        ]
 
 
 def stalled_since(pace: Pace, task: str) -> int | None:
@@ -110,8 +149,19 @@ def stalled_since(pace: Pace, task: str) -> int | None:
     return int(pace.times[moves[-1]])
 
 
+def _states(panel: Panel) -> Singles:
+    """[state, entity]: what the GPUs read just now of what tells those that wait from others; NaN where unknown."""
+    names, count = panel.window.metrics[: len(panel.values)], panel.deviation.shape[1]
+    out = np.full((len(STATES), count), np.nan, np.float32)
+    for at, key in enumerate(STATES):
+        metric = key.partition(".")[2]
+        if metric in names:
+            out[at] = panel.values[names.index(metric), :count]
+    return out
+
+
 def _outliers(
-    task: str, panels: Mapping[str, Panel], config: Config
+    task: str, states: Singles, panels: Mapping[str, Panel], config: Config
 ) -> Iterator[tuple[float, str, str, str, str, bool]]:
     """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less."""
     panel = panels.get("gpu")
@@ -124,24 +174,23 @@ def _outliers(
         machines = mine  # the GPUs of one machine are peers
     if len(np.unique(machines)) < config.min_peers - 1:
         return
-    if _has_ended(panel, mine):
+    if _has_ended(panel, mine) or is_idle(task, panels):
         return
-    bounds = bounds_of("gpu", panel.window.metrics, config)
-    for key in STATES:
-        metric = key.partition(".")[2]
-        if metric not in panel.window.metrics[: len(panel.values)]:
+    for key, readings in zip(STATES, states[:, mine].astype(np.float64), strict=True):
+        known = ~np.isnan(readings)
+        if not known.any():
             continue
-        row = panel.window.metrics.index(metric)
-        far = _far(panel.values[row, mine].astype(np.float64), float(bounds.floor[row]), key == _MEMORY)
+        far = _far(readings, key == _MEMORY)
         _, place = np.unique(machines, return_inverse=True)
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)
         first, second = np.sort(worst)[[-1, -2]]
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
-            readings = panel.values[row, mine].astype(np.float64)
             less = key != _MEMORY and bool(readings[at] < middle(readings[None])[0])
-            yield first, *_named(panel, row, int(mine[at]), far >= first / 2, machines == machines[at], key), less
+            names = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
+            words = comparison(subject(*names), key, readings[at], middle(readings[None])[0], int(known.sum()) - 1)
+            yield first, names[0], names[1] or "", key, words, less
 
 
 def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
@@ -150,18 +199,30 @@ def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
     return len(duty) > 0 and float(np.mean(duty > _WAITS)) > _NEARLY_ALL and _in_flight(task, panels)
 
 
+def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) -> bool:
+    """Whether the GPUs of a task, or of one machine in it, have nothing to do: it has not begun, or has ended."""
+    for metric in _AT_WORK:
+        share = _known(task, panels.get("gpu"), metric, machine)
+        if len(share):
+            return float(np.median(share)) < _IDLE
+    return False
+
+
 def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
     """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
     active = _known(task, panels.get("nccl"), "active_ratio")
     return not len(active) or bool(np.median(active) > _WAITS)
 
 
-def _known(task: str, panel: Panel | None, metric: str) -> Singles:
-    """What the members of a task read of one metric, as far as it is known."""
+def _known(task: str, panel: Panel | None, metric: str, machine: str | None = None) -> Singles:
+    """What the members of a task, or of one machine in it, read of one metric, as far as it is known."""
     if panel is None or task not in panel.tasks or metric not in panel.window.metrics[: len(panel.values)]:
         return np.zeros(0, np.float32)
-    mine = panel.task_index[: panel.deviation.shape[1]] == panel.tasks.index(task)
-    readings = panel.values[panel.window.metrics.index(metric), : len(mine)][mine]
+    count = panel.deviation.shape[1]
+    mine = panel.task_index[:count] == panel.tasks.index(task)
+    if machine is not None:
+        mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
+    readings = panel.values[panel.window.metrics.index(metric), :count][mine]
     found: Singles = readings[~np.isnan(readings)]
     return found
 
@@ -176,15 +237,16 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
         metric = key.partition(".")[2]
         if metric in panel.window.metrics[: len(panel.values)]:
             values = panel.values[panel.window.metrics.index(metric), mine].astype(np.float64)
-            most = np.fmax(most, _far(values, 0.0, key == _MEMORY))
+            most = np.fmax(most, _far(values, key == _MEMORY))
     order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
     names = ", ".join(subject(machine, device) for machine, device in order)
     message = (
         f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
         f" most unlike the others: {names}"
     )
-    level: Level = "crit" if now - since >= _SURE_NS else "note"
-    return Verdict(now, task, task, None, "progress", STALLED, 10.0, since, level, message)
+    score = (now - since) / _SURE_NS
+    level: Level = "crit" if score >= 1 else "note"
+    return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
 
 
 def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
@@ -199,25 +261,17 @@ def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
     return bool(held < usual / 2)
 
 
-def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
+def _far(values: NDArray[Any], below_only: bool) -> NDArray[Any]:
     """[member]: its comparison from the others in multiples of the least that counts."""
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
-    least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
+    least = max(_SPREADS * spread, _SHARE * abs(center), 1e-12)
     away = center - values if below_only else np.abs(values - center)
     far: NDArray[Any] = away / least
     return far
 
 
-def _named(
-    panel: Panel, row: int, entity: int, odd: NDArray[np.bool_], mine: NDArray[np.bool_], key: str
-) -> tuple[str, str, str, str]:
+def _named(panel: Panel, entity: int, odd: NDArray[np.bool_], mine: NDArray[np.bool_]) -> tuple[str, str | None]:
+    """The machine, and its device unless all of them are odd."""
     machine, device = panel.window.entities[entity]
-    whole = mine.sum() > 1 and odd[mine].all()
-    shown = None if whole else device
-    others = panel.values[row, panel.task_index[: panel.deviation.shape[1]] == panel.task_index[entity]]
-    known = int((~np.isnan(others)).sum()) - 1
-    words = comparison(
-        subject(machine, shown), key, float(panel.values[row, entity]), float(middle(others[None])[0]), known
-    )
-    return machine, shown or "", key, words
+    return machine, None if mine.sum() > 1 and odd[mine].all() else device

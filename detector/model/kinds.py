@@ -61,9 +61,11 @@ SYMPTOM = frozenset(
         "rdma.cnp_sent_total",
         "rdma.ecn_marked_packets_total",
         "rdma.pfc_receive_frames_total",
+        "gpu.remapped_rows",
     }
 )
-"""Congestion on the way to a port, which others make: it is where it shows, not where it begins."""
+"""What harms nothing by itself: congestion on the way to a port shows where it does not begin, and a memory row that is
+remapped is mended (NVIDIA, "GPU memory error management": a failed remap or an Xid tells what is not)."""
 LOSS = frozenset(
     {
         "rdma.packet_sequence_errors_total",
@@ -120,7 +122,7 @@ def tells_idleness(metric: str) -> bool:
 
 
 def is_symptom(metric: str) -> bool:
-    """Whether this reading tells what others do to a machine."""
+    """Whether this reading tells what others do to a machine, or what was mended."""
     return metric in SYMPTOM
 
 

@@ -27,7 +27,7 @@ class Verdict:
     """The method that found it: peer, progress, evidence."""
     metric: str
     score: float
-    """Multiples of the least difference that counts; hard evidence has its own scale."""
+    """How strong it is, in multiples of what raises an alarm: 1.0 is just an alarm, of every method."""
     since: int
     level: Level
     message: str
@@ -66,7 +66,7 @@ class Finding:
     hard: bool
     """A fact that needs no statistics; soft findings elsewhere in the task become its consequences."""
     evidence: float
-    """Evidence in multiples of the alarm threshold."""
+    """How sure it is, in multiples of what raises an alarm: an alarm begins where score and evidence reach 1.0."""
     own: bool = False
     """Whether a reading that no other machine's fault can move, such as a clock, deviates: then it is no victim."""
     small: bool = False

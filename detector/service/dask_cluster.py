@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 WAIT_S = 1.0
 CONNECT_S = 10.0
 _ASSIGNMENT_TABLES = {"task": None, "job": None, "nccl": ("comm",), "host": ()}
-"""The tables, and of them the columns, by which it is known who works for what."""
+"""The tables, and of them the columns, by which it is known which machine works for which task."""
 _ORDER_COLUMNS = ("device", "message", "begin", "until", "every", "times")
 _runners: dict[tuple[str, str], Runner] = {}
 """In a worker: the parts that it judges, by store and task."""

@@ -33,13 +33,13 @@ KEEP_NS = 300 * SECOND
 STALE_NS = 3600 * SECOND
 """An older snapshot is not used: machines have other work by then, and reading what came since takes long."""
 PEERS_NS, AGAIN_NS = 60 * SECOND, 86400 * SECOND
-"""How often it is asked who has no peers, and how often that is said again: a store lets go of old rows."""
+"""How often it is asked which entities have no peers, and how often that is said again: a store lets go of old rows."""
 LEARNED_NS = 300 * SECOND
 """How often it is written how far the thresholds are learned."""
 HOLD_STEPS, HOLD_NS = 3, 3 * SECOND
 """Who was not read for so long, of both the longer, is not judged."""
 SLOW_STEPS = 5
-"""Where agents read seldom, who has missed fewer readings than this is not silent."""
+"""Where agents read seldom, a machine that has missed fewer readings than this is not silent."""
 RETURN_NS = 120 * SECOND
 """For so long after readings have come back an open incident need not be found again."""
 LATE_NS = round(Config().judging_delay_seconds * SECOND)

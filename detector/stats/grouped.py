@@ -15,6 +15,13 @@ Either = NDArray[Any]
 """Numbers or truth values."""
 
 
+def distinct(group: Ints, member: Ints, groups: int) -> Ints:
+    """[group]: how many different members it has, by the group of each entry; negative: none."""
+    there, numbers = group >= 0, int(member.max(initial=0)) + 1
+    pairs = np.unique(group[there] * numbers + member[there])
+    return np.bincount(pairs // numbers, minlength=groups)
+
+
 def middle(values: Array) -> Array:
     """Median along the last axis, NaN left out (NaN where nothing is known); [metric, entity] -> [metric]."""
     flat = values.reshape(-1, values.shape[-1])

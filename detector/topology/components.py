@@ -8,7 +8,7 @@ from detector.stats.arrays import Ints
 
 
 def connected_components(member: Ints, group: Ints, members: int) -> Ints:
-    """[member]: the smallest number of all members that groups join with it; each pair says who is in which group."""
+    """[member]: the smallest number of all members that groups join with it; a pair: a member is in a group."""
     label = np.arange(members)
     while True:
         smallest = np.full(int(group.max(initial=-1)) + 1, members)

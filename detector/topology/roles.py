@@ -31,7 +31,7 @@ _LONGEST = 256
 
 @dataclass(slots=True)
 class Roles:
-    """What is known of roles; who is not read for a while keeps its own."""
+    """What is known of roles; a rank that is not read for a while retains its own."""
 
     process: dict[tuple[str, ...], int] = field(default_factory=dict)
     """(machine, GPU) -> role."""
@@ -42,7 +42,7 @@ class Roles:
     pipes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     """Communicators, by number, that were seen to go from rank to rank."""
     mark: int = 0
-    """Of who was on which communicator at the last look ..."""
+    """Of which rank was on which communicator at the last look ..."""
     learned: int = 0
     """... and at the time when roles were learned: while no rank comes or goes there is nothing to learn."""
     looked_at: int = NEVER

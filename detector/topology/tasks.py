@@ -22,7 +22,7 @@ _MIN_TASK = 4
 
 @dataclass(slots=True)
 class Tasks:
-    """What is known of who works for what; grows with the number of machines and communicators seen."""
+    """Which machine works for which task; grows with the number of machines and communicators seen."""
 
     only: str | None = None
     """Limits judging to one task."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from emulator.simulation.fleet_model import START, Fleet, Mask, name_of
-from emulator.simulation.harmless_devices import OF_DEVICES
-from emulator.simulation.harmless_host import OF_HOSTS
+from emulator.simulation.harmless import HARMLESS
 from emulator.simulation.scene import Kind, Scene
 from store.schema.time import SECOND
 
-HARMLESS: Mapping[str, Kind] = {**OF_HOSTS, **OF_DEVICES}
 AMOUNTS = {"none": 0.0, "some": 1.0, "many": 4.0}
 """How often, as a multiple of the rates in the table."""
 RACK = 8
@@ -35,7 +33,8 @@ def disturb(f: Fleet, amount: str, kinds: Collection[str] = tuple(HARMLESS)) -> 
             on = _when(f, kind, rng)
             gpu = int(rng.integers(f.gpus)) if kind.scope in ("device", "rail") else None
             for who in _where(f, kind, rng):
-                kind.act(Scene(f, rng, on, who, gpu))
+                for act in kind.acts:
+                    act(Scene(f, rng, on, who, gpu))
                 found.append(_label(f, name, who, gpu, on))
     return sorted(found, key=lambda label: (label["start"], label["kind"], label["machine"] or ""))
 

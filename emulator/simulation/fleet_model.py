@@ -1,6 +1,6 @@
 """A pretend fleet before it becomes tables: one synchronous training task, and what faults and phases bend.
 
-The model: every iteration all GPUs compute, then talk; who needs longest sets the pace and waits least, the others wait
+The model: every iteration all GPUs compute, then talk; the slowest sets the pace and waits least, the others wait
 for it. Machines are split into the stages of a pipeline, which carry different loads. The GPUs of one number in the
 machines of one stage share a data-parallel communicator, one rank of each stage shares a pipeline's with those of the
 others, and all ranks share one of the world.
@@ -62,7 +62,7 @@ class Bend:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Somebody who needs longer for an iteration; `host` where its program comes late, not its GPU."""
+    """A place that needs longer for an iteration; `host` where its program comes late, not its GPU."""
 
     place: Place
     factor: float

@@ -53,7 +53,8 @@ class Scene:
 class Kind:
     """One harmless thing: how often, where, how long (s)."""
 
-    act: Callable[[Scene], None]
+    acts: tuple[Callable[[Scene], None], ...]
+    """What it does, in order."""
     scope: str
     """`device`, `machine`, `rack`, `rail` (one port of every machine) or `task`."""
     rate: float

@@ -22,8 +22,10 @@ TABLES: dict[str, Table] = {
         Table("cuda", ("gpu",), True, "CUDA calls of one process, over the last period"),
         Table("process", ("gpu",), True, "what the processes of one GPU, and those that they started, waited for"),
         Table("startup", ("gpu",), False, "how a training process came up"),
+        Table("start", ("gpu",), False, "how a training process came up: one row, once it runs"),
         Table("stack", ("gpu",), False, "where a process that hangs is"),
         Table("nvswitch", ("switch",), False, "one reading of one NVSwitch, by DCGM"),
+        Table("profile", ("gpu",), False, "functions of one process in a window that all machines had together"),
         Table("ras", ("slot",), False, "what NCCL reports of a task that hangs, a communicator each"),
         Table("task", (), False, "which training task the machine works for, where a scheduler or a recording says so"),
         Table("job_log", ("job",), False, "what a job writes of itself: logs, TensorBoard files, checkpoints"),
@@ -42,7 +44,7 @@ TABLES: dict[str, Table] = {
 UNJUDGED = ("verdict", "probe", "lease", "threshold", "delivery")
 """The tables that say nothing of a machine's work."""
 
-HISTORY = ("card", "check", "event", "verdict")
+HISTORY = ("card", "check", "event", "start", "verdict")
 """Tables of few rows from which a machine's history is read: the embedded store retains them longer than readings."""
 
 ZOOM = "_zoom"
@@ -207,6 +209,7 @@ startup | checkpoint_read_bytes | bytes | gauge | none | 0 | 0 | - | bytes read 
 startup | communicator_begun_seconds | seconds | gauge | none | 0 | 0 | - | from its start until it asked for its first communicator
 startup | communicator_made_seconds | seconds | gauge | none | 0 | 0 | - | from its start until it had its first communicator, seen at its next call
 startup | first_operation_seconds | seconds | gauge | none | 0 | 0 | - | from its start until its first operation
+start | job_name | text | text | none | 0 | 0 | - | name of its job, as in the table job
 stack | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
 stack | round | number | gauge | none | 0 | 0 | - | which of the rounds of an order it is of, from 1; null: taken of a process that was stalled
 stack | form | text | text | none | 0 | 0 | - | what was read: python (frames of the interpreter), kernel (what the kernel tells of threads) or none
@@ -215,6 +218,16 @@ stack | threads | text | text | none | 0 | 0 | - | its other threads, those alik
 stack | waits_in | text | text | none | 0 | 0 | - | what the kernel says its first thread is at
 stack | still_seconds | seconds | gauge | none | 0 | 0 | - | for how long the process had asked for no operation
 stack | error | text | text | none | 0 | 0 | - | why nothing better could be read
+profile | pid | number | gauge | none | 0 | 0 | - | process, as the agent's PID namespace numbers it
+profile | begin | nanoseconds | gauge | none | 0 | 0 | - | when the window began, as it was asked for
+profile | seconds | seconds | gauge | none | 0 | 0 | - | length of the window
+profile | late_seconds | seconds | gauge | none | 0 | 0 | - | how long after the window's begin the first sample was taken
+profile | processes | number | gauge | none | 0 | 0 | - | processes of the machine in this window
+profile | reader | text | text | none | 0 | 0 | - | what took the samples: py-spy, perf (functions on a CPU, native) or none
+profile | functions | text | text | none | 0 | 0 | - | class and name of each function of the first thread, one a line
+profile | series | text | text | none | 0 | 0 | - | the function of each sample, in order of time: its line from 0 on, and *N for N in a row
+profile | cpu_seconds | seconds | gauge | none | 0 | 0 | - | CPU that sampling this process took
+profile | error | text | text | none | 0 | 0 | - | why there are no samples, or none of py-spy
 ras | comm | hex | text | none | 0 | 0 | - | identity of the communicator, as in nccl
 ras | ranks | number | gauge | none | 0 | 0 | - | number of ranks of the communicator
 ras | answered | number | gauge | none | 0 | 0 | - | ranks that answered
@@ -287,7 +300,7 @@ probe | path | text | text | none | 0 | 0 | - | where the library was seen
 verdict | device | text | text | none | 0 | 0 | - | the device that is meant, such as gpu:3
 verdict | kind | text | text | none | 0 | 0 | - | the method that found it: peer, evidence, progress
 verdict | metric | text | text | none | 0 | 0 | - | the metric that deviates most
-verdict | score | score | gauge | none | 0 | 0 | - | how far from the peers
+verdict | score | score | gauge | none | 0 | 0 | - | how far from the peers, in multiples of what raises an alarm
 verdict | since | nanoseconds | gauge | none | 0 | 0 | - | when the pattern began
 verdict | level | text | text | none | 0 | 0 | - | crit, warn or ok
 verdict | message | text | text | none | 0 | 0 | - | the verdict in words
@@ -318,6 +331,12 @@ METRICS |= {
     for metric in tuple(METRICS.values())
     if metric.table in ZOOMED
     for copy in [replace(metric, table=f"{metric.table}{ZOOM}", direction="none", local=False, headline="")]
+}
+METRICS |= {
+    copy.key: copy
+    for metric in tuple(METRICS.values())
+    if metric.table == "startup"
+    for copy in [replace(metric, table="start")]
 }
 METRICS |= {
     f"{table}.{name}": Metric(table, name, "text", "text", "none", 0.0, 0.0, False, text)

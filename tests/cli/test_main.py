@@ -79,6 +79,15 @@ def test_debug_shows_where(tmp_path: Path) -> None:
     assert "Traceback" in process("--debug", "replay", tmp_path / "none").stderr
 
 
+def test_interruption_while_it_is_loaded_is_quiet() -> None:
+    """Ctrl-C before the command has begun ends it by that signal, without a word; another error has its traceback."""
+    for raised, code, said in (("KeyboardInterrupt", -signal.SIGINT, False), ("ZeroDivisionError", 1, True)):
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", f"import cli; raise {raised}"]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
+        assert (done.returncode, bool(done.stderr)) == (code, said)
+
+
 def test_interruption_is_quiet(tmp_path: Path) -> None:
     """Ctrl-C ends a command with 130 and no word."""
     fifo = tmp_path / "peerwatch.toml"

@@ -23,7 +23,7 @@ SMALL = ("--load=0.01", "--compute=0.03", "--optimizer=0.005", "--checkpoint-eve
 FAST = (*SMALL, "--training=blocking")
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether it comes to hold within that time."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
@@ -86,7 +86,7 @@ class Ranks:
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()
-        return [process.wait(3) for process in self.processes]
+        return [process.wait(30) for process in self.processes]
 
     def kill(self) -> None:
         """End all that are left."""

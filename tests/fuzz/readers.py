@@ -45,6 +45,7 @@ from agent.sources.dcgm import Dcgm
 from agent.sources.gpu import Gpu
 from agent.stacks.kernel_threads import read_threads
 from agent.stacks.py_spy import SpyError, parse_output
+from agent.stacks.sampled import SampleError, read_perf, read_speedscope, unpacked
 from cli.config import ConfigError, read_settings
 from detector.alerts.blindness import Blindness
 from detector.alerts.delivery_log import DeliveryLog, read_delivery_log
@@ -537,6 +538,25 @@ _LP = 'gpu,machine=a\\ b,gpu=0 _row=1i,x=1.5,t="a\\"b,c" 12345\nevent,machine=m 
 _FAULT = {"machine": "m03", "device": "gpu:1", "kind": "slow_gpu", "start": 10**18, "end": 10**18 + 9}
 _LABELS = {"machines": 9, "faults": [_FAULT], "unjudged": [{"start": 1, "end": 5}]}
 
+_SAMPLED = {"name": "MainThread", "samples": [[0], [0, 0]], "weights": [0.02, 0.02]}
+_SPEEDSCOPE = {"shared": {"frames": [{"name": "f", "file": "/x/a.py"}]}, "profiles": [_SAMPLED]}
+_SAMPLE = " 1.25:  7f11 step+0x3c (/x/a.so)\n"
+
+
+def _profile_row(data: bytes, _: Path, __: Random) -> None:
+    functions, _, series = data.decode(errors="replace").partition("\0")
+    unpacked(functions, series).packed()
+
+
+def _speedscope(data: bytes, folder: Path, _: Random) -> None:
+    (folder / "samples").write_bytes(data)
+    read_speedscope(folder / "samples").packed()
+
+
+def _perf(data: bytes, _: Path, __: Random) -> None:
+    read_perf(data.decode(errors="replace").splitlines(), 1.0, 1.0, 50.0).packed()
+
+
 READERS: tuple[Reader, ...] = (
     Reader("maps", here("/proc/self/maps"), lambda data, *_: parse_maps(Process(1, 1), data)),
     Reader("stat", here("/proc/self/stat"), lambda data, *_: parse_stat(data), (ValueError,)),
@@ -560,11 +580,14 @@ READERS: tuple[Reader, ...] = (
         (StatusError,),
     ),
     Reader("py-spy", text(packed([_THREAD])), lambda data, *_: parse_output(data), (SpyError,)),
+    Reader("profile row", text("wait f (a.py)\npython g\0" + "0*7 1 0"), _profile_row, (SampleError,)),
+    Reader("speedscope", text(packed(_SPEEDSCOPE)), _speedscope, (SampleError,)),
+    Reader("perf", text(_SAMPLE), _perf),
     Reader("line protocol", text(_LP), _lines, (StoreError,)),
     Reader("stream message", lambda folder: [gzip.compress(_LP.encode())], _message, (StoreError,)),
     Reader(
         "zoom requests",
-        text(packed({"results": [{"series": [{"values": [[1, "host", 2.0, 3, "5e8f"]]}]}]})),
+        text(packed({"results": [{"series": [{"values": [[1, "host", 2.0, 3, "5e8f", None]]}]}]})),
         _zoom_requests,
         (StoreError,),
     ),

@@ -53,6 +53,24 @@ def test_from_a_file(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_stated_begin_is_signed(tmp_path: Path, database: Callable[[], str]) -> None:
+    """A request with a begin comes back with it, also beside those without, and another begin breaks the signature."""
+    file, place = str(tmp_path / "s.db"), database()
+    key = machines_key(tmp_path / "1", "m3")
+    for where, store in ((file, Embedded(tmp_path / "s.db")), (place, influx(place))):
+        Signed(store, KEY).write([Batch("m3", NOW, (REQUEST.sample(),))])
+        requests = open_zoom_requests(where, InfluxConfig(), key)
+        assert requests.read(0) == [REQUEST]
+        profile = replace(REQUEST, time=NOW + 5, source="profile", begin=NOW + 11 * SECOND)
+        Signed(store, KEY).write([Batch("m3", NOW, (profile.sample(),))])
+        found = requests.read(0)
+        assert found == [REQUEST, profile]
+        assert [key.signed(one) for one in found] == [True, True]
+        assert not key.signed(replace(found[1], begin=NOW + 12 * SECOND))
+        requests.close()
+        store.close()
+
+
 def test_from_influxdb(database: Callable[[], str]) -> None:
     """The same from a real server, whatever signs the machine's name has."""
     place = database()
@@ -103,7 +121,7 @@ def test_where_the_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     store.close()
 
 
-HUGE = f'{{"results": [{{"series": [{{"values": [[1, "host", 1{"0" * 400}, 2, null]]}}]}}]}}'
+HUGE = f'{{"results": [{{"series": [{{"values": [[1, "host", 1{"0" * 400}, 2, null, null]]}}]}}]}}'
 SHORT = '{"results": [{"series": [{"values": [[1, 2]]}]}]}'
 
 

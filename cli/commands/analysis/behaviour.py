@@ -11,6 +11,7 @@ import typer
 from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption, is_file_name
+from cli.queries.analysis.logs import is_store
 from cli.terminal import console, progress, say, say_json
 from store.schema.contract import StoreError
 
@@ -23,7 +24,7 @@ def behaviour(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Kineto traces of one run (files or folders), or a task of the store as `tasks` names it; "
+            help="Kineto traces of one run (files or folders), a store, or a task of the store as `tasks` names it; "
             "else all that the store has."
         ),
     ] = None,
@@ -55,10 +56,12 @@ def behaviour(
 
 
 def _read(what: list[str], store: str | None, config: Path | None, last: str, at: str | None) -> Behaviour:
-    """From traces where what is named exists, else from the store."""
+    """From a store where one is named, from traces where what is named exists, else from the usual store."""
     from analysis.behaviour.from_traces import read_traces
     from analysis.traces.reading import files_of
 
+    if len(what) == 1 and not store and is_store(what[0]):
+        what, store = [], what[0]
     if what and (len(what) > 1 or is_file_name(what[0])):
         files = files_of(map(Path, what))
         with progress("reading", (0, len(files))) as tell:

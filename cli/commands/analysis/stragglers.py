@@ -39,9 +39,9 @@ def stragglers(
 ) -> None:
     """Replay training jobs without their stragglers: slowdown, GPU-hours lost, and to what."""
     if any(map(is_store, traces)):
-        if len(traces) > 1 or html is not None or meta is not None:
-            raise ValueError("a store goes alone, without --meta and --html: its jobs are found by themselves")
-        _of_store(traces[0], days, json)
+        if len(traces) > 1 or meta is not None:
+            raise ValueError("a store goes alone, without --meta: its jobs are found by themselves")
+        _of_store(traces[0], days, json, html)
     else:
         _of_traces([*map(Path, traces)], meta, json, html)
 
@@ -54,10 +54,7 @@ def _of_traces(traces: list[Path], meta: Path | None, json: bool, html: Path | N
     jobs = [[trace] for trace in traces if trace not in profiled] + [profiled] * bool(profiled)
     found = [(_name(job[0]), _analysed(job, meta)) for job in jobs]
     if html is not None:
-        try:
-            html.write_text(stragglers_html.page(found), encoding="utf-8")
-        except OSError as error:
-            raise OSError(f"{html} cannot be written: {error.strerror}; use another file") from error
+        _write(html, stragglers_html.page(found))
     if json:
         say_json(stragglers_screen.as_json(found))
         return
@@ -66,9 +63,16 @@ def _of_traces(traces: list[Path], meta: Path | None, json: bool, html: Path | N
         say(f"{html}: heat map of the workers, shares by cause, slowdown of every step")
 
 
-def _of_store(place: str, days: float, json: bool) -> None:
+def _write(html: Path, page: str) -> None:
+    try:
+        html.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"{html} cannot be written: {error.strerror}; use another file") from error
+
+
+def _of_store(place: str, days: float, json: bool, html: Path | None) -> None:
     from analysis.whatif.fleet import read_losses
-    from cli.views.analysis import losses
+    from cli.views.analysis import losses, losses_html
 
     with closing(open_place(place)) as store:
         span = store.span()
@@ -79,10 +83,14 @@ def _of_store(place: str, days: float, json: bool) -> None:
             found = read_losses(store, first, span[1], tell)
     if not found:
         raise StoreError(f"{place} holds no job of two ranks and more: it needs the table nccl with iterations")
+    if html is not None:
+        _write(html, losses_html.page(found))
     if json:
         say_json(losses.as_json(found))
-    else:
-        losses.show(console(), found)
+        return
+    losses.show(console(), found)
+    if html is not None:
+        say(f"{html}: GPU-hours lost by cause and day, heat map of the workers of each job")
 
 
 def _name(trace: Path) -> str:

@@ -73,7 +73,7 @@ def stacks(
     if not found.machines:
         say(f"no suspect: {found.rounds} rounds, no rank is elsewhere than the others")
         return
-    group = f", who share communicator {found.group[:8]}" if found.group else ""
+    group = f", which share communicator {found.group[:8]}" if found.group else ""
     sure = "" if found.sure else "; fewer than half of the rounds agree: take them again (--take)"
     say(f"suspects: {', '.join(found.machines)}{group} (flagged in {found.flagged} of {found.rounds} rounds){sure}")
     say(f"test them: peerwatch check {' '.join(found.machines[:_SHOWN])}")
@@ -210,6 +210,8 @@ def _expanded(word: str) -> list[str]:
     """The names that `m[08-11]` stands for. Raises ValueError for a range that is none."""
     found = _RANGE.fullmatch(word)
     if not found:
+        if "[" in word or "]" in word:
+            raise ValueError(f"{word} is no range of machines: write for example m[000-127]")
         return [word]
     before, low, high, after = found.groups()
     if not 0 <= int(high) - int(low) < _MOST_NAMES:

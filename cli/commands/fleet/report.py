@@ -11,11 +11,11 @@ import numpy as np
 import typer
 
 from cli import time_format
-from cli.config import locate_store, open_marked
+from cli.config import Settings, locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import verdict_numbers
 from cli.queries.startup_phases import BEFORE, OWN, PHASES, Starts, read_starts
-from cli.queries.startup_trend import Trend, read_trend
+from cli.queries.startup_trend import Trend, read_job_starts, read_trend
 from cli.queries.verdict_history import pick, read_verdicts, with_operator_actions
 from cli.terminal import console, say, say_json
 from store.schema.contract import StoreError
@@ -84,9 +84,17 @@ def startup(
     since: Annotated[str | None, typer.Option(help="Start time, such as 2026-05-01T12:00 (UTC).")] = None,
     until: Annotated[str | None, typer.Option(help="End time: shows an earlier run.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of machines to show, the slowest first.")] = 20,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=366, help="Show all jobs that started in so many days instead.")
+    ] = None,
 ) -> None:
     """Show the start-up phases of the latest run: by machine, the slowest first, against median and last week."""
     place, settings = locate_store(store, config)
+    if days is not None:
+        if since:
+            raise ValueError("--days has no --since: give --until where it is not to end now")
+        _fleet(place, settings, days, until, json)
+        return
     with closing(open_marked(place, settings)) as source:
         ends = source.span()
         if ends is None:
@@ -100,6 +108,25 @@ def startup(
         say_json(as_json(found) | {"trend": trend.as_json()})
     else:
         show(found, trend, top)
+
+
+def _fleet(place: str, settings: Settings, days: int, until: str | None, json: bool) -> None:
+    """The starts of all jobs of some days."""
+    from cli.views import startup_fleet
+
+    with closing(open_marked(place, settings)) as source:
+        ends = source.span()
+        if ends is None:
+            raise StoreError(f"{place} holds no reading yet; start the agent (peerwatch agent)")
+        end = time_format.moment(until) if until else ends[1]
+        with console(err=True).status(f"reading {days} days of starts"):
+            jobs = read_job_starts(source, max(ends[0] - 1, end - days * time_format.duration("1d")), end)
+    if not jobs:
+        raise StoreError(f"no job started within {days} days under the agents of {place}")
+    if json:
+        say_json(startup_fleet.as_json(jobs))
+    else:
+        startup_fleet.show(console(), jobs)
 
 
 def as_json(found: Starts) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
@@ -11,6 +12,7 @@ from analysis.whatif.causes import causes, headline
 from analysis.whatif.slowdown import Slowdown
 from cli.views.analysis.stragglers import Jobs, measures, parts, total, warnings
 from cli.views.html_document import document
+from detector.stats.arrays import Floats
 
 _WIDTH, _LEFT, _ROW = 760, 190, 22
 _HEAT_LEFT, _HEAT_FULL = 60, 1.5
@@ -49,15 +51,23 @@ def _causes(found: Slowdown) -> str:
 
 
 def _heat(found: Slowdown) -> str:
-    """Stages as rows, data ranks as columns; the slowdown of a worker as colour."""
-    stages, ranks = found.by_worker.shape
-    full = max(_HEAT_FULL, float(np.nanmax(found.by_worker)))
+    drawn, full = heat_map(found.by_worker, [str(name) for name in found.by_dp_rank])
+    return (
+        f"<section><h2>Workers: pipeline stage by data rank</h2><figure>{drawn}</figure>"
+        '<p class="soft">One dark cell: a slow worker. A dark row: a stage that is too long. Dark cells '
+        f"everywhere: unequal micro-batches. Full colour: slowdown {full:.2f}.</p></section>"
+    )
+
+
+def heat_map(workers: Floats, names: list[str]) -> tuple[str, float]:
+    """Stages as rows, data ranks or those of a stage as columns, [stage, rank] slowdown as colour; which is full."""
+    stages, ranks = workers.shape
+    full = max(_HEAT_FULL, float(np.nanmax(workers)))
     side = min(_WIDEST, (_WIDTH - _HEAT_LEFT) / ranks)
     height = min(48.0, max(14.0, side))
-    names = list(found.by_dp_rank)
     cells = "".join(
-        _cell(slowdown, f"stage {row}, data rank {name}", (_HEAT_LEFT + at * side, row * height), (side, height), full)
-        for row, line in enumerate(found.by_worker.tolist())
+        _cell(slowdown, f"stage {row}, rank {name}", (_HEAT_LEFT + at * side, row * height), (side, height), full)
+        for row, line in enumerate(workers.tolist())
         for at, (name, slowdown) in enumerate(zip(names, line, strict=True))
         if not math.isnan(slowdown)
     )
@@ -72,12 +82,7 @@ def _heat(found: Slowdown) -> str:
         if at % every == 0
     )
     words = "Slowdown of every worker: pipeline stages by data ranks"
-    drawn = _svg(words, stages * height + 20, labels + cells)
-    return (
-        f"<section><h2>Workers: pipeline stage by data rank</h2><figure>{drawn}</figure>"
-        '<p class="soft">One dark cell: a slow worker. A dark row: a stage that is too long. Dark cells '
-        f"everywhere: unequal micro-batches. Full colour: slowdown {full:.2f}.</p></section>"
-    )
+    return _svg(words, stages * height + 20, labels + cells), full
 
 
 def _cell(slowdown: float, title: str, place: tuple[float, float], size: tuple[float, float], full: float) -> str:
@@ -95,15 +100,21 @@ def _parts(found: Slowdown) -> str:
     rows = [row for row in parts(found) if row[1] > 1][:16]
     if not rows:
         return ""
-    scale = (_WIDTH - _LEFT - 60) / (rows[0][1] - 1)
-    bars = "".join(
+    words = "Slowdown with one part as it was and all else ideal"
+    drawn = bars(words, [(name, value - 1, f"{value:.3f}") for name, value in rows])
+    return f"<section><h2>{words}</h2><figure>{drawn}</figure></section>"
+
+
+def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
+    """A bar for each name, length and label."""
+    scale = (_WIDTH - _LEFT - 60) / (max(length for _, length, _ in rows) or 1.0)
+    drawn = "".join(
         f'<text x="{_LEFT - 6}" y="{at * _ROW + 14}" text-anchor="end">{escape(name)}</text>'
-        f'<rect class="bar" x="{_LEFT}" y="{at * _ROW + 3}" width="{max(1.0, (value - 1) * scale):.1f}" height="14"/>'
-        f'<text class="value" x="{_LEFT + (value - 1) * scale + 6:.1f}" y="{at * _ROW + 14}">{value:.3f}</text>'
-        for at, (name, value) in enumerate(rows)
+        f'<rect class="bar" x="{_LEFT}" y="{at * _ROW + 3}" width="{max(1.0, length * scale):.1f}" height="14"/>'
+        f'<text class="value" x="{_LEFT + length * scale + 6:.1f}" y="{at * _ROW + 14}">{escape(label)}</text>'
+        for at, (name, length, label) in enumerate(rows)
     )
-    drawn = _svg("Slowdown with one part as it was and all else ideal", len(rows) * _ROW + 4, bars)
-    return f"<section><h2>Slowdown with one part as it was and all else ideal</h2><figure>{drawn}</figure></section>"
+    return _svg(title, len(rows) * _ROW + 4, drawn)
 
 
 def _steps(found: Slowdown) -> str:

@@ -18,13 +18,19 @@ def standardized(far: Floats) -> Floats:
     return (far - far.mean()) / spread if spread > 0 else np.zeros(len(far))
 
 
-def outlier(score: Floats, threshold: float, reach: float) -> int:
-    """The machine with the highest score [machine] if that is above the threshold, else -1.
+def in_thresholds(score: Floats, threshold: float, reach: float) -> Floats:
+    """Scores [machine] in standard deviations over the machines, in multiples of the threshold.
 
     Among n machines the threshold is at most `reach` times the highest score there can be, the root of n - 1.
     """
+    least: float = min(threshold, reach * (len(score) - 1) ** 0.5)
+    return score / least
+
+
+def outlier(score: Floats) -> int:
+    """The machine with the highest score [machine] if that is above the threshold, else -1."""
     worst = int(score.argmax())
-    return worst if score[worst] > min(threshold, reach * (len(score) - 1) ** 0.5) else -1
+    return worst if score[worst] > 1 else -1
 
 
 def candidate_finding(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier, standardized
+from detector.methods.baselines.continuity import Candidates, candidate_finding, in_thresholds, outlier, standardized
 from detector.methods.baselines.frames import Frame, Frames
 from detector.methods.baselines.samples import Samples, empty
 from detector.methods.contract import Method
@@ -98,8 +98,8 @@ class Distribution(Method):
         if memory.model is None:
             return []
         far: Floats = -memory.model.decision_function(found)
-        score = standardized(far)
-        worst = outlier(score, p.threshold, p.reach)
+        score = in_thresholds(standardized(far), p.threshold, p.reach)
+        worst = outlier(score)
         steps = max(3, round(p.continuity_s / step_s / p.every))
         memory.candidates.note(worst if far[worst] > 0 else -1, steps)
         who = memory.candidates.lasting(p.share)

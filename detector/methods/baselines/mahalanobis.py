@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier, standardized
+from detector.methods.baselines.continuity import Candidates, candidate_finding, in_thresholds, outlier, standardized
 from detector.methods.baselines.frames import Frame, Frames
 from detector.methods.contract import Method
 from detector.model.verdict import Finding
@@ -58,7 +58,7 @@ class Mahalanobis(Method):
     memory: dict[str, Memory] = field(default_factory=dict)
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in what is new and say who has been farthest from the peers for long enough."""
+        """Read new rows; the findings on machines that have been farthest from their peers for long enough."""
         return self.frames.judge(now, rows, tasks, self._judge)
 
     def _judge(self, frame: Frame, now: int) -> list[Finding]:
@@ -75,13 +75,13 @@ class Mahalanobis(Method):
         rate = max(1 / memory.steps, 1 / max(p.memory_s / step_s, p.fewest))
         level = np.abs(np.nan_to_num(frame.values).mean(1))
         far, part = _distances(memory.covariance, residual, p.least * np.maximum(level, 0.1), p.ridge)
-        # Who is farthest teaches nothing, or a fault would soon be what is usual.
+        # From the farthest machine nothing is learned, or a fault would soon be what is usual.
         rest = np.delete(residual, int(far.argmax()), axis=1)
         memory.covariance += rate * (rest @ rest.T / rest.shape[1] - memory.covariance)
         if memory.steps < max(p.warm_s / step_s, p.fewest):
             return []
-        score = standardized(far)
-        memory.candidates.note(outlier(score, p.threshold, p.reach), max(3, round(p.continuity_s / step_s)))
+        score = in_thresholds(standardized(far), p.threshold, p.reach)
+        memory.candidates.note(outlier(score), max(3, round(p.continuity_s / step_s)))
         who = memory.candidates.lasting(p.share)
         if who < 0:
             return []

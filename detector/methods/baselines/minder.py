@@ -14,7 +14,7 @@ import numpy as np
 
 from detector.config import Config
 from detector.methods.baselines.autoencoder import Autoencoder, components
-from detector.methods.baselines.continuity import Candidates, candidate_finding, outlier
+from detector.methods.baselines.continuity import Candidates, candidate_finding, in_thresholds, outlier
 from detector.methods.baselines.distances import scores
 from detector.methods.baselines.frames import Frame, Frames
 from detector.methods.baselines.minder_model import HIDDEN, WINDOW, MinderModel, ModelError
@@ -111,9 +111,9 @@ class Minder(Method):
         steps = max(3, round(p.continuity_s / step_s)) if p.continuity_s else 1
         found: list[Finding] = []
         for number, points in enumerate(views):
-            score = scores(points, p.distance)
+            score = in_thresholds(scores(points, p.distance), p.threshold, p.reach)
             candidates = memory.candidates.setdefault(number, Candidates())
-            candidates.note(outlier(score, p.threshold, p.reach), steps)
+            candidates.note(outlier(score), steps)
             who = candidates.lasting(p.share)
             if who >= 0 and not found:
                 metric = number if p.layout == "apart" else _most_telling(windows, who)

@@ -40,7 +40,7 @@ class Median(Method):
     """By task, machine and metric, Unix ns."""
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
-        """Take in what is new and say who has been an outlier for long enough."""
+        """Read new rows; the findings on machines that have been outliers for long enough."""
         return self.frames.judge(now, rows, tasks, self._judge)
 
     def _judge(self, frame: Frame, now: int) -> list[Finding]:
@@ -50,8 +50,9 @@ class Median(Method):
         middle[known, 0] = np.nanmedian(frame.values[known], axis=1)
         spread[known, 0] = _NORMAL * np.nanmedian(np.abs(frame.values - middle)[known], axis=1)
         least = np.maximum(_LEAST * np.abs(middle), 1e-9)
-        score = np.nan_to_num(np.abs(frame.values - middle) / np.maximum(spread, least))
-        out = np.argwhere(score > self.parameters.threshold)
+        far = np.abs(frame.values - middle) / np.maximum(spread, least)
+        score = np.minimum(np.nan_to_num(far) / self.parameters.threshold, 99.0)
+        out = np.argwhere(score > 1)
         keys = {(frame.task, frame.machines[m], frame.metrics[k]): (int(k), int(m)) for k, m in out}
         others = {key: at for key, at in self.since.items() if key[0] != frame.task}
         self.since = others | {key: self.since.get(key, now) for key in keys}
@@ -61,8 +62,9 @@ class Median(Method):
                 continue
             sides = float(frame.values[k, m]), float(middle[k, 0])
             message = comparison(key[1], key[2], *sides, len(frame.machines) - 1)
-            far = float(min(score[k, m], 99.0))
-            verdict = Verdict(now, frame.task, key[1], None, "median", key[2], far, self.since[key], "crit", message)
-            if key[1] not in found or found[key[1]].verdict.score < far:
+            verdict = Verdict(
+                now, frame.task, key[1], None, "median", key[2], float(score[k, m]), self.since[key], "crit", message
+            )
+            if key[1] not in found or found[key[1]].verdict.score < verdict.score:
                 found[key[1]] = Finding(verdict, False, 1.5)
         return list(found.values())

@@ -21,6 +21,8 @@ _LONGEST_HABIT_S = 120.0
 _HALF_NS = 3600 * SECOND
 _EARLY_S, _EARLY_PERIODS = 10.0, 3.0
 """A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
+_CLUE = 0.5
+"""Multiples of what raises an alarm, of a silence that is no fault of the device."""
 NOT_LIFE = ("event", "verdict", "task")
 """Tables that are written late, by the detector itself, by people, or by a scheduler."""
 
@@ -130,7 +132,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
     for at in suspects:
         machine, device = names[at]
         peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
-        # Who has only just come back was gone as well: after an outage not all come back at once.
+        # What has only just come back was gone as well: after an outage not all come back at once.
         bound = limit if quiet[at] > limit[at] else early
         gone = int((peers & ((quiet > bound / 2) | (now - liveness.back[:count] < bound * SECOND / 2))).sum())
         few = max(1, int(config.common_cause_share * (peers.sum() + 1)))
@@ -139,9 +141,9 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
         if team[at] and goes_on and peers.sum() + 1 >= config.min_peers and gone < few:
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
             mine = (machines == machine) & (kind == kind[at])
-            if device and level != "note" and (quiet[mine] > early[mine]).all():
-                level = "note"  # all devices of one table at once: rather its source than each of them
             score, since = float(quiet[at] / limit[at]), int(liveness.seen[at])
+            if device and level != "note" and (quiet[mine] > early[mine]).all():
+                level, score = "note", _CLUE  # all devices of one table at once: rather its source than each of them
             message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
             out.append(Verdict(now, *found))

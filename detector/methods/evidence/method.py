@@ -20,7 +20,8 @@ from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
-_SCORE = 10.0
+_CERTAIN, _CLUE = 2.0, 0.5
+"""Multiples of what raises an alarm: of a critical event, and of one that is no fault by itself."""
 _TRAFFIC = "rdma.transmit_bytes_total"
 _BACK_NS = 60 * SECOND
 _BOOT = "context_switches_total"
@@ -88,7 +89,7 @@ class RuleState:
         machine, device = states.entities[entity]
         metric, since = f"{fact.table}.{fact.column}", int(self.since[rule, entity])
         task, words = states.tasks[states.task[entity]], in_words(fact, states, entity, now)
-        return Verdict(now, task, machine, device, "evidence", metric, _SCORE, since, fact.level, words)
+        return Verdict(now, task, machine, device, "evidence", metric, fact.evidence, since, fact.level, words)
 
     def _acknowledge(self, tasks: Tasks) -> None:
         """Forget what the operator or a restart has made void; the orders may name entities that are new."""
@@ -157,11 +158,10 @@ class Evidence(Method):
             finding for rule_state in self.rule_states.values() for finding in rule_state.judge(now, tasks, self.config)
         ]
         found = self._at_work(now, found)
-        found += [Finding(verdict, True, 2.0) for verdict in self._events(now, tasks)]
-        found += [Finding(verdict, False, 1.0) for verdict in self._warnings(now, tasks)]
-        return found + [
-            Finding(verdict, True, 1.0) for verdict in missed_heartbeats(self.liveness, now, tasks, self.config)
-        ]
+        found += [Finding(verdict, True, verdict.score) for verdict in self._events(now, tasks)]
+        found += [Finding(verdict, False, verdict.score) for verdict in self._warnings(now, tasks)]
+        silent = missed_heartbeats(self.liveness, now, tasks, self.config)
+        return found + [Finding(verdict, True, min(verdict.score, 1.0)) for verdict in silent]
 
     def restore(self, verdicts: Iterable[Verdict]) -> None:
         """Resume what an earlier detector has reported of causes that last."""
@@ -200,7 +200,7 @@ class Evidence(Method):
         facts = [(key, fact, tasks.task_of(key[0])) for key, fact in self.facts.active.items()]
         return [
             Verdict(
-                now, task, machine, device or None, "evidence", fact.metric, _SCORE, fact.since, "crit", fact.message
+                now, task, machine, device or None, "evidence", fact.metric, _CERTAIN, fact.since, "crit", fact.message
             )
             for (machine, device, code), fact, task in facts
             if task is not None and not (code == DOWN and self._is_read(machine, device, fact.since))
@@ -209,7 +209,9 @@ class Evidence(Method):
     def _warnings(self, now: int, tasks: Tasks) -> list[Verdict]:
         facts = [(key, fact, tasks.task_of(key[0])) for key, fact in self.facts.warned.items()]
         return [
-            Verdict(now, task, machine, device or None, "evidence", fact.metric, 1.0, fact.since, "note", fact.message)
+            Verdict(
+                now, task, machine, device or None, "evidence", fact.metric, _CLUE, fact.since, "note", fact.message
+            )
             for (machine, device, _), fact, task in facts
             if task is not None
         ]

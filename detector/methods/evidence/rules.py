@@ -45,7 +45,8 @@ class Rule:
     clear_after_s: float
     level: Level
     evidence: float
-    """Above 1 it is a cause of its own; otherwise another machine's hard fact may be its cause."""
+    """In multiples of what raises an alarm: above 1 it is a cause of its own; of 1 another machine's hard fact may be
+    the cause; below 1 it is a note."""
     words: str
     """What is said of it; `in_words` has what can stand in braces."""
     minority_only: bool
@@ -152,7 +153,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "source": _rules(
         "source",
-        ("success", failing, 60, 30, "note", 1.0, "cannot be read by its source {name}, where its peers can", True),
+        ("success", failing, 60, 30, "note", 0.5, "cannot be read by its source {name}, where its peers can", True),
     ),
 }
 _ENERGY = "energy_joules_total"

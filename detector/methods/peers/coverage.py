@@ -53,7 +53,7 @@ def sentences(found: Iterable[Uncompared], config: Config) -> list[str]:
     for one in found:
         name = f"{one.table}, task {one.task}" + (f", {one.label}" if one.label else "")
         why = f"as {one.members} are too few to be compared (at least {config.min_peers})"
-        strange = "as the readings of one foretell nothing of the others'"
+        strange = "as the readings of one do not predict the others'"
         found_text.append(f"{name}: no peers, {why if one.few else strange}")
     return found_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,13 +31,16 @@ def alarm_findings(panel: Panel, now: int) -> list[Finding]:
 
 def corroborated_findings(panels: Mapping[str, Panel], now: int) -> list[Finding]:
     """Devices on which independent tables agree, none of which raises an alarm by itself."""
-    return [_alarm(panel, at, now, evidence) for panel, at, evidence in corroborated(panels)]
+    found = [_alarm(panel, at, now, evidence) for panel, at, evidence in corroborated(panels)]
+    # The sum may cross the threshold at a step at which the strongest reading is near its peers' again.
+    return [replace(one, verdict=replace(one.verdict, score=max(one.verdict.score, one.evidence))) for one in found]
 
 
-def fused_findings(panel: Panel, now: int) -> list[Finding]:
-    """Entities of which many metrics deviate, none enough for an alarm."""
-    alarms = panel.fusion.alarms()
-    return [_fused(panel, entity, now, evidence) for entity, evidence in alarms if panel.group[entity] != NO_TASK]
+def fused_findings(panel: Panel, now: int, known: Container[str]) -> list[Finding]:
+    """Entities of which many metrics deviate, none enough for an alarm; `known` machines have a finding already."""
+    names = panel.window.entities
+    alarms = [(at, evidence) for at, evidence in panel.fusion.alarms() if panel.group[at] != NO_TASK]
+    return [_fused(panel, at, now, evidence) for at, evidence in alarms if names[at][0] not in known]
 
 
 def strongest_by_machine(findings: list[Finding]) -> list[Finding]:

@@ -75,8 +75,7 @@ class Peers(Method):
         found = [finding for panel in panels for finding in alarm_findings(panel, now)]
         found += corroborated_findings(self.panels, now)
         known = {finding.verdict.machine for finding in found}
-        fused = (finding for panel in panels for finding in fused_findings(panel, now))
-        found += [finding for finding in fused if finding.verdict.machine not in known]
+        found += [finding for panel in panels for finding in fused_findings(panel, now, known)]
         small = [finding for panel in panels for finding in lasting_findings(panel, now, self.config)]
         notes = [finding for panel in panels for finding in shape_findings(panel, now)]
         return [*strongest_by_machine(found), *strongest_by_machine(small), *notes]

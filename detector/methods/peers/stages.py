@@ -30,6 +30,7 @@ from detector.methods.peers.state import Panel, looked_up
 from detector.methods.peers.throughput_loss import ThroughputLoss
 from detector.model.metrics import Bounds, bounds_of
 from detector.stats.arrays import Array, Bools, Floats, Ints, Singles
+from detector.stats.grouped import distinct
 from store.schema.time import SECOND
 
 
@@ -156,12 +157,12 @@ def suppress_common_cause(cells: ActiveCells, panel: Panel, metrics: int, config
     """
     deviation, group, over = cells.deviation.copy(), panel.group[cells.entity], cells.deviation >= 1
     series = (cells.side * metrics + cells.metric) * panel.groups.count + group
-    for number in np.flatnonzero(np.bincount(series[over]) > 1):
+    several = np.flatnonzero(np.bincount(series[over]) > 1)
+    size = distinct(panel.group, panel.machine, panel.groups.count) if len(several) else group
+    for number in several:
         members = np.flatnonzero(series == number)
-        size = len(np.unique(panel.machine[panel.group == group[members[0]]]))
-        deviation[members] = _but_the_farthest(
-            deviation[members], panel.machine[cells.entity[members]], max(1, int(config.common_cause_share * size))
-        )
+        most = max(1, int(config.common_cause_share * size[group[members[0]]]))
+        deviation[members] = _but_the_farthest(deviation[members], panel.machine[cells.entity[members]], most)
     return deviation
 
 

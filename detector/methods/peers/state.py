@@ -120,7 +120,7 @@ class Panel:
 
 
 def _left(array: NDArray[Any], left: Ints) -> NDArray[Any]:
-    """The array without those along its last axis that are not left; who came later may not be in it yet."""
+    """The array without those along its last axis that are not left; what came later may not be in it yet."""
     return array[..., left[left < array.shape[-1]]]
 
 

@@ -52,6 +52,8 @@ class LatenessTrend(Columns):
     """... and how many of them came while a process of the task was suspect."""
     shift: Floats = column()
     """The last block's lateness less the past, share of time."""
+    least: Floats = column()
+    """The shift from which on the CUSUM grows, share of time."""
     slower: Floats = column()
     """By which share its iterations were longer in it than usual."""
     began: int = 0
@@ -96,8 +98,9 @@ class LatenessTrend(Columns):
         spread = np.maximum(np.maximum(own, middle_of(own, task)), _MIN_SPREAD)
         away = np.where(judged, mean - self.past.mean[number], 0.0)
         shift = away - middle_of(away, task)
-        self.shift[number], self.slower[number] = shift, stretch
-        gain = np.where(judged, _nats(shift, spread), 0.0)
+        wanted = np.maximum(MIN_SHIFT, MIN_SPREADS * spread)
+        self.shift[number], self.least[number], self.slower[number] = shift, wanted / 2, stretch
+        gain = np.where(judged, _nats(shift, wanted, spread), 0.0)
         clear = _is_worst(shift, task, live.machine[whole])
         self.cusum.update(number, np.where(clear, gain, np.minimum(gain, 0.0)), now, THRESHOLD_NATS, 2 * THRESHOLD_NATS)
         weight = self.past.warmup_weight(number, _MEMORY) * np.where(self.cusum.value[number] > 0, _SUSPECT, 1.0)
@@ -106,9 +109,8 @@ class LatenessTrend(Columns):
         self.past.update(number, self.past.mean[number] + held, weight)
 
 
-def _nats(shift: Floats, spread: Floats) -> Floats:
-    """The logarithm of how much likelier each shift is with a shift than without, bounded."""
-    wanted = np.maximum(MIN_SHIFT, MIN_SPREADS * spread)
+def _nats(shift: Floats, wanted: Floats, spread: Floats) -> Floats:
+    """The logarithm of how much likelier each shift is with the wanted one than without, bounded."""
     nats: Floats = np.clip(wanted / spread**2 * (shift - wanted / 2), _LEAST_NATS, _MOST_NATS)
     return nats
 

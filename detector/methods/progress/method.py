@@ -16,7 +16,7 @@ from detector.config import Config
 from detector.methods.contract import Excursions, Method
 from detector.methods.progress.hang import Hang
 from detector.methods.progress.hang_text import HangText, device_of_rank
-from detector.methods.progress.lateness_trend import MIN_SHIFT, MIN_SLOWER, THRESHOLD_NATS
+from detector.methods.progress.lateness_trend import MIN_SLOWER, THRESHOLD_NATS
 from detector.methods.progress.live_ranks import LiveRanks
 from detector.methods.progress.rank_progress import RankProgress, rank_progress
 from detector.methods.progress.slowdown import ALARM_WINDOWS, SlowdownAttribution, Suspect
@@ -184,17 +184,20 @@ class Progress(Method):
         number, trend = int(live.number[place]), self.stragglers.trend
         shift, onset = float(trend.shift[number]), int(trend.cusum.onset[number])
         message = late_by_little_text(subject(machine, device), shift, (now - onset) / SECOND)
-        level: Level = "warn" if trend.slower[number] >= MIN_SLOWER else "note"
-        metric, score = "nccl.receive_pending_ratio", shift / MIN_SHIFT
+        slower = float(trend.slower[number]) / MIN_SLOWER
+        level: Level = "warn" if slower >= 1 else "note"
+        metric, score = "nccl.receive_pending_ratio", min(shift / float(trend.least[number]), slower)
         verdict = Verdict(now, task, machine, device, "progress", metric, score, onset, level, message)
         return Finding(verdict, False, float(trend.cusum.value[number]) / THRESHOLD_NATS)
 
     def _makes_longer(self, now: int, suspect: Suspect, live: LiveRanks) -> Finding:
         machine, device, task = self._owner(live, suspect.process)
         message = slowdown_verdict_text(subject(machine, device), self.slowdown_text[task, machine])
-        score, onset = suspect.score, suspect.onset
-        verdict = Verdict(now, task, machine, device, "progress", "nccl.active_ratio", score, onset, "warn", message)
-        return Finding(verdict, False, suspect.score / ALARM_WINDOWS / self.config.threshold_multiplier("progress"))
+        score = suspect.windows / ALARM_WINDOWS / self.config.threshold_multiplier("progress")
+        verdict = Verdict(
+            now, task, machine, device, "progress", "nccl.active_ratio", score, suspect.onset, "warn", message
+        )
+        return Finding(verdict, False, score)
 
 
 def _with_cause(finding: Finding, findings: list[Finding]) -> Finding:

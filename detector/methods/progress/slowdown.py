@@ -49,8 +49,8 @@ class Suspect:
     """Its place among the live processes."""
     kind: Kind
     """It comes late to its collectives, or its communication is slow."""
-    score: float
-    """Windows that point at it; older ones count less, and so do those of which it explains a part."""
+    windows: float
+    """That point at it; older ones count less, and so do those of which it explains a part."""
     onset: int
     """Unix ns."""
     alarmed: bool

@@ -52,7 +52,7 @@ def slowdown_sentences(
     for suspect in suspects:
         name, task, _ = named[suspect.process]
         what = "comes late to its collectives" if suspect.kind == "late" else "communicates slowly"
-        of_task.setdefault(task, []).append(f"{name} {what} ({suspect.score:.1f} windows)")
+        of_task.setdefault(task, []).append(f"{name} {what} ({suspect.windows:.1f} windows)")
     places = [named[suspect.process][1:] for suspect in suspects]
     return {
         (task, machine): f"by the times of its operations {', then '.join(of_task[task])}" for task, machine in places

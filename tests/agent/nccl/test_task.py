@@ -38,11 +38,13 @@ def test_rhythm_and_progress(watch: Any, ranks: Ranks) -> None:
     def rows_of(rank: int, rows: dict[str, Any]) -> list[dict[str, Any]]:
         return [row for row in rows.get("nccl", ()) if row["pid"] == own[rank]]
 
-    def detector(rows: dict[str, Any]) -> float | None:
+    def agrees(rows: dict[str, Any]) -> bool:
+        # On a busy machine iterations become longer from one to the next: both have to be asked at about one time.
         seconds = [row.get("iteration_seconds") for rank in range(4) for row in rows_of(rank, rows)]
-        return seconds[0] if len(seconds) == 12 and all(seconds) else None
+        own_seconds = ranks.fabric.progress(0).iteration_seconds
+        return len(seconds) == 12 and all(seconds) and seconds[0] == pytest.approx(own_seconds, rel=0.3)
 
-    assert seen.until(detector) == pytest.approx(ranks.fabric.progress(0).iteration_seconds, rel=0.3)
+    seen.until(agrees)
 
     def steps() -> list[int]:
         return [row["steps_done_total"] for row in rows_of(0, seen.rows) if row.get("steps_done_total") is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,15 @@ from agent.probes.library import Library
 from agent.process.procfs import MappedFile, Processes
 from agent.system.costs import Owner
 from emulator.libraries.build import Libraries
+from tests.agent.conftest import Watch
 
 pytestmark = pytest.mark.bpf
+
+
+@pytest.fixture(scope="module")
+def seen(lasting_watch: Callable[..., Watch]) -> Watch:
+    """One agent for all tests: it reads each file that processes of this machine map once."""
+    return lasting_watch()
 
 
 def listed(seen: Any) -> list[Library]:
@@ -38,32 +45,30 @@ def copies(emulated: Libraries, folder: Path) -> tuple[Path, Path]:
     return Path(shutil.copy(emulated.cudart, folder)), Path(shutil.copy(emulated.nccl, folder))
 
 
-def test_renamed_library(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_renamed_library(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A library under a name that says nothing is found by the functions it defines."""
     cudart, nccl = copies(emulated, tmp_path)
     nccl = nccl.rename(tmp_path / "vendored-1f3c.so")
-    seen, process = watch(), caller(cudart, nccl, calls=13)
+    process = caller(cudart, nccl, calls=13)
     seen.wait_attached(nccl)
     process.call()
     assert total(seen, process.pid) == 13
 
 
-def test_deleted_library(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_deleted_library(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A library that was replaced on disk after it was mapped carries its probes all the same."""
     cudart, nccl = copies(emulated, tmp_path)
     process = caller(cudart, nccl, calls=17)
     nccl.unlink()
     nccl.write_text("another file took its name")
-    seen = watch()
     seen.wait_attached(nccl)
     process.call()
     assert total(seen, process.pid) == 17
 
 
-def test_library_loaded_later(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_library_loaded_later(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A process that loads the library long after its start is looked at again."""
     cudart, nccl = copies(emulated, tmp_path)
-    seen = watch()
     script = (
         "import sys, ctypes\nprint('up', flush=True)\nsys.stdin.readline()\n"
         f"ctypes.CDLL({str(cudart)!r}, ctypes.RTLD_GLOBAL); ctypes.CDLL({str(nccl)!r})\n"
@@ -82,9 +87,8 @@ def test_library_loaded_later(watch: Any, caller: Any, emulated: Libraries, tmp_
         late.kill()
 
 
-def test_aliases_carry_one_probe(watch: Any, caller: Any, emulated: Libraries) -> None:
+def test_aliases_carry_one_probe(seen: Any, caller: Any, emulated: Libraries) -> None:
     """Names at one address of a library carry one probe between them."""
-    seen = watch()
     caller(emulated.cudart, emulated.nccl)
     seen.wait_attached(emulated.nccl)
     (library,) = [one for one in listed(seen) if one.path == str(emulated.nccl)]
@@ -110,9 +114,8 @@ def layers(emulated: Libraries, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
-def test_shared_overlay_layer_counts_once(watch: Any, caller: Any, layers: tuple[Path, Path]) -> None:
+def test_shared_overlay_layer_counts_once(seen: Any, caller: Any, layers: tuple[Path, Path]) -> None:
     """Two containers that share a layer show two devices for one file: each of their calls counts once."""
-    seen = watch()
     one, two = (caller(folder / "libcudart.so.12", folder / "libnccl.so.2", calls=19) for folder in layers)
 
     def shared(library: Library) -> bool:
@@ -125,7 +128,7 @@ def test_shared_overlay_layer_counts_once(watch: Any, caller: Any, layers: tuple
     assert (total(seen, one.pid), total(seen, two.pid)) == (19, 19)
 
 
-def test_own_mount_namespace(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_own_mount_namespace(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A library that exists only in the process's own mount namespace is opened through the process."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
@@ -133,7 +136,6 @@ def test_own_mount_namespace(watch: Any, caller: Any, emulated: Libraries, tmp_p
     prefix = ["unshare", "--mount", "sh", "-c", script, "sh"]
     process = caller(hidden / "libcudart.so.12", hidden / "libnccl.so.2", calls=23, prefix=prefix)
     assert not (hidden / "libnccl.so.2").exists()
-    seen = watch()
     # From another root the kernel may show the path from the mount on: the process tells which library is meant.
     seen.until(
         lambda _: any(
@@ -147,12 +149,11 @@ def test_own_mount_namespace(watch: Any, caller: Any, emulated: Libraries, tmp_p
     assert total(seen, process.pid) == 23
 
 
-def test_stripped_library_is_blocked_and_says_why(watch: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_stripped_library_is_blocked_and_says_why(seen: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A library by that name without the functions is listed as blocked with its reason."""
     empty = tmp_path / "libnccl.so.2"
     subprocess.run(["cc", "-shared", "-o", str(empty), "-x", "c", "/dev/null"], check=True)
     script = f"import ctypes, time; ctypes.CDLL({str(empty)!r}); time.sleep(60)"
-    seen = watch()
     with subprocess.Popen(["/usr/bin/python3", "-I", "-c", script]) as process:
         row = seen.until(
             lambda rows: [
@@ -163,10 +164,10 @@ def test_stripped_library_is_blocked_and_says_why(watch: Any, emulated: Librarie
     assert "stripped" in row[0]["reason"]
 
 
-def test_probes_go_with_the_last_user(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_probes_go_with_the_last_user(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """When the last process has ended the probes come off, so that the file can be freed; a new one gets new probes."""
     cudart, nccl = copies(emulated, tmp_path)
-    seen, process = watch(), caller(cudart, nccl)
+    process = caller(cudart, nccl)
     seen.wait_attached(nccl)
     process.close()
     seen.until(lambda rows: any(r["path"] == str(nccl) and r["state"] == "gone" for r in rows.get("probe", ())))
@@ -176,9 +177,9 @@ def test_probes_go_with_the_last_user(watch: Any, caller: Any, emulated: Librari
     assert total(seen, again.pid) == 29
 
 
-def test_no_compiler_stays(watch: Any, caller: Any, emulated: Libraries) -> None:
+def test_no_compiler_stays(seen: Any) -> None:
     """The process that holds the probes never maps the BPF compiler."""
-    watch()
+    assert seen.context.kernel is not None
     maps = Path(f"/proc/{os.getpid()}/maps").read_text()
     assert "libbcc" not in maps
     assert "libclang" not in maps
@@ -227,14 +228,14 @@ def test_another_file_in_its_place_gets_no_probe(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_layout_that_cannot_be_read_costs_only_the_layout(
-    watch: Any, caller: Any, emulated: Libraries, tmp_path: Path
+    seen: Any, caller: Any, emulated: Libraries, tmp_path: Path
 ) -> None:
     """Debug information that makes the reader fail leaves the probes, and later processes are counted too."""
     cudart, nccl = copies(emulated, tmp_path)
     broken = tmp_path / "abbreviations"
     broken.write_bytes(b"\xff" * 64)
     subprocess.run(["objcopy", f"--update-section=.debug_abbrev={broken}", str(nccl)], check=True)
-    seen, first = watch(), caller(cudart, nccl, calls=31)
+    first = caller(cudart, nccl, calls=31)
     seen.wait_attached(nccl)
     seen.until(lambda _: not seen.context.attachments.busy)
     second = caller(cudart, nccl, calls=37)
@@ -272,12 +273,12 @@ def test_a_number_that_another_file_has_now(monkeypatch: pytest.MonkeyPatch) -> 
     attachments.close()
 
 
-def test_two_nccls_in_one_process(watch: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+def test_two_nccls_in_one_process(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """Two copies of NCCL that one process maps, such as one within PyTorch, each carry probes; no call counts twice."""
     cudart, nccl = copies(emulated, tmp_path / "one")
     _, second = copies(emulated, tmp_path / "two")
     second = second.rename(tmp_path / "two/libtorch_cuda.so")
-    seen, process = watch(), caller(cudart, nccl, second, calls=19)
+    process = caller(cudart, nccl, second, calls=19)
     other = caller(cudart, second, calls=29)
     seen.wait_attached(nccl)
     seen.wait_attached(second)

@@ -60,9 +60,17 @@ def operations(counts: dict[str, int]) -> int:
     return sum(counts.get(f"nccl{name}", 0) for name in names)
 
 
+@pytest.fixture(scope="module")
+def one_watch(probes_allowed: None) -> Iterator[Watch]:
+    """One agent for several processes."""
+    seen = Watch()
+    yield seen
+    seen.close()
+
+
 @pytest.mark.bpf
 @pytest.mark.parametrize("which", ["emulated", "nvidia"])
-def test_every_call_counts_once(which: str, watch: Any, caller: Any, request: pytest.FixtureRequest) -> None:
+def test_every_call_counts_once(which: str, one_watch: Watch, caller: Any, request: pytest.FixtureRequest) -> None:
     """A hundred thousand calls are counted with none lost and none double, on NVIDIA's library too."""
     library: Path
     if which == "nvidia":
@@ -71,7 +79,7 @@ def test_every_call_counts_once(which: str, watch: Any, caller: Any, request: py
     else:
         built: Libraries = request.getfixturevalue("emulated")
         library, libraries = built.nccl, [built.cudart, built.nccl]
-    seen, process = watch(), caller(*libraries, calls=CALLS, mix=MIX)
+    seen, process = one_watch, caller(*libraries, calls=CALLS, mix=MIX)
     seen.wait_attached(library)
     counts = process.call()
     assert sum(counts.values()) == CALLS
@@ -98,19 +106,13 @@ def test_every_operation_is_known_by_its_name(kind: str, one_watch: Any, caller:
     process.close()
 
 
-@pytest.fixture(scope="module")
-def one_watch(probes_allowed: None) -> Iterator[Watch]:
-    """One agent for several processes."""
-    seen = Watch()
-    yield seen
-    seen.close()
-
-
 @pytest.mark.bpf
-def test_cuda_calls_count_where_they_are_switched_on(watch: Any, caller: Any, emulated: Libraries) -> None:
+def test_cuda_calls_count_where_they_are_switched_on(
+    one_watch: Watch, watch: Any, caller: Any, emulated: Libraries
+) -> None:
     """Synchronize calls are always counted, per-thread-stream twins too; copies and graph launches on request."""
     mix = "cudaStreamSynchronize=3,cudaStreamSynchronize_ptsz=2,cudaDeviceSynchronize=1,cudaGraphLaunch=4"
-    quiet, loud = watch(), watch(cuda_calls=("graphs",))
+    quiet, loud = one_watch, watch(cuda_calls=("graphs",), sources=("probe", "nccl", "cuda"))
     process = caller(emulated.cudart, emulated.nccl, calls=1000, mix=mix)
     quiet.wait_attached(emulated.cudart)
     loud.wait_attached(emulated.cudart)
@@ -125,7 +127,7 @@ def test_cuda_calls_count_where_they_are_switched_on(watch: Any, caller: Any, em
 @pytest.mark.bpf
 def test_lost_hits_are_counted(watch: Any, caller: Any, emulated: Libraries) -> None:
     """When the kernel's table of communicators is full, hits are counted as lost and published."""
-    seen = watch()
+    seen = watch(sources=("probe", "nccl", "cuda"))
     stack, index = seen.context.kernel.maps["free_slots"], 0
     while True:  # take every free entry away
         try:
@@ -144,12 +146,12 @@ def test_lost_hits_are_counted(watch: Any, caller: Any, emulated: Libraries) -> 
 
 
 @pytest.mark.bpf
-def test_findings_4_5_other_spellings_and_one_sided_calls(watch: Any, tmp_path: Path) -> None:
+def test_findings_4_5_other_spellings_and_one_sided_calls(one_watch: Watch, tmp_path: Path) -> None:
     """RCCL's spellings and one-sided operations are counted on the communicator that each is handed."""
     nccl, source = tmp_path / "libnccl.so.2", "".join(f"int {name}(void) {{ return 0; }}\n" for name in STAND_IN)
     subprocess.run(["cc", "-shared", "-O0", "-x", "c", "-o", str(nccl), "-"], input=source, text=True, check=True)
     calls = json.dumps({name: arguments for name, (arguments, _, _) in STAND_IN.items()})
-    seen, order = watch(), [sys.executable, "-c", SCRIPT, str(nccl), calls]
+    seen, order = one_watch, [sys.executable, "-c", SCRIPT, str(nccl), calls]
     with subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

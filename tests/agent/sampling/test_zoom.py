@@ -20,7 +20,8 @@ from agent.config import AgentConfig
 from agent.probes.training_processes import TrainingProcess
 from agent.process.procfs import Processes
 from agent.sampling import loop
-from agent.sampling.zoom import APART_NS, MOST_S, STACKS, Budget, Zoom, quick, refusal
+from agent.sampling.zoom import Zoom
+from agent.sampling.zoom_bounds import APART_NS, MOST_S, PROFILE, STACKS, Budget, quick, refusal
 from agent.stacks.rounds import StackRounds
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
@@ -111,6 +112,35 @@ def test_an_order_for_stacks_lasts_longer() -> None:
         one = order(now, source="stacks", hertz=0.1, until=now + seconds * SECOND)
         assert (refusal(one, config, now) == "") == obeyed
     assert "not more than 60 are given" in refusal(order(now, until=now + 75 * SECOND), config, now)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""),
+        ({"begin": 0}, r"its window begins in -\d+ s"),
+        ({"begin": 2**62}, r"its window begins in \d+ s"),
+        ({"until": 17}, "its window is to last -"),
+        ({"until": 2**62}, "1 to 60 are possible"),
+        ({"hertz": 0.5}, "0.5 samples a second are too few"),
+        ({"time": 3}, r"it was given \d+ s ago"),
+    ],
+)
+def test_what_profile_is_obeyed(changed: dict[str, Any], said: str) -> None:
+    """A window begins soon, lasts a minute at most, and is given only where the machine allows profiles."""
+    now = 2 * APART_NS
+    window = {"source": PROFILE, "hertz": 50.0, "begin": now + 9 * SECOND, "until": now + 29 * SECOND}
+    one, config = order(now, **{**window, **changed}), AgentConfig(profile_seconds_per_hour=40.0)
+    found = refusal(one, config, now)
+    assert re.search(said, found) if said else found == ""
+    assert "set agent.profile_seconds_per_hour" in refusal(one, AgentConfig(), now)
+
+
+def test_a_window_has_all_its_seconds_or_none() -> None:
+    """A budget that has less than a window leaves it whole for a shorter one."""
+    budget = Budget(40.0, 40.0, 500.0)
+    assert not budget.has(41.0, 500.0)
+    assert [budget.take(30.0, 500.0), budget.has(11.0, 500.0), budget.has(10.0, 500.0)] == [30.0, False, True]
 
 
 @dataclass

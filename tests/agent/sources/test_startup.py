@@ -106,7 +106,10 @@ def test_every_phase(watch: Any, caller: Any, trainer: Any, emulated: Libraries,
     assert row["communicator_begun_seconds"] <= row["communicator_made_seconds"] <= row["first_operation_seconds"]
     assert row["checkpoint_read_bytes"] >= 67_000_001
     assert 0 < row["checkpoint_read_seconds"] < row["first_operation_seconds"]
+    (stored,) = [found for found in seen.rows["start"] if found["pid"] == row["pid"]]
+    assert row.items() - {("start_time_seconds", row["start_time_seconds"])} <= stored.items()
     assert not row_of(one, seen.read())  # nothing new
+    assert "start" not in seen.rows
     fast = trainer()
     for step in (f"load {emulated.cudart}", f"load {emulated.nccl}", "init", "work"):  # and no look between
         fast.does(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from analysis.behaviour.from_traces import read_traces
 from analysis.behaviour.measures import Behaviour
 
 STEPS, STEP_US, KERNEL_US = 6, 40_000, 3_000
+REAL = next(
+    (place for up in Path(__file__).parents[4:6] if (place := up / "shared" / "data" / "kineto").is_dir()), Path("none")
+)
 
 
 def written(folder: Path, rank: int, seed: int, collections: bool = False, kernel_us: float = KERNEL_US) -> Path:
@@ -110,3 +114,22 @@ def test_a_baseline_of_another_job_is_refused(tmp_path: Path) -> None:
     save(run_of(tmp_path / "a", 2, {}), tmp_path / "healthy.json")
     with pytest.raises(BaselineError, match="of another job: 6 ranks"):
         load(tmp_path / "healthy.json", Behaviour(8, ""))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the published traces are not here")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_published_traces_are_measured_as_their_events_say(rank: int) -> None:
+    """Issue latency of each kernel, and the time between steps, are those of the events of traces of a job of 128."""
+    place = REAL / f"sampled_rank{rank}_of_128.json.gz"
+    events = json.loads(gzip.decompress(place.read_bytes()))["traceEvents"]
+    called = {one["args"]["correlation"]: one["ts"] for one in events if one.get("cat") == "cuda_runtime"}
+    kernels = [one for one in events if one.get("cat") == "kernel" and "nccl" not in one["name"].lower()]
+    latency = [max(one["ts"] - called[one["args"]["correlation"]], 0) / 1e6 for one in kernels]
+    steps = [one for one in events if one.get("cat") == "user_annotation" and one["name"].startswith("ProfilerStep")]
+    first, last = sorted(steps, key=lambda one: one["ts"])
+    found = read_traces([place]).values
+    assert sorted(found["issue_latency"][f"rank {rank}"]) == pytest.approx(sorted(latency), abs=2e-6)
+    assert found["iteration_seconds"][f"rank {rank}"].tolist() == pytest.approx(
+        [(last["ts"] - first["ts"]) / 1e6, last["dur"] / 1e6], abs=2e-6
+    )
+    assert 0 < found["void_within"][f"rank {rank}"].min() < 1

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agent.stacks.sampled import SampleError
 from analysis.profile.patterns import abnormal, differing, patterns
-from analysis.profile.samples import SampleError, Samples, read_samples
+from analysis.profile.samples import Samples, read_samples
 from detector.stats.arrays import Ints
 
 STEP, AUGMENT, COLLECT = range(3)
@@ -32,32 +33,32 @@ def test_a_pattern_is_share_mean_and_deviation() -> None:
     """A function that runs in one stretch of three seconds has its full use there, and the share of the window."""
     seen = np.full(500, STEP)
     seen[100:250] = AUGMENT
-    found = patterns(Samples(("rank 0",), NAMES, CLASSES, (seen,), 10.0))
+    found = patterns(Samples(("rank 0",), NAMES, CLASSES, (seen,), 10.0)).values
     assert found[0, AUGMENT].tolist() == pytest.approx([0.3, 1.0, 0.0])
     assert found[0, STEP, 0] == pytest.approx(0.7)
 
 
 def test_a_function_slowed_in_one_rank_is_found() -> None:
     """One rank of five that spends half of its time in a function differs from all peers; they do not."""
-    first = abnormal(samples(0.1, 0.12, 0.55, 0.1, 0.08))[0]
+    first = abnormal(patterns(samples(0.1, 0.12, 0.55, 0.1, 0.08)))[0]
     assert (first.function, first.rank, first.delta) == ("augment (data.py)", "rank 2", 1.0)
     assert (first.beta, first.usual) == pytest.approx((0.55, 0.1), abs=0.02)
 
 
 def test_ranks_that_are_alike_are_normal() -> None:
     """Small differences between ranks are none."""
-    assert abnormal(samples(0.1, 0.12, 0.14, 0.1, 0.08)) == []
-    assert not differing(patterns(samples(0.1, 0.12, 0.14))).any()
+    assert abnormal(patterns(samples(0.1, 0.12, 0.14, 0.1, 0.08))) == []
+    assert not differing(patterns(samples(0.1, 0.12, 0.14)).values).any()
 
 
 def test_two_ranks_cannot_tell_who_is_odd() -> None:
     """Of two ranks that differ neither is named."""
-    assert abnormal(samples(0.1, 0.9)) == []
+    assert abnormal(patterns(samples(0.1, 0.9))) == []
 
 
 def test_collections_of_all_ranks_are_more_than_expected() -> None:
     """Garbage collection of more than a hundredth is abnormal even where all ranks do it."""
-    found = abnormal(samples(0.1, 0.1, 0.1, collecting=0.1))
+    found = abnormal(patterns(samples(0.1, 0.1, 0.1, collecting=0.1)))
     assert [(one.kind, one.rank) for one in found] == [("gc", "rank 0"), ("gc", "rank 1"), ("gc", "rank 2")]
 
 
@@ -71,7 +72,7 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str) -> None:
     place = tmp_path / "samples.json"
     place.write_text(text)
     with pytest.raises(SampleError, match=r"samples\.json"):
-        read_samples({"rank 0": place}, 3.0)
+        read_samples({"rank 0": place})
 
 
 def test_the_main_thread_counts(tmp_path: Path) -> None:
@@ -83,6 +84,6 @@ def test_the_main_thread_counts(tmp_path: Path) -> None:
     ]
     place = tmp_path / "s.json"
     place.write_text(json.dumps({"shared": {"frames": frames}, "profiles": threads}))
-    found = read_samples({"rank 0": place}, 1.0)
+    found = read_samples({"rank 0": place})
     assert (found.functions, found.classes) == (("wait (wait.py)", "main (main.py)"), ("loader", "python"))
     assert found.seen[0].tolist() == [0, 1]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from analysis.profile.collection import collect
-from analysis.profile.patterns import abnormal
-from analysis.profile.samples import read_samples
+from agent.stacks.py_spy import spy_path
+from agent.stacks.window import sample
+from analysis.profile.patterns import abnormal, patterns
+from analysis.profile.samples import samples_of
 
 pytestmark = pytest.mark.bench
 
@@ -55,10 +57,11 @@ def test_the_slowed_function_is_profiled(tmp_path: Path) -> None:
         slow = run % RANKS
         without = steps_of(started(tmp_path / "train.py", slow))
         running = started(tmp_path / "train.py", slow)
-        taken = collect({f"rank {rank}": one.pid for rank, one in enumerate(running)}, tmp_path / ".", SECONDS)
-        found = abnormal(read_samples(taken.files, SECONDS))
+        taken = sample([one.pid for one in running], tmp_path, spy_path(), time.monotonic() + 1.0, SECONDS)
+        ranks = [(f"rank {rank}", taken[one.pid].sampled) for rank, one in enumerate(running)]
+        found = abnormal(patterns(samples_of(ranks, SECONDS)))
         lost.append(1 - steps_of(running) / without)
-        cpu.append(taken.cpu_seconds / SECONDS / RANKS)
+        cpu.append(sum(one.cpu_seconds for one in taken.values()) / SECONDS / RANKS)
         named.append(bool(found) and (found[0].rank, found[0].function) == (f"rank {slow}", "prepare (train.py)"))
     print(
         f"\n{sum(named)} of {RUNS} named; {np.median(cpu):.1%} of a core a process; "

@@ -51,6 +51,7 @@ def test_a_slow_gpu_and_a_regression_are_shown(tmp_path: Path) -> None:
 def test_what_does_not_exist_is_one_line(tmp_path: Path) -> None:
     """A task that the store does not know, and an empty trace, are one line and exit code 1."""
     place = stored(tmp_path / "a.db", "", 0.0)
+    assert run("behaviour", place).stdout == run("behaviour", "--store", place).stdout
     assert "it has c0ffee" in one_line(run("behaviour", "nothing", "--store", place), 1)
     assert "none.json cannot be read" in one_line(run("behaviour", "none.json", "--store", place), 1)
     empty = tmp_path / "t.json"

@@ -136,3 +136,34 @@ def test_the_jobs_of_a_store(tmp_path: Path) -> None:
     text = run("report", "stragglers", tmp_path / "s.db").stdout
     assert "slow worker: m1 rank 1" in text
     assert "goes alone" in one_line(run("report", "stragglers", tmp_path / "s.db", tmp_path), 1)
+
+
+def test_a_store_as_a_page(tmp_path: Path) -> None:
+    """The page has GPU-hours by cause and day, and a heat map of stages by ranks; the slow worker's cell is darkest."""
+    store = Embedded(tmp_path / "s.db")
+    for at in range(40):
+        for rank in range(8):
+            counts = {"operations_total": 90 * at, "bytes_total": 700 * at, "iteration_seconds": 0.5, "pid": 40 + rank}
+            world = {"comm": "w", "operation": "AllReduce:f32:7", "rank": rank, "ranks": 8, "active_ratio": 0.45}
+            world["active_ratio"] = 0.1 if rank == 6 else 0.45
+            pipe = {"comm": f"p{rank % 4}", "operation": "Send:f32:9", "rank": rank // 4, "ranks": 2}
+            rows = [world | counts, pipe | counts | {"active_ratio": 0.05}]
+            samples = [Sample("nccl", {"gpu": "0", "slot": str(slot), **row}) for slot, row in enumerate(rows)]
+            store.write([Batch(f"m<{rank}", (86_380 + at) * SECOND, tuple(samples))])
+    store.close()
+    done = run("report", "stragglers", tmp_path / "s.db", "--html", tmp_path / "page.html", "--json")
+    found = json.loads(done.stdout)
+    workers = found["jobs"][0]["slowdown_by_worker"]
+    assert (len(workers), len(workers[0]), found["jobs"][0]["ranks_per_stage"]) == (2, 4, 4)
+    assert max((value, stage, rank) for stage, row in enumerate(workers) for rank, value in enumerate(row))[1:] == (
+        1,
+        2,
+    )
+    assert list(found["gpu_hours_lost_by_day"]) == ["1970-01-02"]
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>stage 1, rank 2: 1." in page
+    assert "m&lt;6 rank 6" in page
+    assert "m<6" not in page
+    assert "GPU-hours lost by cause" in page
+    missing = run("report", "stragglers", tmp_path / "s.db", "--html", tmp_path / "none" / "page.html")
+    assert "use another file" in one_line(missing, 1)

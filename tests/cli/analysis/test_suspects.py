@@ -45,7 +45,7 @@ def test_stacks_name_the_group(place: Path) -> None:
     done = run("suspects", "stacks", "--store", place)
     assert done.stdout.splitlines() == [
         "m5: its stacks differ from all others in 3 of 5 rounds",
-        "suspects: m4, m5, who share communicator abba0002 (flagged in 3 of 5 rounds)",
+        "suspects: m4, m5, which share communicator abba0002 (flagged in 3 of 5 rounds)",
         "test them: peerwatch check m4 m5",
     ]
     shown = json.loads(run("suspects", "stacks", "--json", "--store", place).stdout)
@@ -85,3 +85,8 @@ def test_standby_from_the_own_past(place: Path) -> None:
     assert shown["bursts"] >= 2
     assert "warm standbys for 8 machines" in run("suspects", "standby", "--store", place).stdout
     assert "needs 864 h of history" in one_line(run("suspects", "standby", "--repair", "9d", "--store", place), 1)
+
+
+def test_a_range_that_is_none_is_one_line() -> None:
+    """A name with brackets that are no range is refused, and not taken for a machine."""
+    assert "m[1-] is no range of machines" in one_line(run("suspects", "plan", "m[1-]"), 1)

@@ -152,6 +152,35 @@ def test_a_slower_start_than_last_week(tmp_path: Path) -> None:
     assert "image pull and sandbox 61.5 s, at most 62.0 s in m1; container start not known" in shown
 
 
+def test_starts_of_the_whole_fleet(tmp_path: Path) -> None:
+    """Rows of `start` tell of each job's starts for weeks; two jobs that start together are two, each with a trend."""
+    path = tmp_path / "s.db"
+    store = Embedded(path)
+    for job, machine, usual, last in (("llama", "m1", 31.0, 53.0), ("qwen", "m2", 12.0, 12.5)):
+        for day in (0, 9, 15, 20):
+            begin, ready = BEGIN + day * 86_400, last if day == 20 else usual
+            marks = {"communicator_begun_seconds": ready, "checkpoint_read_seconds": ready - 6.0}
+            marks |= {"communicator_made_seconds": ready + 0.5, "first_operation_seconds": ready + 0.75}
+            for at, name in enumerate((machine, f"{machine}b")):
+                one = row(0, 500 + day, begin + at, **marks, job_name=job)
+                store.write([Batch(name, (begin + 90) * SECOND, (Sample("start", one.values),))])
+    store.close()
+    jobs = {
+        one["task"]: one
+        for one in json.loads(run("report", "startup", "--days", "28", "--json", "--store", path).stdout)["jobs"]
+    }
+    assert [(name, one["gpus"], one["earlier_runs"]) for name, one in sorted(jobs.items())] == [
+        ("llama", 2, 3),
+        ("qwen", 2, 3),
+    ]
+    assert (jobs["llama"]["slower"], jobs["qwen"]["slower"]) == (True, False)
+    assert (jobs["llama"]["ready_seconds"], jobs["llama"]["usual_ready_seconds"]) == (54.0, 32.0)
+    assert jobs["llama"]["starts"][0]["slowest_machine"] == "m1b"
+    shown = run("report", "startup", "--days", "28", "--store", path).stdout
+    assert "slower than usual" in next(line for line in shown.splitlines() if line.startswith("llama"))
+    assert "has no --since" in one_line(run("report", "startup", "--days", "3", "--since", "1h", "--store", path), 1)
+
+
 def test_nothing_to_report(tmp_path: Path) -> None:
     """A store without readings, without a start or with older processes only gives one line that says what to do."""
     path = tmp_path / "s.db"

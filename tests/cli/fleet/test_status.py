@@ -302,9 +302,10 @@ def test_a_row_of_another_schema(place: Path) -> None:
     assert re.search(r"^warn: m02 \(for \d s\)$", done.stdout, re.MULTILINE)
 
 
-def test_a_reader_that_hangs_up(place: Path) -> None:
-    """A pipe that is closed early is no warning: the exit code is that of SIGPIPE, and nothing is said."""
-    command = [sys.executable, "-m", "cli.main", "status", "--store", str(place)]
+@pytest.mark.parametrize("words", [["status", "--store", "PLACE"], ["--help"], ["report", "verdict", "--help"], []])
+def test_a_reader_that_hangs_up(place: Path, words: list[str]) -> None:
+    """A pipe that is closed early is no warning, of help neither: the exit code is that of SIGPIPE, nothing is said."""
+    command = [sys.executable, "-m", "cli.main", *(str(place) if word == "PLACE" else word for word in words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stderr is not None

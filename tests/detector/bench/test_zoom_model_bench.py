@@ -135,7 +135,7 @@ def simulated(memory: Any, seed: int) -> tuple[ReadableStore, tuple[Fault, ...]]
 def test_learned_place_against_a_fixed_bar(memory: Any) -> None:
     """The bench prints what the fixed bar and the learned place do, with weights fitted on all other recordings.
 
-    The learned place must zoom no fewer faulty machines, and no more often elsewhere.
+    The learned place must zoom no fewer faulty machines, sooner, and ask for hardly more zooms.
     """
     folders = [*map(Path, sorted(Path(SET).iterdir()))] if SET else []
     stores = [(Recording(one), read_labels(one).faults) for one in folders] or [simulated(memory, at) for at in SEEDS]
@@ -151,7 +151,8 @@ def test_learned_place_against_a_fixed_bar(memory: Any) -> None:
     if pairs:
         print(f"weights of all: {dict(zip(FEATURES, fitted(pairs).round(3).tolist(), strict=True))}")
     assert sum(one is None for one in learned.delays) <= sum(one is None for one in fixed.delays)
-    assert learned.elsewhere <= fixed.elsewhere
+    assert np.mean([one for one in learned.delays if one]) < np.mean([one for one in fixed.delays if one])
+    assert learned.asked <= 1.1 * fixed.asked
 
 
 def fitted(pairs: list[tuple[Floats, Floats]]) -> Floats:

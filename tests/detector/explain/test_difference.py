@@ -20,22 +20,25 @@ EDGES = START + 5 * SECOND * np.arange(BINS + 1, dtype=np.int64)
 NOISE = np.random.default_rng(33).normal(0, 0.4, (MACHINES, BINS))
 
 
-def effect(values: Floats, machine: int = 0) -> float:
-    """How far one machine [machine, bin] changed unlike its peers since the onset, in multiples of what counts."""
-    names = [f"m{number}" for number in range(MACHINES)]
-    since, end = int(EDGES[ONSET]), int(EDGES[-1])
+def compared(values: Floats, machine: int = 0, since_bin: int = ONSET, start: int = 0) -> DifferenceInDifferences:
+    """Readings [machine, bin] since an onset beside those before, of a verdict on one machine; `start` shifts time."""
+    names, edges = [f"m{number}" for number in range(MACHINES)], EDGES + start
+    since, end = int(edges[since_bin]), int(edges[-1])
     history = History(
         "cabinet",
         ("fan",),
         tuple((name, None) for name in names),
-        EDGES,
+        edges,
         values[None].astype(np.float32),
         ~np.isnan(values),
     )
     verdict = Verdict(end, "run", names[machine], None, "peer", "cabinet.fan", 3.0, since, "warn", "")
-    times = Times(START, since, end, end)
-    compared = DifferenceInDifferences(history, times, verdict, set(names), Config())
-    return float(compared.effect[0, machine])
+    return DifferenceInDifferences(history, Times(START + start, since, end, end), verdict, set(names), Config())
+
+
+def effect(values: Floats, machine: int = 0) -> float:
+    """How far one machine changed unlike its peers since the onset, in multiples of what counts."""
+    return float(compared(values, machine).effect[0, machine])
 
 
 def readings(jump: float = 0.0) -> Floats:
@@ -50,6 +53,63 @@ def test_a_jump_of_one_machine_is_its_effect() -> None:
     assert effect(readings(40.0)) > 4
     assert effect(readings(-40.0)) < -4
     assert abs(effect(readings())) < 1
+
+
+def table_of_four(before: float, after: float, peers_before: float, peers_after: float) -> Floats:
+    """The two-by-two table of the textbook: one machine and its peers, before and after, without noise."""
+    values = np.full((MACHINES, BINS), peers_before)
+    values[0], values[:, ONSET:] = before, peers_after
+    values[0, ONSET:] = after
+    return values
+
+
+@pytest.mark.parametrize(
+    ("four", "own"),
+    [((120, 155, 120, 120), 35), ((120, 155, 120, 130), 25), ((240, 290, 120, 130), 30), ((60, 75, 120, 130), 5)],
+)
+def test_the_effect_is_the_difference_of_two_differences(four: tuple[float, ...], own: float) -> None:
+    """It is the machine's change less its peers', or less their share of it if that leaves less; 5 % is the least."""
+    least = Config().unknown_metric_floor * four[3]
+    assert effect(table_of_four(*four)) == pytest.approx(own / least, rel=1e-5)
+
+
+@pytest.mark.parametrize("step", [21, 24, 29])
+def test_the_onset_is_the_change_point(step: int) -> None:
+    """A step within noise is found at its bin, wherever the verdict had put it."""
+    values = readings()
+    values[0, step:] += 25.0
+    (moved,) = compared(values).moved()
+    assert moved.onset == EDGES[step]
+    assert (moved.key, moved.sign, moved.peers) == ("cabinet.fan", "cabinet.fan+", MACHINES - 1)
+
+
+def test_runners_up_are_the_next_three_that_moved_the_same_way() -> None:
+    """Machines that moved less in the same direction come in the order of how far, those that moved back do not."""
+    values = readings(60.0)
+    for machine, jump in ((3, 31.0), (5, -44.0), (6, 47.0)):
+        values[machine, ONSET:] += jump
+    found = [(one.machine, one.effect > 0) for one in compared(values).runners_up()]
+    assert found[:2] == [("m6", True), ("m3", True)]
+    assert ("m5", False) not in found
+
+
+def test_a_device_without_rows_is_gone_only_while_most_peers_are_read() -> None:
+    """The time is the end of the last bin with a row; where all stop nothing is gone of this machine alone."""
+    values = readings()
+    values[0, 31:] = np.nan
+    assert list(compared(values).gone()) == [("cabinet", None, int(EDGES[31]))]
+    values[:, 31:] = np.nan
+    assert list(compared(values).gone()) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([0.125, 0.5, 4.0, 32.0]), st.integers(-(10**5), 10**5))
+def test_neither_unit_nor_date_matters(scale: float, later_s: int) -> None:
+    """Readings in another unit, on another day, have the same effect, and an onset that is later by as much."""
+    values, start = readings(23.0), later_s * SECOND
+    plain, other = compared(values), compared(scale * values, start=start)
+    np.testing.assert_allclose(other.effect, plain.effect, rtol=1e-3)
+    assert [one.onset - start for one in other.moved()] == [one.onset for one in plain.moved()]
 
 
 @settings(max_examples=20, deadline=None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from detector.stats.grouped import groups_of, mean_of, middle, middle_of
+from detector.stats.grouped import distinct, groups_of, mean_of, middle, middle_of
 from detector.stats.trimmed_mean import TrimmedMeanFilter
 
 VALUE = st.floats(-1e3, 1e3, width=32) | st.just(float("nan"))
@@ -42,6 +42,14 @@ def test_groups_are_reduced_one_by_one(values: np.ndarray, data: st.DataObject) 
     np.testing.assert_array_equal(np.isnan(spread[:, of < 0]), True)
     for at in np.flatnonzero(of >= 0):
         np.testing.assert_array_equal(spread[:, at], found[:, of[at]])
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 6)), min_size=1, max_size=40))
+def test_different_members_are_counted_once(pairs: list[tuple[int, int]]) -> None:
+    """Each group has as many as the set of its members; what has no group counts nowhere."""
+    group, member = (np.array(side) for side in zip(*pairs, strict=True))
+    sets = [len({one for of, one in pairs if of == number}) for number in range(5)]
+    assert distinct(group, member, 5).tolist() == sets
 
 
 @given(arrays.arrays(np.float64, st.integers(1, 15), elements=st.floats(-50, 50)), st.data())

@@ -1,4 +1,4 @@
-"""The generalized Pareto tail: its moments, its shape pooled over streams, and the heights that it foretells."""
+"""The generalized Pareto tail: its moments, its shape pooled over streams, and the heights that it predicts."""
 
 from __future__ import annotations
 

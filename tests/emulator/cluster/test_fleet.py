@@ -33,7 +33,7 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_for(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Fail unless it comes to hold within that time."""
     limit = time.monotonic() + seconds
     while not holds():

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.simulation.disturbances import HARMLESS, disturb
+from emulator.simulation.disturbances import disturb
 from emulator.simulation.fleet_model import START, Bend, Fleet, Place
+from emulator.simulation.harmless import HARMLESS
 from emulator.simulation.simulate import FAULTS, WEAK, simulate
 from store.schema.catalogue import METRICS, TABLES
 

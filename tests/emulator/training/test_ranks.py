@@ -13,6 +13,7 @@ import pytest
 
 from emulator.cluster.machine import command
 from emulator.libraries.build import Libraries
+from tests.emulator.conftest import wait_until
 
 Start = Callable[..., Any]
 Offsets = Callable[[str], dict[str, int]]
@@ -23,6 +24,26 @@ def waits(ranks: Any, count: int = 6) -> list[float]:
     """Seconds of waiting for collectives in an iteration, by rank, from now on."""
     ranks.wait_iterations(count)
     return [median(at[3] for at in ranks.fresh_report(rank)["history"][2 - count :]) for rank in range(ranks.world)]
+
+
+def come_to_wait(ranks: Any, so: Callable[[list[float]], bool]) -> None:
+    """Fail unless ranks come to wait so: other work on this computer may lengthen some iterations, but not all."""
+    for _ in range(6):
+        found = waits(ranks)
+        if so(found):
+            return
+    raise AssertionError(found)
+
+
+def come_to_stand(ranks: Any) -> None:
+    """Fail unless the ranks stop, for half a second at least."""
+
+    def stand() -> bool:
+        before = ranks.iterations()
+        time.sleep(0.5)
+        return bool(ranks.iterations() == before)
+
+    assert wait_until(stand)
 
 
 def test_counts_are_what_the_shape_demands(start_ranks: Start) -> None:
@@ -66,9 +87,10 @@ def test_watchdog_polls_under_its_known_name(start_ranks: Start) -> None:
     ranks.wait_iterations(3)
     ranks.order(1, "rank_hang")
     time.sleep(0.5)
-    before = ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"]
+    before, begin = ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"], time.monotonic()
     time.sleep(0.55)
-    assert 3 <= ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"] - before <= 7
+    polls = ranks.fresh_report(0)["calls"]["ncclCommGetAsyncError"] - before
+    assert 3 <= polls <= 13 * (time.monotonic() - begin)
     names = [path.read_text().strip() for path in Path(f"/proc/{ranks.processes[0].pid}/task").glob("*/comm")]
     assert "pt_nccl_watchdg" in names
 
@@ -79,12 +101,15 @@ def test_culprit_waits_least(start_ranks: Start, kind: str) -> None:
     ranks = start_ranks((1, 1, 4))
     healthy = waits(ranks)
     ranks.order(2, kind, {"slow_gpu": 4.0, "slow_host": 0.09, "late_enter": 0.11}[kind])
-    ill = waits(ranks)
-    for rank in (0, 1, 3):
-        assert ill[rank] - healthy[rank] > 0.05
-    assert ill[2] < min(ill[rank] for rank in (0, 1, 3)) - 0.05
+    peers = (0, 1, 3)
+
+    def wait_for_it(ill: list[float]) -> bool:
+        longer = all(ill[rank] - healthy[rank] > 0.05 for rank in peers)
+        return longer and ill[2] < min(ill[rank] for rank in peers) - 0.05
+
+    come_to_wait(ranks, wait_for_it)
     ranks.order(2, "none")
-    assert max(waits(ranks)) < 0.05 + max(healthy)
+    come_to_wait(ranks, lambda found: max(found) < 0.05 + max(healthy))
 
 
 def test_slow_link_holds_up_everybody(start_ranks: Start) -> None:
@@ -92,9 +117,7 @@ def test_slow_link_holds_up_everybody(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 4))
     healthy = waits(ranks)
     ranks.order(3, "slow_link")
-    ill = waits(ranks)
-    assert min(ill) > 4 * max(healthy)
-    assert max(ill) < 1.5 * min(ill)
+    come_to_wait(ranks, lambda ill: min(ill) > 4 * max(healthy) and max(ill) < 1.5 * min(ill))
 
 
 def in_flight(ranks: Any, rank: int, offsets: Offsets, looks: int = 150) -> float:
@@ -134,10 +157,7 @@ def test_hanging_rank_stops_all_and_goes_on(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 3))
     ranks.wait_iterations(2)
     ranks.order(1, "rank_hang")
-    time.sleep(0.5)
-    stuck = ranks.iterations()
-    time.sleep(0.5)
-    assert ranks.iterations() == stuck
+    come_to_stand(ranks)
     ranks.order(1, "none")
     ranks.wait_iterations(3)
 
@@ -148,10 +168,7 @@ def test_dead_rank_leaves_its_counts_and_stops_all(start_ranks: Start) -> None:
     ranks.wait_iterations(2)
     ranks.order(0, "rank_exit")
     assert ranks.processes[0].wait(10) == -9
-    time.sleep(0.3)
-    stuck = ranks.iterations()
-    time.sleep(0.4)
-    assert ranks.iterations() == stuck
+    come_to_stand(ranks)
     assert "ncclCommDestroy" not in json.loads(ranks.report_path(0).read_text())["calls"]
     assert ranks.end() == [-9, 0, 0]
 
@@ -161,17 +178,14 @@ def test_wrong_collective_happens_once_and_hangs(start_ranks: Start) -> None:
     ranks = start_ranks((1, 1, 2))
     ranks.wait_iterations(2)
     ranks.order(0, "wrong_collective")
-    time.sleep(0.6)
-    stuck = ranks.iterations()
-    time.sleep(0.4)
-    assert ranks.iterations() == stuck
+    come_to_stand(ranks)
     names = ("ncclReduceScatter", "ncclAllGather", "ncclAllReduce")
     wrong, right = ([ranks.fresh_report(rank)["calls"].get(name, 0) for name in names] for rank in range(2))
     assert sum(wrong) == sum(right)
     assert sorted(a - b for a, b in zip(wrong, right, strict=True)) == [-1, 0, 1]
     start = time.monotonic()
     assert ranks.end() == [0, 0]
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 10
 
 
 def test_garbage_collection_pauses_come_and_go(start_ranks: Start) -> None:

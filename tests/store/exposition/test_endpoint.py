@@ -90,7 +90,7 @@ def test_slow_clients_shut_no_client_out(endpoint: Endpoint) -> None:
             client.send(b"GET /metrics HT")
         begun = time.monotonic()
         assert ask(endpoint)[0] == 200
-        assert time.monotonic() - begun < 0.5
+        assert time.monotonic() - begun < 1.0
         time.sleep(1.2)  # longer than any of them may take
         for client in clients:
             client.settimeout(5)

@@ -117,6 +117,7 @@ class Lasting:
         some = left[left < self.known_s.shape[1]]
         for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "found"):
             setattr(self, name, getattr(self, name)[..., some])
+        self.enough = self.enough[:, left[left < self.enough.shape[1]]]
 
     def _fit(self, rows: Ints, entities: int, groups: int) -> None:
         if not np.array_equal(rows, self.rows):
@@ -240,6 +241,6 @@ class Lasting:
         return (self.at - self.of(metric, entity)[1]) * self.haste / SECOND
 
     def of(self, metric: int, entity: int) -> tuple[float, int]:
-        """How far an entity is in spreads, and since when (Unix ns)."""
+        """How far an entity is in multiples of what makes a finding, and since when (Unix ns)."""
         row = int(np.searchsorted(self.rows, metric))
-        return float(self.far[row, entity]), int(self.since[row, entity])
+        return abs(float(self.far[row, entity] / self.enough[row, entity])), int(self.since[row, entity])

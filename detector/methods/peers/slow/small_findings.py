@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from detector.config import Config
+from detector.methods.peers.baseline import MAX_DEVIATION
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.nccl_context import is_lateness_metric
-from detector.methods.peers.slow.lasting import ENOUGH
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_known
 from detector.model.metrics import bounds_of
@@ -76,7 +76,7 @@ def _late(panel: Panel, now: int) -> list[Finding]:
 
 def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
     """A finding on one machine, of some of its devices."""
-    entity = max(those, key=lambda one: abs(panel.lasting.of(metric, one)[0]))
+    entity = max(those, key=lambda one: panel.lasting.of(metric, one)[0])
     far, since = panel.lasting.of(metric, entity)
     machine, device = panel.window.entities[entity]
     if len(those) > 2 and 2 * len(those) > int((panel.machine == panel.machine[entity]).sum()):
@@ -84,18 +84,18 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     seconds = (now - since) / SECOND
     message = f"{compared_text(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
-    task, score = panel.tasks[panel.task_index[entity]], min(abs(far) / ENOUGH, 99.0)
+    task, score = panel.tasks[panel.task_index[entity]], min(far, MAX_DEVIATION)
     verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
     return Finding(verdict, False, score, small=True)
 
 
 def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: int) -> Finding:
-    """A note on how a reading goes: `words` say of how many seconds."""
+    """A note on how a reading goes, which never raises an alarm: `words` say of how many seconds."""
     machine, device = panel.window.entities[entity]
     time = steps * panel.window.step_ns
     message = f"{subject(machine, device)}: {words.format(round(time / SECOND))}"
     key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.task_index[entity]]
-    verdict = Verdict(now, task, machine, device, "peer", key, 1.0, now - abs(time), "note", message)
+    verdict = Verdict(now, task, machine, device, "peer", key, 0.0, now - abs(time), "note", message)
     return Finding(verdict, False, 0.0)
 
 

@@ -20,11 +20,11 @@ import pytest
 from emulator.libraries.nvidia import NOT_PLAYED
 from emulator.libraries.wheel import DEFAULT, find
 from emulator.shared.faults import KINDS
-from tests.cli.service.episodes import Episode, first_alarm, judged, nccl_fleet, record
-from tests.cli.service.injections import INJECTIONS, TASK, named_device
-from tests.cli.service.injections import KINDS as INJECTED
-from tests.cli.service.life import live
-from tests.cli.service.test_demo import TOGETHER, demo
+from tests.cli.service.demo.episodes import Episode, first_alarm, judged, nccl_fleet, record
+from tests.cli.service.demo.injections import INJECTIONS, TASK, named_device
+from tests.cli.service.demo.injections import KINDS as INJECTED
+from tests.cli.service.demo.life import live
+from tests.cli.service.demo.test_demo import TOGETHER, demo
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 

@@ -45,7 +45,7 @@ def raised(memory: Any, **tables: pa.Table) -> list[Verdict]:
     return [verdict for verdict in replay(memory(tables)) if verdict.level != "ok"]
 
 
-def test_two_witnesses_convict_what_neither_does_alone(memory: Any, fleet: Make) -> None:
+def test_two_tables_raise_an_alarm_that_neither_does_alone(memory: Any, fleet: Make) -> None:
     """What process and driver say of one GPU adds up; of two GPUs it does not, and each alone falls short."""
     assert raised(memory, nccl=calls(fleet, 4)) == []
     assert raised(memory, gpu=driver(fleet, 4)) == []

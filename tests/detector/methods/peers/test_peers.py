@@ -9,26 +9,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detector.engine.pipeline import Detector, judge, replay
+from detector.config import Config
+from detector.engine.pipeline import Detector, State, judge, replay
+from detector.methods.peers.method import Peers
 
 Make = Callable[..., pa.Table]
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 
 
 def named(memory: Any, **tables: pa.Table) -> list[tuple[str, str | None, str]]:
-    """Machine, device and metric of each verdict that incriminates."""
-    return [(v.machine, v.device, v.metric) for v in replay(memory(tables)) if v.level != "ok"]
+    """Machine, device and metric of each verdict that incriminates, by this method alone: the others take time too."""
+    detector = Detector(state=State(methods=[Peers(Config())]))
+    return [(v.machine, v.device, v.metric) for v in judge(memory(tables), detector) if v.level != "ok"]
 
 
-@pytest.mark.parametrize("step_s", [1.0, 2.0, 60.0, 300.0])
-@pytest.mark.parametrize("shift", [-40.0, 35.0])
+@pytest.mark.parametrize(("step_s", "shift"), [(1.0, -40.0), (1.0, 35.0), (2.0, -37.0), (60.0, 43.0), (300.0, -39.0)])
 def test_a_lasting_shift_is_named_in_either_direction(memory: Any, fleet: Make, step_s: float, shift: float) -> None:
     """At any step and in both directions the machine that moved is named once, and cleared when it is back."""
 
     def bend(values: np.ndarray) -> None:
         values[200:320, 2] += shift
 
-    verdicts = list(replay(memory({"odd": fleet("pressure", steps=600, step_s=step_s, bend=bend)})))
+    verdicts = list(replay(memory({"odd": fleet("pressure", steps=450, step_s=step_s, bend=bend)})))
     assert {(v.machine, v.metric) for v in verdicts} == {("m2", "odd.pressure")}
     assert [v.level for v in verdicts] == ["crit", "ok"]
     onset = START + int(200 * step_s * SECOND)
@@ -50,7 +52,7 @@ def test_a_lasting_shift_is_named_in_either_direction(memory: Any, fleet: Make, 
         "late machine",
     ],
 )
-def test_nobody_is_blamed(memory: Any, fleet: Make, what: str) -> None:
+def test_no_machine_is_blamed(memory: Any, fleet: Make, what: str) -> None:
     """Bursts, whole-task events, constant differences, dead columns and holes are no faults."""
 
     def bend(values: np.ndarray) -> None:
@@ -186,7 +188,7 @@ def test_why_a_rank_comes_late(memory: Any, fleet: Make, blocked_too: bool, reas
 
 def test_strangers_are_not_compared(memory: Any) -> None:
     """Where the loads of machines have nothing to do with each other none is named, however far it wanders."""
-    steps, machines = 1500, 6
+    steps, machines = 900, 6
     walk = np.random.default_rng(5).normal(0, 1, (steps, machines)).cumsum(0)
     time = np.repeat(START + np.arange(steps) * 60 * SECOND, machines)
     names = np.tile([f"m{n}" for n in range(machines)], steps)
@@ -204,14 +206,14 @@ def test_who_has_no_peers_is_said(memory: Any, fleet: Make) -> None:
     """Too few, or strangers to each other: that none was compared is said, with the reason; of peers it is not."""
 
     def apart(values: np.ndarray) -> None:
-        values += 20 * np.sin(np.arange(700)[:, None] / np.array([13, 17, 23, 31, 41, 53]))
+        values += 20 * np.sin(np.arange(400)[:, None] / np.array([13, 17, 23, 31, 41, 53]))
 
     assert without(memory, odd=fleet(machines=6, steps=150)) == []
     assert without(memory, odd=fleet(machines=3, steps=150)) == [
         "odd, task all: no peers, as 3 are too few to be compared (at least 4)"
     ]
-    assert without(memory, apart=fleet(steps=700, step_s=60, bend=apart)) == [
-        "apart, task all: no peers, as the readings of one foretell nothing of the others'"
+    assert without(memory, apart=fleet(steps=400, step_s=60, bend=apart)) == [
+        "apart, task all: no peers, as the readings of one do not predict the others'"
     ]
 
 
@@ -269,7 +271,7 @@ def test_who_waits_for_the_others_is_not_to_blame(memory: Any, fleet: Make) -> N
     assert named(memory, nccl=table.append_column("gpu", pa.array(["0"] * len(table)))) == []
 
 
-def test_what_a_standing_task_reads_is_held_against_nobody(memory: Any, fleet: Make) -> None:
+def test_what_a_standing_task_reads_names_no_machine(memory: Any, fleet: Make) -> None:
     """A machine that does more than the rest of a task does nothing while all stand; then it does more again."""
 
     def busier(values: np.ndarray) -> None:

@@ -12,8 +12,13 @@ SECOND, START = 10**9, 1_700_000_000 * 10**9
 PROCESSES = 8
 
 
-def alarms(seed: int, shift: float, onset: int, seconds: int, disturbed: bool = False) -> list[tuple[int, int]]:
-    """(second, process) of each first alarm; process 5 is later by `shift` from `onset` on."""
+def alarms(
+    seed: int, shift: float, onset: int, seconds: int, disturbed: bool = False, offset: float = 0.0, lost: int = 0
+) -> list[tuple[int, int]]:
+    """(second, process) of each first alarm; process 5 is later by `shift` from `onset` on.
+
+    `offset` is added to what process 2 always shows; of every `lost` samples one is unknown.
+    """
     trend, chance = LatenessTrend(), np.random.default_rng(seed)
     every = np.arange(PROCESSES)
     running = np.ones(PROCESSES, bool)
@@ -22,6 +27,8 @@ def alarms(seed: int, shift: float, onset: int, seconds: int, disturbed: bool = 
     for second in range(seconds):
         late = usual + chance.normal(0, 0.1, PROCESSES)
         late[5] += shift * (second >= onset)
+        late[2] += offset
+        late[(second + every) % lost == 0 if lost else every < 0] = np.nan
         normal = np.ones(PROCESSES, bool)
         normal[3] = not (disturbed and second >= onset)
         trend.update(START + second * SECOND, live, late, np.full(PROCESSES, 0.03), normal)
@@ -47,3 +54,9 @@ def test_of_what_comes_beside_a_suspect_nothing_is_learned() -> None:
     """Lateness that lasts beside another suspect does not become usual."""
     ((second, process),) = alarms(13, 0.06, 100, 1500, disturbed=True)
     assert (process, second > 100) == (5, True)
+
+
+@pytest.mark.parametrize("more", [{"offset": 0.7}, {"offset": -0.4}, {"lost": 4}])
+def test_what_is_always_so_and_what_is_missing_say_nothing(more: dict[str, float]) -> None:
+    """With a constant lateness elsewhere, or every fourth sample missing, the process that changed is the only one."""
+    assert [process for _, process in alarms(17, 0.13, 150, 240, **more)] == [5]  # type: ignore[arg-type]

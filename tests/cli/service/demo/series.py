@@ -1,6 +1,6 @@
 """Fault after fault on one emulated fleet under one detector, as a program: to start a fleet for each costs most.
 
-python -m tests.cli.service.series FOLDER SERIES     a JSON object of the fields of Series; prints an object by fault
+python -m tests.cli.service.demo.series FOLDER SERIES    SERIES: a JSON object of its fields; prints an object by fault
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detector.service.runner import Runner
 from emulator.cluster.fleet import Fleet
 from store.open import open_store
 from tests.cli.conftest import ROOT
-from tests.cli.service.life import Listener
+from tests.cli.service.demo.life import Listener
 
 CALM_S = 12.0
 """Seconds of training between two faults."""
@@ -54,7 +54,7 @@ class Series:
 
         Under "none" are the verdicts of the time before the first fault.
         """
-        words = [sys.executable, "-m", "tests.cli.service.series", str(folder), json.dumps(asdict(self))]
+        words = [sys.executable, "-m", "tests.cli.service.demo.series", str(folder), json.dumps(asdict(self))]
         order = ["nice", "--adjustment=-5", *words]
         found: dict[str, Any] = json.loads(subprocess.run(order, stdout=subprocess.PIPE, check=True, cwd=ROOT).stdout)
         return found

@@ -15,10 +15,15 @@ SECOND, START = 10**9, 1_700_000_000 * 10**9
 REDUCE, GATHER, SUM = "AllReduce:float32:512", "AllGather:float32:512", "ReduceScatter:float32:512"
 
 
-def ranks(
-    memory: Any, stops_at: int, behind: int | None = None, differs: int | None = None, pending: bool = True, **more: Any
-) -> list[Verdict]:
-    """Verdicts over six machines in one communicator that moves three operations a second until `stops_at`."""
+def ranks(memory: Any, stops_at: int, **more: Any) -> list[Verdict]:
+    """Verdicts over a communicator that stops."""
+    return list(replay(memory({"nccl": calls(stops_at, **more)})))
+
+
+def calls(
+    stops_at: int, behind: int | None = None, differs: int | None = None, pending: bool = True, **more: Any
+) -> pa.Table:
+    """Rows of six machines in one communicator that moves three operations a second until `stops_at`."""
     steps, machines = 60, 6
     step = np.arange(steps)[:, None] + np.zeros(machines, int)
     operations = 3 * np.minimum(step, stops_at) + more.get("counted_from", np.zeros(machines, int))
@@ -49,7 +54,7 @@ def ranks(
     table = table.append_column("gpu", pa.array(more.get("gpus", ["0"] * machines) * steps))
     for name, value in (("slot", "0"), ("ranks", more.get("ranks", 6.0))):
         table = table.append_column(name, pa.array([value] * len(table)))
-    return list(replay(memory({"nccl": table.drop_columns(more.get("without", []))})))
+    return table.drop_columns(more.get("without", []))
 
 
 def test_the_rank_that_never_entered_is_named(memory: Any) -> None:

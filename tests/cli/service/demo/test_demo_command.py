@@ -1,0 +1,107 @@
+"""`peerwatch demo` as a person types it: what it refuses, proposes, and does without root."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.commands.service.demo import next_steps
+from cli.demo.emulated import Outcome
+from tests.conftest import running
+
+COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
+
+
+@pytest.mark.bpf
+def test_ctrl_c_leaves_nothing_behind(probes_allowed: None, tmp_path: Path) -> None:
+    """An interrupted demo ends with 130, and no process of it is left."""
+    process = subprocess.Popen(
+        [*COMMAND, "--folder", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert f"stopped; readings in {tmp_path}/d/readings.db" in said
+    assert running(str(tmp_path)) == []
+
+
+def test_what_is_proposed_works_as_it_is_printed(tmp_path: Path) -> None:
+    """A simulated demo's next steps show the verdict, another fault, and run in a shell as they stand."""
+    place = tmp_path / "a folder"
+    words = ["simulate", str(place / "recording"), "--fault=slow_link", "--machines=6", "--gpus=1", "--minutes=5"]
+    subprocess.run([*COMMAND[:-1], *words, "--stages=1", "--seed=5"], check=True, stdout=subprocess.PIPE)
+    outcome = Outcome({"kind": "slow_link"}, [{"level": "crit"}])
+    replay, show, report, again, up = next_steps(outcome, place, simulated=True)
+    assert again.endswith(" demo --fault slow_gpu")
+    assert up.endswith(" up  # on a machine that trains")
+    for step in (replay, show, report):
+        done = subprocess.run(["/bin/sh", "-c", step], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (step, done.stderr)
+    assert (place / "verdict.html").exists()
+
+
+def test_another_fault_is_proposed_than_the_one_just_seen(tmp_path: Path) -> None:
+    """After any other fault than a slow link, that is the next; where nothing was said there is nothing to show."""
+    assert next_steps(Outcome({"kind": "rank_exit"}), tmp_path, simulated=False)[1].endswith(" demo --fault slow_link")
+
+
+def test_unknown_fault_is_refused() -> None:
+    """A fault that does not exist is refused with the list of those that do."""
+    done = subprocess.run([*COMMAND, "--fault", "gremlins"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "slow_gpu" in done.stderr
+
+
+def test_faults_are_completed() -> None:
+    """The shell completes the names of faults."""
+    asked = {"_PEERWATCH_COMPLETE": "complete_bash", "COMP_WORDS": "peerwatch demo --fault p", "COMP_CWORD": "3"}
+    done = subprocess.run(COMMAND[:-1], env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["power_cap", "pcie_downgrade"]
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    """A folder that holds readings already is refused."""
+    (tmp_path / "readings.db").write_text("precious")
+    done = subprocess.run([*COMMAND, "--folder", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "use another --folder" in done.stderr
+    assert (tmp_path / "readings.db").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
+def test_without_root_it_says_what_it_does_without() -> None:
+    """The demo says that it lacks root, shows a simulated fleet, and judges that."""
+    try:
+        subprocess.run([COMMAND[0], "--version"], user="nobody", check=True)
+    except PermissionError:
+        pytest.skip("other users may not run the interpreter that lies here")
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
+        Path(folder).chmod(0o777)
+        done = subprocess.run(
+            [*COMMAND, "--json", "--seed", "5", "--folder", f"{folder}/d"],
+            capture_output=True,
+            text=True,
+            check=False,
+            user="nobody",
+            env={"HOME": folder, "PATH": os.environ["PATH"]},
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Without root" in done.stderr
+    assert json.loads(done.stdout)["correct"] is True
+    assert done.returncode == 0

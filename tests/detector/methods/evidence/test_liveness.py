@@ -1,0 +1,114 @@
+"""Liveness on rows: the usual period, the habit of silence, who is silent and how far, and the laws of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detector.config import Config
+from detector.methods.evidence.liveness import Liveness, missed_heartbeats
+from detector.model.verdict import Verdict
+from detector.timeseries.rows import Rows
+from detector.topology.tasks import Tasks
+from store.schema.time import SECOND
+
+START, MACHINES = 1_700_000_000 * SECOND, 7
+CONFIG = Config()
+NAMES = tuple(f"m{number}" for number in range(MACHINES))
+TASKS = Tasks(said=dict.fromkeys(NAMES, "run"), seen=set(NAMES))
+
+
+def rows(second: float, machines: list[int], start: int = START) -> Rows:
+    """One row of `host` for each of these machines."""
+    idents = tuple((NAMES[machine],) for machine in machines)
+    time = np.full(len(machines), start + int(second * SECOND))
+    return Rows("host", time, np.arange(len(machines)), idents, (), ("load",), np.ones((len(machines), 1)), {})
+
+
+def read(
+    seconds: int,
+    gone: dict[int, tuple[int, int]] | None = None,
+    step_s: int = 1,
+    order: list[int] | None = None,
+    start: int = START,
+) -> Liveness:
+    """All machines are read every `step_s`, in this order; machine -> the seconds in which it is not."""
+    liveness = Liveness()
+    for second in range(0, seconds, step_s):
+        there = [
+            machine
+            for machine in order or range(MACHINES)
+            if not (gone and machine in gone and gone[machine][0] <= second < gone[machine][1])
+        ]
+        liveness.feed(rows(second, there, start), CONFIG.silent_seconds)
+    return liveness
+
+
+def silent(liveness: Liveness, second: float, start: int = START) -> list[Verdict]:
+    """What is said at that second."""
+    return missed_heartbeats(liveness, start + int(second * SECOND), TASKS, CONFIG)
+
+
+@pytest.mark.parametrize("step_s", [1, 3, 11])
+def test_the_period_is_that_of_the_rows(step_s: int) -> None:
+    """Rows at a fixed step have that period, and no machine has a habit of silence."""
+    liveness = read(200, step_s=step_s)
+    assert liveness.period[:MACHINES] == pytest.approx(np.full(MACHINES, float(step_s)))
+    assert liveness.habit() == 0
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "level"), [(9.0, None), (11.0, "note"), (31.0, "warn"), (59.0, "warn"), (61.0, "crit")]
+)
+def test_the_score_is_the_silence_in_limits(quiet_s: float, level: str | None) -> None:
+    """A silence is a note from 10 s on, a warning above the limit of 30 s and critical at twice it: a score of 2."""
+    last = 99
+    liveness = read(200, gone={4: (last + 1, 900)})
+    for machine in range(MACHINES):
+        if machine != 4:
+            liveness.acknowledge(NAMES[machine], START + int((last + quiet_s) * SECOND))
+    found = silent(liveness, last + quiet_s)
+    assert [(one.machine, one.level, one.score) for one in found] == (
+        [("m4", level, pytest.approx(quiet_s / CONFIG.silent_seconds))] if level else []
+    )
+    assert all(one.since == START + last * SECOND for one in found)
+
+
+def test_a_habit_of_silence_is_halved_each_hour() -> None:
+    """A fleet that was silent for 80 s has this habit afterwards, and half of it an hour later."""
+    everyone = dict.fromkeys(range(MACHINES), (100, 180))
+    liveness = read(185, gone=everyone)
+    assert liveness.habit() == pytest.approx(81, rel=0.01)
+    liveness.feed(rows(184 + 3600, [0]), CONFIG.silent_seconds)
+    assert liveness.habit() == pytest.approx(81 / 2, rel=0.01)
+
+
+def test_of_many_that_are_silent_none_is_named() -> None:
+    """One of seven is named; two are the network's, or the store's."""
+    one, two = ({3: (100, 900)}, {3: (100, 900), 6: (100, 900)})
+    assert [found.machine for found in silent(read(170, one), 170)] == ["m3"]
+    assert silent(read(170, two), 170) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.permutations(range(MACHINES)), st.integers(0, MACHINES - 1), st.integers(-(10**6), 10**6))
+def test_neither_order_nor_date_matters(order: list[int], machine: int, later_s: int) -> None:
+    """Rows of one time in another order, on another day, name the same machine with the same score."""
+    gone, start = {machine: (80, 900)}, START + later_s * SECOND
+    (plain,), (other,) = silent(read(150, gone), 150), silent(read(150, gone, order=order, start=start), 150, start)
+    assert (other.machine, other.level, other.score) == (plain.machine, plain.level, plain.score)
+    assert other.since - plain.since == later_s * SECOND
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.tuples(st.integers(5, 140), st.integers(0, MACHINES - 1)), max_size=40))
+def test_rows_that_are_missing_here_and_there_are_no_silence(missing: set[tuple[int, int]]) -> None:
+    """Single rows that did not come name no machine."""
+    liveness = Liveness()
+    for second in range(150):
+        there = [machine for machine in range(MACHINES) if (second, machine) not in missing]
+        if there:
+            liveness.feed(rows(second, there), CONFIG.silent_seconds)
+    assert [one for one in silent(liveness, 149) if one.level != "note"] == []
