@@ -84,6 +84,8 @@ def table_of(table: str, parts: list[pa.Table]) -> pa.Table:
     found = pa.concat_tables(parts, promote_options="permissive") if parts else None
     if found is None or "machine" not in found.column_names:
         return arrow.empty(table)
+    if "time" not in found.column_names:
+        raise StoreError("the answer has rows without times: does the address name an InfluxDB server?")
     found = arrow.in_time(found.filter(pc.is_valid(found.column("machine"))))
     fields = {name: found.column(name) for name in found.column_names if name != NTH}
     return arrow.conform(table, pa.table(merged(table, fields)))

@@ -24,6 +24,11 @@ FOUND = {
         "influx flux",
         b"#datatype,string,long,long\r\n#group,false,false,false\r\n#default,_result,,\r\n,result,a,a\r\n,,0,1\r\n",
     ),
+    "an answer of Flux without times": (
+        "influx flux",
+        b"#datatype,string,long,string,double\r\n#group,false,false,true,false\r\n#default,_result,,,\r\n"
+        b",result,table,machine,power_watts\r\n,,0,m1,311.5\r\n",
+    ),
     "a child of NVML with a name that is no column": (
         "nvml child",
         b'{"driver":"1","there":{"0":["GPU-a",false]},"places":{"0":["1","2"]},"instances":{},"lost":{},"unread":{}}\n'

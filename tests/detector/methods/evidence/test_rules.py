@@ -176,9 +176,10 @@ def test_the_other_methods_change_nothing_of_it(memory: Any, metric: str) -> Non
 
 
 def test_every_rule_has_a_case() -> None:
-    """Each column that has a rule is in one of the cases above, or in the one about sources."""
+    """Each column that has a rule is in one of the cases above, or in those about sources and switches."""
     ruled = {f"{rule.table}.{rule.column}" for rules in RULES.values() for rule in rules}
-    assert ruled == {metric for metric, *_ in REPORTED} | {"source.success"}
+    switches = {f"nvswitch.{name}" for name in ("fatal_sxid", "reset_required", "fatal_errors_total")}
+    assert ruled == {metric for metric, *_ in REPORTED} | {"source.success"} | switches
 
 
 HARMLESS = [
