@@ -50,7 +50,7 @@ Key = tuple[str, str, str, str, str]
 Place = tuple[str, str, str]
 SILENT = "event.silent"
 _LASTS = 6
-"""Blocks for which the pace must be lower before an event that is mostly harmless is taken for its cause."""
+"""Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
 _STANDS, _STANDS_NS = 0.7, 10 * SECOND
 """A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
 _BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
@@ -230,7 +230,8 @@ class Harm:
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         moves = ~self.pace.paused(verdict.task)
-        if are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
+        lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= _LASTS
+        if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
         answer = self._goes_slower(verdict, on)
         if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):

@@ -176,7 +176,7 @@ class Pace:
         """
         logs, moves = self.logs(task), ~self.paused(task, STANDS)
         known = moves & ~np.isnan(logs).all(1)
-        if known.sum() < 3 * _SIDE:
+        if known.sum() < 2 * _SIDE or time - int(self.times[0]) < 2 * _SIDE * BLOCK_NS:
             return False
         level, times = np.nanmedian(logs[known], axis=1), self.times[known]
         total = np.append(0.0, level.cumsum())
