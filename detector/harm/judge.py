@@ -146,7 +146,7 @@ class Harm:
         if is_capacity(verdict.metric):
             return WAIT if is_idle(verdict.task, panels, verdict.machine) else YES  # at rest it clocks low
         if is_host(verdict.metric) and is_idle(verdict.task, panels):
-            return WAIT  # nobody can suffer from it yet
+            return WAIT  # no task suffers from it yet
         if finding.small:
             return self._deviation(verdict, self.pace.times > verdict.since, now, True)
         return self._deviation(verdict, self._when(verdict, panels), now)
@@ -259,8 +259,10 @@ class Harm:
         """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
         if verdict.device is not None and verdict.level != "note":
             return YES
-        if not self._is_paced(verdict.task) or np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():
-            return WAIT if verdict.level == "note" or now - verdict.since < _UNSEEN_NS else YES
+        if not self._is_paced(verdict.task):
+            return WAIT if verdict.level == "note" else YES
+        if np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
+            return WAIT if now - verdict.since < _UNSEEN_NS else YES
         on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
         stands = self.pace.stands_since(verdict.task)
         if (
