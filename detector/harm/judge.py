@@ -50,7 +50,7 @@ Key = tuple[str, str, str, str, str]
 Place = tuple[str, str, str]
 SILENT = "event.silent"
 _LASTS = 6
-"""Blocks for which the pace must be lower before an event that is mostly harmless is taken for its cause."""
+"""Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
 _STANDS, _STANDS_NS = 0.7, 10 * SECOND
 """A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
 _BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
@@ -146,7 +146,7 @@ class Harm:
         if is_capacity(verdict.metric):
             return WAIT if is_idle(verdict.task, panels, verdict.machine) else YES  # at rest it clocks low
         if is_host(verdict.metric) and is_idle(verdict.task, panels):
-            return WAIT  # no task can suffer from it yet
+            return WAIT  # no task suffers from it yet
         if finding.small:
             return self._deviation(verdict, self.pace.times > verdict.since, now, True)
         return self._deviation(verdict, self._when(verdict, panels), now)
@@ -230,7 +230,8 @@ class Harm:
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         moves = ~self.pace.paused(verdict.task)
-        if are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
+        lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= _LASTS
+        if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
         answer = self._goes_slower(verdict, on)
         if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):
@@ -258,8 +259,10 @@ class Harm:
         """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
         if verdict.device is not None and verdict.level != "note":
             return YES
-        if not self._is_paced(verdict.task) or np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():
-            return WAIT if verdict.level == "note" or now - verdict.since < _UNSEEN_NS else YES
+        if not self._is_paced(verdict.task):
+            return WAIT if verdict.level == "note" else YES
+        if np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
+            return WAIT if now - verdict.since < _UNSEEN_NS else YES
         on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
         stands = self.pace.stands_since(verdict.task)
         if (

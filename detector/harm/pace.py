@@ -176,7 +176,7 @@ class Pace:
         """
         logs, moves = self.logs(task), ~self.paused(task, STANDS)
         known = moves & ~np.isnan(logs).all(1)
-        if known.sum() < 3 * _SIDE:
+        if known.sum() < 2 * _SIDE or time - int(self.times[0]) < 2 * _SIDE * BLOCK_NS:
             return False
         level, times = np.nanmedian(logs[known], axis=1), self.times[known]
         total = np.append(0.0, level.cumsum())
@@ -223,8 +223,8 @@ def rhythm(shares: Floats) -> int:
     """Over how many blocks the pace [block, signal] has to be averaged not to show single iterations.
 
     An iteration that is longer than a block makes the pace swing. Of averages over one to a dozen blocks the shortest
-    is taken of which the Allan deviation, with a price for its length, is near the least of most signals: for noise
-    without a rhythm that is a few blocks at most. A lasting change, unlike a swing, hardly counts in it.
+    is taken that has nearly the least Allan deviation, times a price for its length, in most signals: for noise without
+    a rhythm that is a few blocks at most. A lasting change, unlike a swing, hardly counts in it.
     """
     longest = min(_LONGEST, len(shares) // 4)
     if longest < 2:

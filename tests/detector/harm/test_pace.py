@@ -1,4 +1,4 @@
-"""The pace of a task with iterations longer than a block of time, and of one that began late."""
+"""The pace of a task with iterations longer than a block of time."""
 
 from __future__ import annotations
 
