@@ -26,8 +26,12 @@ FOUND = {
     ),
     "an answer of Flux without times": (
         "influx flux",
-        b"#datatype,string,long,string,double\r\n#group,false,false,true,false\r\n#default,_result,,,\r\n"
-        b",result,table,machine,power_watts\r\n,,0,m1,311.5\r\n",
+        b"#datatype,string,long,dateTime:RFC3339Nano,string,string,double,long\r\n"
+        b"#group,false,false,false,true,true,false,f\xcclse\r\n"
+        b"#default,_result,,ime,machine,gpu,power_watts,_row\r\n"
+        b",,0,2024-05-01T00:00:00.5Z,m1,0,311.5,1\r\n"
+        b",,\xde,2024-05-01T00:00:01Z,m1,0,,1\r\n"
+        b"\r\n",
     ),
     "a child of NVML with a name that is no column": (
         "nvml child",
