@@ -192,9 +192,16 @@ def _outliers(
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
             less = key != _MEMORY and bool(readings[at] < middle(readings[None])[0])
-            names = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
-            words = comparison(subject(*names), key, readings[at], middle(readings[None])[0], int(known.sum()) - 1)
-            yield first, names[0], names[1] or "", key, words, less
+            machine, device = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
+            others = middle(readings[None])[0], int(known.sum()) - 1
+            yield (
+                first,
+                machine,
+                device or "",
+                key,
+                comparison(subject(machine, device), key, readings[at], *others),
+                less,
+            )
 
 
 def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
