@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from detector.config import Config
 from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
+from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import STALLED, Finding, Level, Verdict
 from detector.stats.arrays import Singles
@@ -176,11 +177,14 @@ def _outliers(
         return
     if _has_ended(panel, mine) or is_idle(task, panels):
         return
+    names = panel.window.metrics
+    floors = bounds_of("gpu", names, config).floor
     for key, readings in zip(STATES, states[:, mine].astype(np.float64), strict=True):
         known = ~np.isnan(readings)
         if not known.any():
             continue
-        far = _far(readings, key == _MEMORY)
+        floor = float(floors[names.index(key.partition(".")[2])]) / 2  # of averages
+        far = _far(readings, floor, key == _MEMORY)
         _, place = np.unique(machines, return_inverse=True)
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)
@@ -188,9 +192,16 @@ def _outliers(
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
             less = key != _MEMORY and bool(readings[at] < middle(readings[None])[0])
-            names = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
-            words = comparison(subject(*names), key, readings[at], middle(readings[None])[0], int(known.sum()) - 1)
-            yield first, names[0], names[1] or "", key, words, less
+            machine, device = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
+            others = middle(readings[None])[0], int(known.sum()) - 1
+            yield (
+                first,
+                machine,
+                device or "",
+                key,
+                comparison(subject(machine, device), key, readings[at], *others),
+                less,
+            )
 
 
 def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
@@ -237,7 +248,7 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
         metric = key.partition(".")[2]
         if metric in panel.window.metrics[: len(panel.values)]:
             values = panel.values[panel.window.metrics.index(metric), mine].astype(np.float64)
-            most = np.fmax(most, _far(values, key == _MEMORY))
+            most = np.fmax(most, _far(values, 0.0, key == _MEMORY))
     order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
     names = ", ".join(subject(machine, device) for machine, device in order)
     message = (
@@ -261,11 +272,11 @@ def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
     return bool(held < usual / 2)
 
 
-def _far(values: NDArray[Any], below_only: bool) -> NDArray[Any]:
+def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
     """[member]: its comparison from the others in multiples of the least that counts."""
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
-    least = max(_SPREADS * spread, _SHARE * abs(center), 1e-12)
+    least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
     away = center - values if below_only else np.abs(values - center)
     far: NDArray[Any] = away / least
     return far
