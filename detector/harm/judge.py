@@ -68,7 +68,7 @@ _TOGETHER_NS = 20 * SECOND
 """Deviations that begin so near to each other have one cause."""
 _UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
-_IDLES_NS = 120 * SECOND
+_IDLES_NS = 240 * SECOND
 """So long a GPU has to have less to do than all its peers, to be what they wait for."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""

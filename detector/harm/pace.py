@@ -44,6 +44,7 @@ _STOOD, _SETTLES = 6, 12
 """Blocks of time for which a task stood that was restarted, and those in which it warms up then."""
 _SIDE, _NEAR_NS = 12, 15 * SECOND
 _LEAST_FALL, _CLEARLY, _SURE = 0.03, 1.5, 4.0
+_CHECKPOINT_NS = 120 * SECOND
 _HIGH = 0.8
 """Of a task that began a while ago, the pace in the fastest of so many blocks is of the time since then."""
 _FADE = 0.5 ** (BLOCK_NS / (1800 * SECOND))
@@ -69,6 +70,8 @@ class Pace:
     """[task, signal]: the usual pace, 0 where unknown. It follows the last minutes unless the task stands in most."""
     total: NDArray[np.float32] = field(default_factory=lambda: np.zeros((2, 0, len(SIGNALS)), np.float32))
     """[sum and count, task, signal] of the readings of the block that is not over."""
+    pauses: dict[str, int] = field(default_factory=dict)
+    """By task, for how long (ns) it paused at most, also before what is remembered."""
     _logs: dict[str, Floats] = field(default_factory=dict)
     """What was computed since the last block."""
     _rhythms: dict[str, int] = field(default_factory=dict)
@@ -167,7 +170,11 @@ class Pace:
         edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
         runs = edges[1::2] - edges[::2]
         step = int(np.median(np.diff(self.times))) if len(self.times) > 1 else 0
-        return int(runs.max(initial=0)) * step
+        return max(int(runs.max(initial=0)) * step, self.pauses.get(task, 0))
+
+    def paused_for(self, task: str, length: int) -> None:
+        """Remember that the task paused for so long (ns), as for a checkpoint; no more than two minutes of it."""
+        self.pauses[task] = max(self.pauses.get(task, 0), min(length, _CHECKPOINT_NS))
 
     def fell_at(self, task: str, time: int) -> bool:
         """Whether the largest fall of the pace that is remembered is at this time (Unix ns), give or take 15 s.
@@ -197,6 +204,7 @@ class Pace:
         left = [at for at, name in enumerate(self.tasks) if name in names]
         self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
         self.level, self.total = self.level[left], self.total[:, left]
+        self.pauses = {task: length for task, length in self.pauses.items() if task in names}
         self._logs.clear()
 
     def _logs_of(self, task: str) -> Floats:

@@ -85,7 +85,8 @@ class Stalls:
         for task in pace.tasks:
             since = stalled_since(pace, task)
             if since is None:
-                self.standing.pop(task, None)
+                if (stood := self.standing.pop(task, None)) is not None:
+                    pace.paused_for(task, now - stood.since)
                 self.outlier.pop(task, None)
                 continue
             readings = self._averaged(task, since, panels.get("gpu"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -153,7 +154,8 @@ class Coordinator:
         at = last.at if last else None
         order = replace(self.order, task=task, machines=machines, now=now, named=named, at=at)
         home = {"workers": [last.worker], "allow_other_workers": True} if last else {}
-        return self.client.submit(judge, order, key=f"{task}-{now}", pure=False, **home)
+        # A scheduler answers a key that it knows with the result that it has: each order needs one of its own.
+        return self.client.submit(judge, order, key=f"{task}-{uuid.uuid4().hex}", pure=False, **home)
 
     def _read_orders(self, now: int) -> None:
         """Take in what the operator has ordered; rows come late, so the last seconds are read again."""

@@ -162,8 +162,12 @@ EVERY_RULE = [rule for rules in RULES.values() for rule in rules]
 def states_of(rule: Rule, value: float) -> Any:
     """The states of a rule's table: two devices on each of six machines, all columns with the same value."""
     states = state_tables()[rule.table]
-    key = {"gpu": "gpu", "rdma": "port", "source": "source"}[rule.table]
-    device = {"gpu": ("0", "1"), "rdma": ("mlx5_0/1", "mlx5_1/1"), "source": ("gpu", "rdma")}[rule.table]
+    key, device = {
+        "gpu": ("gpu", ("0", "1")),
+        "rdma": ("port", ("mlx5_0/1", "mlx5_1/1")),
+        "nvswitch": ("switch", ("4", "5")),
+        "source": ("source", ("gpu", "rdma")),
+    }[rule.table]
     columns: Mapping[str, Any] = {name: [value] * 12 for name in states.columns}
     machines = [f"m{number // 2}" for number in range(12)]
     states.feed(rows_of(rule.table, pa.table({"time": [START] * 12, "machine": machines, key: device * 6, **columns})))
