@@ -45,8 +45,9 @@ def store(rooted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 
 def columns(table: str) -> set[str]:
-    """The columns that the catalogue has for a table, but for what only MIG or another kernel has."""
-    names = {metric.name for metric in METRICS.values() if metric.table == table} - {"parent_uuid"}
+    """The columns that the catalogue has for a table, but for what only MIG, DCGM's service or another kernel has."""
+    names = {metric.name for metric in METRICS.values() if metric.table == table}
+    names -= {"parent_uuid", "health_failures", "health_warnings"}
     return names if PRESSURE.exists() else {name for name in names if "pressure" not in name}
 
 
