@@ -30,6 +30,8 @@ class StragglerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CUSUM threshold: seconds at twice `min_excess`."""
     min_samples: Samples = 5
     """The fewest samples that raise an alarm."""
+    usual_iteration_seconds: Positive = 2.0
+    """Where iterations are longer than this, smoothing, warm-up and threshold are as many times longer."""
     max_excess_per_wait: Positive = 4.0
     """A process's excess counts up to so many times the excess of what the other ranks wait."""
     slow_sender_share: Positive = 0.25
@@ -91,7 +93,7 @@ class Config:
     """Length of the trimmed mean: about one iteration, so that its phases cancel."""
     min_smoothing_samples: int = 3
     """Fewest readings in the trimmed mean: of three the highest and the lowest are left out."""
-    max_age_steps: float = 2.5
+    max_age_steps: float = 1.5
     """Largest age of a reading: bridges jitter, half a second of clock error and one lost row."""
     baseline_steps: int = 300
     """Length of the baseline's EWMA: long compared with an onset, short compared with a task."""

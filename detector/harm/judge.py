@@ -30,6 +30,7 @@ from detector.harm.deviations import Deviations
 from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
 from detector.harm.share import Share
 from detector.harm.stalls import WRITES_NS, Stalls, is_idle
+from detector.methods.evidence.liveness import SHARED
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     is_capacity,
@@ -259,9 +260,10 @@ class Harm:
         """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
         if verdict.device is not None and verdict.level != "note":
             return YES
+        shared = verdict.score == SHARED
         if not self._is_paced(verdict.task):
             return WAIT if verdict.level == "note" else YES
-        if np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
+        if not shared and np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
             return WAIT if now - verdict.since < _UNSEEN_NS else YES
         on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
         stands = self.pace.stands_since(verdict.task)
@@ -275,7 +277,7 @@ class Harm:
             and now - verdict.since > _PAUSES * self.pace.longest_pause(verdict.task, verdict.since)
         ):
             return LOST
-        if now - verdict.since > _GONE_NS:
+        if now - verdict.since > _GONE_NS and not shared:
             return YES
         return WAIT if verdict.level == "note" else NO
 

@@ -20,9 +20,9 @@ from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
-_MEMORY = "gpu.memory_used_bytes"
+_MEMORY, _DUTY = "gpu.memory_used_bytes", "gpu.duty_cycle_ratio"
 STATES = (
-    "gpu.duty_cycle_ratio",
+    _DUTY,
     "gpu.power_watts",
     "gpu.graphics_active_ratio",
     "gpu.sm_active_ratio",
@@ -99,7 +99,7 @@ class Stalls:
             found = max(_outliers(task, readings, panels, config), key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
-                if _all_wait(task, panels):
+                if _all_wait(task, panels, readings[STATES.index(_DUTY)]):
                     self.unnamed[task] = _unnamed(task, panels, now, since), now
                 continue
             self.unnamed.pop(task, None)
@@ -205,10 +205,18 @@ def _outliers(
             )
 
 
-def _all_wait(task: str, panels: Mapping[str, Panel]) -> bool:
-    """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write."""
+def _all_wait(task: str, panels: Mapping[str, Panel], usual: Singles) -> bool:
+    """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write.
+
+    `usual` [entity]: how busy they were, on average, since it stands.
+    """
     duty = _known(task, panels.get("gpu"), "duty_cycle_ratio")
-    return len(duty) > 0 and float(np.mean(duty > _WAITS)) > _NEARLY_ALL and _in_flight(task, panels)
+    mine = panels["gpu"].task_index[: len(usual)] == panels["gpu"].tasks.index(task) if len(duty) else []
+    return (
+        len(duty) > 0
+        and min(float(np.mean(busy > _WAITS)) for busy in (duty, usual[mine])) > _NEARLY_ALL
+        and _in_flight(task, panels)
+    )
 
 
 def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) -> bool:

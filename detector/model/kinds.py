@@ -58,14 +58,17 @@ PACED = frozenset(
 """Readings of a GPU's own pace, which neither other programs nor other routes of the traffic move."""
 SYMPTOM = frozenset(
     {
+        "rdma.cnp_handled_total",
         "rdma.cnp_sent_total",
         "rdma.ecn_marked_packets_total",
+        "rdma.out_of_sequence_total",
         "rdma.pfc_receive_frames_total",
         "gpu.remapped_rows",
     }
 )
-"""What harms nothing by itself: congestion on the way to a port shows where it does not begin, and a memory row that is
-remapped is mended (NVIDIA, "GPU memory error management": a failed remap or an Xid tells what is not)."""
+"""What harms nothing by itself: congestion shows at ports where it does not begin, and so do packets that took several
+ways; a memory row that is remapped is mended (NVIDIA, "GPU memory error management": a failed remap or an Xid tells
+what is not)."""
 LOSS = frozenset(
     {
         "rdma.packet_sequence_errors_total",
@@ -75,8 +78,8 @@ LOSS = frozenset(
     }
 )
 """What a link loses and sends again: a cable, a transceiver or a contact that fails."""
-IMPAIRED = LOSS | {"rdma.cnp_handled_total", "rdma.pfc_transmit_frames_total"}
-"""A link that obeys congestion notifications, pauses its senders or sends again is slowed by each of them."""
+IMPAIRED = LOSS | {"rdma.pfc_transmit_frames_total"}
+"""A link that pauses its senders or sends again is slowed each time."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
 

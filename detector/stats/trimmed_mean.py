@@ -17,12 +17,12 @@ class TrimmedMeanFilter:
     place: int = 0
 
     def push(self, snapshot: Singles, depth: int) -> Singles:
-        """Take in [metric, entity] and return it smoothed; NaN where less than a third of the steps is known."""
+        """Take in [metric, entity] and return it smoothed; NaN where less than half of the steps are known."""
         if self.ring.shape != (depth, *snapshot.shape):
             self._resize(depth, snapshot.shape)
         self.ring[self.place % depth] = snapshot
         self.place += 1
-        return _trimmed_mean(self.ring, max(1, depth // 3))
+        return _trimmed_mean(self.ring, (depth + 1) // 2)
 
     def _resize(self, depth: int, shape: tuple[int, ...]) -> None:
         old, length = self.ring, self.ring.shape[0]

@@ -23,6 +23,8 @@ _EARLY_S, _EARLY_PERIODS = 10.0, 3.0
 """A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
 _CLUE = 0.5
 """Multiples of what raises an alarm, of a silence that is no fault of the device."""
+SHARED = 0.0
+"""The score of a silence of several machines at once: of their readings' way, unless the task stands since then."""
 NOT_LIFE = ("event", "verdict", "task")
 """Tables that are written late, by the detector itself, by people, or by a scheduler."""
 
@@ -112,7 +114,11 @@ class Liveness:
 
 
 def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
-    """A verdict on each machine or device without a row for long, while its peers in the task go on."""
+    """A verdict on each machine or device without a row for long, while its peers in the task go on.
+
+    Where more machines than `common_cause_share` are silent, but no more than half, each has a note: a rack, or the way
+    of its readings.
+    """
     count = len(liveness.number)
     known = liveness.period[:count][liveness.period[:count] > 0]
     if not len(known):
@@ -138,11 +144,15 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
         few = max(1, int(config.common_cause_share * (peers.sum() + 1)))
         # Of a machine that is silent itself, the devices need no word.
         goes_on = device is None or _goes_on(liveness, liveness.number[machine, None], now, float(bound[at]))
-        if team[at] and goes_on and peers.sum() + 1 >= config.min_peers and gone < few:
+        if not team[at] or not goes_on or peers.sum() + 1 < config.min_peers:
+            continue
+        if gone < few or (device is None and 2 * gone <= peers.sum()):
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
             mine = (machines == machine) & (kind == kind[at])
             score, since = float(quiet[at] / limit[at]), int(liveness.seen[at])
-            if device and level != "note" and (quiet[mine] > early[mine]).all():
+            if gone >= few:
+                level, score = "note", SHARED
+            elif device and level != "note" and (quiet[mine] > early[mine]).all():
                 level, score = "note", _CLUE  # all devices of one table at once: rather its source than each of them
             message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)

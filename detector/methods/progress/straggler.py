@@ -13,7 +13,7 @@ import numpy as np
 from detector.config import StragglerConfig
 from detector.methods.progress.lateness_trend import LatenessTrend
 from detector.methods.progress.live_ranks import LiveRanks
-from detector.methods.progress.wait_excess import WaitExcess
+from detector.methods.progress.wait_excess import WaitExcess, iteration_factor
 from detector.methods.progress.wait_signals import LATE, SENDING
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
@@ -101,8 +101,10 @@ class StragglerDetector(Columns):
         self.waiting[number] = np.where(known, waiting, self.waiting[number])
         worst, is_clear = _worst(score, behind, live, config)
         gain = np.where(is_clear, np.clip(score / config.min_excess - 1, -1.0, config.max_gain), -1.0) * known
-        # Rows that are minutes apart must not raise an alarm by one disturbance.
-        gain = np.minimum(gain * seconds, threshold / config.min_samples)
+        factor = np.ones(len(number))
+        np.maximum.at(factor, live.process, iteration_factor(ranks, live.series, config))
+        # Rows that are minutes apart must not raise an alarm by one disturbance, nor one long iteration.
+        gain = np.minimum(gain * seconds, threshold / config.min_samples) / factor
         rose = self.cusum.update(number, gain, now, threshold, 3 * threshold)
         self.sample_count[rose] = self.worst_count[rose] = 0.0
         self.sample_count[number] += known

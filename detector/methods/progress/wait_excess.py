@@ -17,6 +17,12 @@ from detector.topology.rank_table import Compaction, RankTable
 _ANOMALOUS_SLOWER = 10.0  # times slower a baseline learns while its process is suspect
 
 
+def iteration_factor(ranks: RankTable, series: Ints, config: StragglerConfig) -> Floats:
+    """[series]: by how much longer its iterations are than what the settings are for; 1 where that is not known."""
+    factor: Floats = np.fmax(ranks.iteration[series] / config.usual_iteration_seconds, 1.0)
+    return factor
+
+
 @dataclass(slots=True)
 class WaitExcess(Columns):
     """Columns are [series]; the two EWMAs are [signal, series]."""
@@ -51,11 +57,15 @@ class WaitExcess(Columns):
         excess[:, running[~complete]] = np.nan
         running = running[complete]
         series, process = live.series[running], live.process[running]
-        warm, usual = self.baseline.count[0, series] >= config.warmup_samples, self.baseline.mean[:, series]
-        self._learn(series, wait_signals(ranks, series, live.comm[running]), warm & normal[process], seconds, config)
+        slower = iteration_factor(ranks, series, config)
+        warm = self.baseline.count[0, series] >= config.warmup_samples * slower
+        usual = self.baseline.mean[:, series]
+        signals = wait_signals(ranks, series, live.comm[running])
+        self._learn(series, signals, warm, normal[process], seconds, slower, config)
         excess[:, running] = np.where(warm, self.smooth.mean[:, series] - usual, 0.0)
         excess[OTHERS, running] += np.where(warm, (self._stretch(series) - 1) * self.smooth.mean[OTHERS, series], 0.0)
-        self._restart_unsettled(series, process, config)
+        made = ~warm & (self.baseline.count[0, series] >= config.warmup_samples * slower)
+        self._restart_unsettled(series, process, made, config)
         waiting = np.zeros(len(live.number))
         np.fmax.at(waiting, live.process, excess[OTHERS])
         return np.stack([np.bincount(live.process, row, len(live.number)) for row in excess]), waiting
@@ -81,14 +91,22 @@ class WaitExcess(Columns):
         usual, length = self.baseline.mean[LENGTH, series], self.smooth.mean[LENGTH, series]
         return np.where((usual > 0) & (length > 0), length / np.where(usual > 0, usual, 1.0), 1.0)
 
-    def _learn(self, series: Ints, signals: Floats, normal: Bools, seconds: float, config: StragglerConfig) -> None:
+    def _learn(
+        self,
+        series: Ints,
+        signals: Floats,
+        warm: Bools,
+        normal: Bools,
+        seconds: float,
+        slower: Floats,
+        config: StragglerConfig,
+    ) -> None:
         cells = np.s_[:, series]
-        blend = 1 - np.exp(-seconds / config.smoothing_seconds)
+        blend = 1 - np.exp(-seconds / (config.smoothing_seconds * slower))
         self.smooth.update(cells, signals, np.where(self.smooth.count[cells] == 0, 1.0, blend))
         # With rows that are minutes apart, a baseline of this time constant would be the last row.
         slow = min(seconds / config.baseline_seconds, 1 / config.warmup_samples)
         settled = np.where(normal, slow, slow / _ANOMALOUS_SLOWER)
-        warm = self.baseline.count[cells] >= config.warmup_samples
         self.baseline.update(cells, signals, np.where(warm, settled, self.baseline.warmup_weight(cells)))
 
     def _is_complete(self, ranks: RankTable, series: Ints, comm: Ints, config: StragglerConfig) -> Bools:
@@ -105,9 +123,8 @@ class WaitExcess(Columns):
         complete: Bools = reporting >= faded
         return complete
 
-    def _restart_unsettled(self, series: Ints, process: Ints, config: StragglerConfig) -> None:
-        """Restart a baseline that does not fit the present when it is complete: the task was still loading."""
-        made = self.baseline.count[0, series] == config.warmup_samples
+    def _restart_unsettled(self, series: Ints, process: Ints, made: Bools, config: StragglerConfig) -> None:
+        """Restart a baseline that does not fit the present when it is `made`: the task was still loading."""
         gaps = (self.smooth.mean - self.baseline.mean)[:OTHERS, series] * made
         late, sending = (np.abs(np.bincount(process, gap)) > config.min_excess for gap in gaps)
         self._restart(series[made & (late | sending)[process]])

@@ -258,18 +258,21 @@ def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for
     assert {verdict.machine for verdict in said} == {"m2"}
 
 
-def test_a_port_that_obeys_notifications_by_the_thousand_is_slow_whatever_the_pace_tells(memory: Any) -> None:
-    """Each congestion notification lowers the port's rate; minutes of thousands on one port alone are a warning."""
+@pytest.mark.parametrize(("metric", "named"), [("pfc_transmit_frames_total", {"m1"}), ("cnp_handled_total", set())])
+def test_a_port_that_pauses_its_senders_is_slow_and_one_that_is_told_to_send_less_is_not(
+    memory: Any, metric: str, named: set[str]
+) -> None:
+    """Minutes of thousands of pauses are a warning whatever the pace tells; notifications tell of other ports."""
 
     def throttled(found: dict[str, np.ndarray]) -> None:
         swings = np.random.default_rng(7).uniform(0.75, 1.25, STEPS // 30).repeat(30)[:, None]
         for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
             found[key] *= swings  # a loss of some per cent would not be seen
-        found["rdma.cnp_handled_total"] = np.full((STEPS, MACHINES), 2.0)
-        found["rdma.cnp_handled_total"][ONSET - 60 :, 1] += 6400
+        found[f"rdma.{metric}"] = np.full((STEPS, MACHINES), 2.0)
+        found[f"rdma.{metric}"][ONSET - 60 :, 1] += 6400
 
     said, _ = watch(memory, tables(training(throttled)))
-    assert {(verdict.machine, verdict.device) for verdict in said} == {("m1", "rdma:mlx5_0/1")}
+    assert {(verdict.machine, verdict.device) for verdict in said} == {(name, "rdma:mlx5_0/1") for name in named}
 
 
 @pytest.mark.parametrize(("lasts_s", "named"), [(60, False), (STEPS, True)])

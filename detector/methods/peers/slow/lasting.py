@@ -141,7 +141,7 @@ class Lasting:
         """
         reading = np.nan_to_num(np.abs(center))
         known = np.maximum((reading > _TINY).sum(0), 1)
-        begins = 2 * ((self.level > _TINY) & (_PAUSED * reading > self.level)).sum(0) >= known
+        begins = 2 * ((reading > _TINY) & (_PAUSED * reading > self.level)).sum(0) >= known
         works: NDArray[np.bool_] = 2 * ((reading > _TINY) & (reading > _PAUSED * self.level)).sum(0) > known
         follows = self.level + np.where(begins | (self.level <= _TINY), 1.0, 0.1) * (reading - self.level)
         self.level = np.where(works, follows, self.level * (1 - min(seconds / BASE_S, 1.0)))
@@ -197,12 +197,15 @@ class Lasting:
         """Begin and end findings; what is over by the latest readings is none, whatever the means still are."""
         count = far.shape[1]
         found = self.found[:, :count]
-        latest = self.latest[:, :count] - self.base[:, :count]
-        latest = (latest - groups.each(groups.middle(latest))) * np.sign(size)
-        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2)
+        latest, beside = (
+            (array - groups.each(groups.middle(array))) * np.sign(size)
+            for array in (self.latest[:, :count] - self.base[:, :count], self.latest[:, :count])
+        )
+        # One that was faster than its peers, and is now as fast, holds none of them up.
+        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST / 4)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
         lasts = alike & self.lasts()[:, :count]
-        found |= (np.abs(far) >= self.enough[:, :count]) & (latest >= LEAST) & lasts
+        found |= (np.abs(far) >= self.enough[:, :count]) & (latest >= LEAST) & (beside > LEAST / 2) & lasts
 
     def lasts(self) -> NDArray[np.bool_]:
         """[row, entity]: what is odd for long enough to be a finding."""
