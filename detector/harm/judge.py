@@ -100,7 +100,8 @@ class Harm:
         if not self.pace.due(now):
             return
         self.answers.clear()
-        self.harmful = {place: seen for place, seen in self.harmful.items() if now - seen < _HELD_NS}
+        held = max([_HELD_NS, *(2 * (now - self.pace.times[-1:])).tolist()])  # readings may be minutes apart
+        self.harmful = {place: seen for place, seen in self.harmful.items() if now - seen < held}
         self.pace.end(now)
         self.share.update(panels, len(self.pace.times))
         for name, panel in panels.items():
@@ -146,7 +147,7 @@ class Harm:
             return YES
         if is_capacity(verdict.metric):
             return WAIT if is_idle(verdict.task, panels, verdict.machine) else YES  # at rest it clocks low
-        if is_host(verdict.metric) and is_idle(verdict.task, panels):
+        if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
         if finding.small:
             return self._deviation(verdict, self.pace.times > verdict.since, now, True)
@@ -176,6 +177,8 @@ class Harm:
 
     def _waits(self, verdict: Verdict, on: Bools, now: int, small: bool) -> bool:
         """Whether nothing is to be said yet of a deviation."""
+        if verdict.score < 1:
+            return True  # it was enough to raise an alarm once, and is not now
         if on.any() and not on[-_RECENT:].any():
             return True  # it is over: what the task does since then is no effect of it
         if self.pace.paused(verdict.task)[-1:].any() and not (is_state(verdict.metric) and self._stands_long(verdict)):
@@ -279,7 +282,8 @@ class Harm:
             return LOST
         if now - verdict.since > _GONE_NS and not shared:
             return YES
-        return WAIT if verdict.level == "note" else NO
+        early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
+        return WAIT if early else NO
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""

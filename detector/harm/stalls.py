@@ -99,7 +99,7 @@ class Stalls:
             found = max(_outliers(task, readings, panels, config), key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
-                if _all_wait(task, panels, readings[STATES.index(_DUTY)]):
+                if _all_wait(task, panels, readings):
                     self.unnamed[task] = _unnamed(task, panels, now, since), now
                 continue
             self.unnamed.pop(task, None)
@@ -205,18 +205,18 @@ def _outliers(
             )
 
 
-def _all_wait(task: str, panels: Mapping[str, Panel], usual: Singles) -> bool:
+def _all_wait(task: str, panels: Mapping[str, Panel], states: Singles) -> bool:
     """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write.
 
-    `usual` [entity]: how busy they were, on average, since it stands.
+    `states` [state, entity]: what they read, on average, since it stands.
     """
-    duty = _known(task, panels.get("gpu"), "duty_cycle_ratio")
-    mine = panels["gpu"].task_index[: len(usual)] == panels["gpu"].tasks.index(task) if len(duty) else []
-    return (
-        len(duty) > 0
-        and min(float(np.mean(busy > _WAITS)) for busy in (duty, usual[mine])) > _NEARLY_ALL
-        and _in_flight(task, panels)
-    )
+    now = _known(task, panels.get("gpu"), "duty_cycle_ratio")
+    if not len(now):
+        return False
+    panel = panels["gpu"]
+    usual = states[STATES.index(_DUTY), panel.task_index[: states.shape[1]] == panel.tasks.index(task)]
+    busy = min(float(np.mean(duty > _WAITS)) for duty in (now, usual[~np.isnan(usual)]))
+    return busy > _NEARLY_ALL and _in_flight(task, panels)
 
 
 def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) -> bool:

@@ -143,7 +143,7 @@ class RankTable(Columns):
         away = (self.last_seen[series] > NEVER) & (time - self.last_seen[series] > 3.5 * self.period + SECOND)
         formed = comm != self.comm[series]
         self.moves[series[formed]] = self.gap[series[formed]] = 0.0
-        before, known = self.operations[series], operations >= 0  # neither unknown nor what no count can be
+        before, known = self.operations[series], np.isfinite(operations)
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress])

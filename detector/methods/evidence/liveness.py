@@ -25,6 +25,7 @@ _CLUE = 0.5
 """Multiples of what raises an alarm, of a silence that is no fault of the device."""
 SHARED = 0.0
 """The score of a silence of several machines at once: of their readings' way, unless the task stands since then."""
+_LISTED = 5
 NOT_LIFE = ("event", "verdict", "task")
 """Tables that are written late, by the detector itself, by people, or by a scheduler."""
 
@@ -146,18 +147,26 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
         goes_on = device is None or _goes_on(liveness, liveness.number[machine, None], now, float(bound[at]))
         if not team[at] or not goes_on or peers.sum() + 1 < config.min_peers:
             continue
-        if gone < few or (device is None and 2 * gone <= peers.sum()):
+        if gone < few or (device is None and 2 * (gone + 1) <= peers.sum() + 1):
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
             mine = (machines == machine) & (kind == kind[at])
             score, since = float(quiet[at] / limit[at]), int(liveness.seen[at])
+            others = "while its peers go on"
             if gone >= few:
                 level, score = "note", SHARED
+                others = f"nor of {_listed(machines[peers & (quiet > bound / 2)].tolist())} while other peers go on"
             elif device and level != "note" and (quiet[mine] > early[mine]).all():
                 level, score = "note", _CLUE  # all devices of one table at once: rather its source than each of them
-            message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s while its peers go on"
+            message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s {others}"
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
             out.append(Verdict(now, *found))
     return out
+
+
+def _listed(names: list[str]) -> str:
+    """The first of them, and how many others there are."""
+    rest = len(names) - _LISTED
+    return ", ".join(sorted(names)[:_LISTED]) + (f" and {rest} others" if rest > 0 else "")
 
 
 def _goes_on(liveness: Liveness, machine: int, now: int, bound_s: float) -> bool:

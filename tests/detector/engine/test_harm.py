@@ -161,6 +161,36 @@ def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stand
     assert others == []
 
 
+def test_a_rack_that_falls_silent_is_said_if_its_task_stands_since_then(memory: Any) -> None:
+    """Three of seven machines without rows are notes while the others go on, and one incident if these stand."""
+    rack = {at: slice(ONSET, STEPS) for at in (1, 4, 6)}
+    said, notes = watch(memory, tables(training(), rack))
+    assert said == []
+    assert {(note.machine, note.metric) for note in notes} == {(f"m{at}", "event.silent") for at in rack}
+
+    def stands(found: dict[str, np.ndarray]) -> None:
+        found["gpu.tensor_active_ratio"][ONSET:] = 0.0
+        found["gpu.power_watts"][ONSET:] = 127.0
+
+    (lost,), _ = watch(memory, tables(training(stands), rack))
+    assert (lost.machine, lost.metric, lost.level) == ("m1", "event.silent", "crit")
+    assert lost.message.endswith(" s nor of m4, m6 while other peers go on")
+    assert lost.time - START < (ONSET + 30) * SECOND
+
+
+def test_a_task_that_begins_again_does_not_wait(memory: Any) -> None:
+    """GPUs that were idle while a task stood, and are busy again, are no ranks that all wait for one."""
+
+    def restarts(found: dict[str, np.ndarray]) -> None:
+        found["gpu.tensor_active_ratio"][ONSET : ONSET + 170] = 0.0
+        found["gpu.duty_cycle_ratio"][ONSET : ONSET + 130] = 0.0
+        found["gpu.duty_cycle_ratio"][ONSET + 130 :] = 1.0
+        idle = 118 + np.random.default_rng(9).normal(0, 1, (170, MACHINES))
+        found["gpu.power_watts"][ONSET : ONSET + 170] = idle
+
+    assert watch(memory, tables(training(restarts)))[0] == []
+
+
 def test_a_machine_that_is_silent_for_minutes_is_missed_although_its_task_goes_on(memory: Any) -> None:
     """After five minutes somebody should look, be it the agent or the machine."""
 

@@ -68,7 +68,7 @@ class Lasting:
     found: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
     """Whether it is a finding."""
     level: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    """[row, group]: what the peers read while they work."""
+    """[row, group]: what the peers read while they work; -1 where that was never known."""
     usual: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
     """[span, row, group]: the usual spread over the peers."""
     haste: float = 1.0
@@ -130,7 +130,7 @@ class Lasting:
         for name in ("means", "power"):
             setattr(self, name, grown(getattr(self, name), (len(SPANS_S), *shape), 0))
         if self.level.shape != (len(rows), groups):
-            self.level = np.zeros((len(rows), groups), np.float32)
+            self.level = np.full((len(rows), groups), -1.0, np.float32)
             self.usual = np.zeros((len(SPANS_S), len(rows), groups), np.float32)
 
     def _works(self, center: Singles, groups: Groups, seconds: float) -> NDArray[np.bool_]:
@@ -139,12 +139,14 @@ class Lasting:
         Their level follows them up at once and down slowly. Where it rises manifold work has only begun: what was usual
         before says nothing of it.
         """
-        reading = np.nan_to_num(np.abs(center))
+        reading, seen = np.nan_to_num(np.abs(center)), self.level >= 0
+        level = np.maximum(self.level, 0)
         known = np.maximum((reading > _TINY).sum(0), 1)
-        begins = 2 * ((reading > _TINY) & (_PAUSED * reading > self.level)).sum(0) >= known
-        works: NDArray[np.bool_] = 2 * ((reading > _TINY) & (reading > _PAUSED * self.level)).sum(0) > known
-        follows = self.level + np.where(begins | (self.level <= _TINY), 1.0, 0.1) * (reading - self.level)
-        self.level = np.where(works, follows, self.level * (1 - min(seconds / BASE_S, 1.0)))
+        begins = 2 * (seen & (reading > _TINY) & (_PAUSED * reading > level)).sum(0) >= known
+        works: NDArray[np.bool_] = 2 * ((reading > _TINY) & (reading > _PAUSED * level)).sum(0) > known
+        follows = level + np.where(begins | (level <= _TINY), 1.0, 0.1) * (reading - level)
+        level = np.where(works, follows, level * (1 - min(seconds / BASE_S, 1.0)))
+        self.level = np.where(seen | ~np.isnan(center), level, self.level)
         if begins.any():
             self.reset(np.flatnonzero(groups.each(begins[None])[0] & np.ones(len(groups.of), bool)))
         return works

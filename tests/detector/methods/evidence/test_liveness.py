@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.config import Config
-from detector.methods.evidence.liveness import Liveness, missed_heartbeats
+from detector.methods.evidence.liveness import SHARED, Liveness, missed_heartbeats
 from detector.model.verdict import Verdict
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
@@ -85,11 +85,13 @@ def test_a_habit_of_silence_is_halved_each_hour() -> None:
     assert liveness.habit() == pytest.approx(81 / 2, rel=0.01)
 
 
-def test_of_many_that_are_silent_none_is_named() -> None:
-    """One of seven is named; two are the network's, or the store's."""
-    one, two = ({3: (100, 900)}, {3: (100, 900), 6: (100, 900)})
-    assert [found.machine for found in silent(read(170, one), 170)] == ["m3"]
-    assert silent(read(170, two), 170) == []
+@pytest.mark.parametrize(("many", "said"), [(1, "crit"), (2, "note"), (3, "note"), (4, None)])
+def test_of_many_that_are_silent_none_is_named(many: int, said: str | None) -> None:
+    """One of seven is named; two or three are a rack or its network, and noted; four are the store's."""
+    gone = dict.fromkeys(range(2, 2 + many), (100, 900))
+    found = silent(read(170, gone), 170)
+    assert {(one.machine, one.level) for one in found} == {(f"m{at}", said) for at in gone if said}
+    assert all((one.score == SHARED) == (one.level == "note") for one in found)
 
 
 @settings(max_examples=15, deadline=None)

@@ -19,7 +19,9 @@ RANKS, START = 6, 1_700_000_000 * SECOND
 METRICS = ("operations_total", "active_ratio", "send_pending_ratio", "iteration_seconds", "rank", "ranks", "pending")
 
 
-def stragglers(late: int, order: list[int], missing: int | None = None) -> tuple[list[Straggler], RankTable]:
+def stragglers(
+    late: int, order: list[int], missing: int | None = None, iteration_s: float = 0.5
+) -> tuple[list[Straggler], RankTable]:
     """Stragglers after 60 s of six machines in one communicator, read in this order; one rank is late from 31 s on."""
     ranks, detector, found = RankTable(), StragglerDetector(), []
     noise = np.random.default_rng(31).normal(0, 0.01, (60, RANKS))
@@ -29,7 +31,7 @@ def stragglers(late: int, order: list[int], missing: int | None = None) -> tuple
         if missing is not None:
             active[missing] = np.nan
         columns = np.stack(
-            np.broadcast_arrays(5.0 * second, active, 0.1, 0.5, np.arange(RANKS) + 0.0, float(RANKS), 0.0), 1
+            np.broadcast_arrays(5.0 * second, active, 0.1, iteration_s, np.arange(RANKS) + 0.0, float(RANKS), 0.0), 1
         )[order]
         texts = {"comm": (np.zeros(RANKS, np.int64), ["c0de"]), "operation": (np.zeros(RANKS, np.int64), ["AllReduce"])}
         time = np.full(RANKS, START + second * SECOND)
@@ -56,6 +58,13 @@ def test_a_rank_without_readings_is_no_straggler_and_hides_none() -> None:
     """The detector compares the other ranks among themselves."""
     (found,), ranks = stragglers(4, list(range(RANKS)), missing=1)
     assert list(ranks.machines)[found.process] == "m4"
+
+
+@pytest.mark.parametrize(("iteration_s", "named"), [(0.9, True), (1.9, True), (23.0, False)])
+def test_one_long_iteration_makes_no_straggler(iteration_s: float, named: bool) -> None:
+    """28 s of lateness are many iterations of a second, and hardly more than one of 23 s."""
+    found, _ = stragglers(2, list(range(RANKS)), iteration_s=iteration_s)
+    assert bool(found) == named
 
 
 def delays(excess: list[float], abnormal: list[bool]) -> Delays:
