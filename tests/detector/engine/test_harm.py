@@ -289,7 +289,7 @@ def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for
 
 
 @pytest.mark.parametrize(("metric", "named"), [("pfc_transmit_frames_total", {"m1"}), ("cnp_handled_total", set())])
-def test_a_port_that_pauses_its_senders_is_slow_and_one_that_is_told_to_send_less_is_not(
+def test_a_port_that_pauses_its_senders_is_slow_and_one_that_has_to_send_less_is_not(
     memory: Any, metric: str, named: set[str]
 ) -> None:
     """Minutes of thousands of pauses are a warning whatever the pace tells; notifications tell of other ports."""
