@@ -13,7 +13,7 @@ from detector.stats.robust import shift_down
 
 YES, LOST, NO, UNKNOWN, WAIT = "yes", "lost", "no", "unknown", "wait"
 """Answers: it does harm; its task stands for it; it does none; nothing tells; nothing tells yet."""
-_SURE = 3.0
+SURE = 3.0
 """Standard errors of a loss of pace, at the first look."""
 LEAST_LOSS = 0.01
 _LEAST_ERROR = 0.002
@@ -29,8 +29,11 @@ def are_enough(on: Bools) -> bool:
     return bool(on.sum() >= ON_BLOCKS and (~on).sum() >= OFF_BLOCKS)
 
 
-def slower(logs: NDArray[Any], on: Bools, least: float = LEAST_LOSS) -> str:
-    """Whether a task goes slower when `on`, by logarithms of its pace [block, signal]."""
+def slower(logs: NDArray[Any], on: Bools, least: float = LEAST_LOSS, sure: float = SURE) -> str:
+    """Whether a task goes slower when `on`, by logarithms of its pace [block, signal].
+
+    `least` is the least logarithm of the loss that counts, `sure` its standard errors.
+    """
     logs = _both_known(logs, on)
     if not logs.shape[1]:
         return UNKNOWN
@@ -38,16 +41,19 @@ def slower(logs: NDArray[Any], on: Bools, least: float = LEAST_LOSS) -> str:
     best = np.argsort(shift.error)[:_BEST]
     size, z = float(np.median(shift.size[best])), float(np.median(shift.z[best]))
     looks = 2 * np.log(on.sum())  # the longer it is on, the more often it was asked
-    if z > np.sqrt(_SURE**2 + looks) and size > least:
+    if z > np.sqrt(sure**2 + looks) and size > least:
         return YES
     highest = float((shift.size[best] + 2 * shift.error[best]).min())
     return NO if highest < 2 * least else UNKNOWN
 
 
 def does_less(mine: NDArray[Any], on: Bools) -> bool:
-    """Whether a machine gets less done than its peers by most of what tells, and did not before."""
+    """Whether a machine gets less done than its peers by most of what tells, and did not before; of two, by both."""
     done = _both_known(mine[:, DONE] if mine.shape[1] else mine, on)
-    return done.shape[1] > 0 and bool(np.median(shift_down(done, on).size) > _DOES_LESS)
+    if not done.shape[1]:
+        return False
+    size = np.sort(shift_down(done, on).size)
+    return bool(size[(len(size) - 1) // 2] > _DOES_LESS)
 
 
 def _both_known(series: NDArray[Any], on: Bools) -> NDArray[Any]:

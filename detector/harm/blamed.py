@@ -34,6 +34,15 @@ class Blamed:
         """Tasks with an incident since `after` (Unix ns)."""
         return {task for (task, _), spans in self.spans.items() if spans[-1][1] >= after}
 
+    def before(self, verdict: Verdict, times: Ints) -> Bools:
+        """[block]: whether the verdict's machine had an incident then that is over: that explains what the task did."""
+        spans = self.spans.get((verdict.task, verdict.machine), [])
+        over = [span for span in spans if span[1] < times[-1] - 2 * BLOCK_NS]
+        found = np.zeros(len(times), bool)
+        for start, end in over:
+            found |= (times >= start) & (times <= end + BLOCK_NS)
+        return found
+
     def elsewhere(self, verdict: Verdict, times: Ints) -> Bools:
         """[block]: whether another machine of the verdict's task had an incident at these times (Unix ns)."""
         found = np.zeros(len(times), bool)

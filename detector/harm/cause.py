@@ -25,6 +25,8 @@ _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
 _CRITICAL = 0.1
 """A loss of pace from which on it is critical."""
+_PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
+"""A loss of pace, spreads over the peers, and times as far as the next machine, that need no other witness."""
 _RECENT = 12
 """Blocks of time by which it is judged whether the pace is back."""
 
@@ -90,8 +92,9 @@ class Causes:
             bounds = bounds_of(table, panel.window.metrics, config)
             for one in self.changes.cause(fall, table, panel, panel.tasks.index(task), bounds):
                 machine = panel.window.entities[one.entity][0]
-                host = is_host(f"{table}.") and not _is_held_up(machine, task, fall, pace, share)
-                if not host and (machine not in best or one.alone > best[machine].alone):
+                counts = not is_host(f"{table}.") or _is_plain(one, fall, panel)
+                counts = counts or _is_held_up(machine, task, fall, pace, share)
+                if counts and (machine not in best or one.alone > best[machine].alone):
                     best[machine] = one
         order = sorted(best.values(), key=lambda one: -one.alone)
         if not order or (len(order) > 1 and order[0].alone < _CLEARER * order[1].alone):
@@ -117,6 +120,12 @@ class Causes:
             if lost < _LEFT * cause.fall.size:
                 return False
         return self.changes.left(shifted, panel) > _LEFT
+
+
+def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
+    """Whether a host's processors changed so plainly, with so great a loss, that nothing else has to tell."""
+    processor = panel.window.metrics[one.metric].startswith("cpu_")
+    return processor and fall.size >= _PLAIN_LOSS and one.far >= _PLAIN_FAR and one.alone >= _PLAIN_ALONE
 
 
 def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:

@@ -15,7 +15,6 @@ from detector.harm.before_after import (
     LEAST_LOSS,
     LOST,
     NO,
-    OFF_BLOCKS,
     ON_BLOCKS,
     UNKNOWN,
     WAIT,
@@ -27,10 +26,11 @@ from detector.harm.before_after import (
 from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
-from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
+from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace, beside
 from detector.harm.share import Share
-from detector.harm.stalls import WRITES_NS, Stalls, is_idle
-from detector.methods.evidence.liveness import SHARED
+from detector.harm.silence import judge_silence
+from detector.harm.stalls import WRITES_NS, Stalls
+from detector.harm.waiting import is_idle
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     is_capacity,
@@ -52,12 +52,12 @@ Place = tuple[str, str, str]
 SILENT = "event.silent"
 _LASTS = 6
 """Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
-_STANDS, _STANDS_NS = 0.7, 10 * SECOND
-"""A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
-_BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
-"""... if it stopped so long before or after that at most: one that goes on without its readings does not wait ..."""
 _PAUSES = 1.5
-"""... if that is so many times longer than it paused before, as for a checkpoint."""
+"""Times the longest pause before, as for a checkpoint."""
+_LASTS_ALONE = 24
+"""The same of a machine that does less while its task goes on as before: the task is not synchronous."""
+_SURE_OF_LITTLE = 4.0
+"""Standard errors of a loss of pace for which a small difference is the cause: there are many small differences."""
 _RECENT = 6
 """Blocks in which a reading deviates once at least, as long as it does at all."""
 _HELD_NS = 60 * SECOND
@@ -71,10 +71,10 @@ _UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
 _IDLES_NS = 240 * SECOND
 """So long a GPU has to have less to do than all its peers, to be what they wait for."""
+_KNOWN_NS = 300 * SECOND
+"""For so long it is remembered that a difference did no harm."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
-_GONE_NS = 300 * SECOND
-"""A machine that is silent for longer is missed, whether or not its task goes on."""
 
 
 @dataclass(slots=True)
@@ -91,6 +91,8 @@ class Harm:
     answers: dict[Key, str] = field(default_factory=dict)
     """What was found out in this block of time."""
     blamed: Blamed = field(default_factory=Blamed)
+    harmless: dict[tuple[str, str, str, str], tuple[int, int]] = field(default_factory=dict)
+    """Task, machine, device, metric of differences that did no harm: since when, and when that was seen (Unix ns)."""
     harmful: dict[Place, int] = field(default_factory=dict)
     """Task, machine and device of findings that do harm: when (Unix ns) they were there last."""
 
@@ -101,6 +103,7 @@ class Harm:
             return
         self.answers.clear()
         held = max([_HELD_NS, *(2 * (now - self.pace.times[-1:])).tolist()])  # readings may be minutes apart
+        self.harmless = {key: one for key, one in self.harmless.items() if now - one[1] < _KNOWN_NS}
         self.harmful = {place: seen for place, seen in self.harmful.items() if now - seen < held}
         self.pace.end(now)
         self.share.update(panels, len(self.pace.times))
@@ -138,7 +141,7 @@ class Harm:
         if verdict.level == "note" and verdict.kind in ("peer", "progress"):
             return NO
         if verdict.metric == SILENT:
-            return self._silence(verdict, now)
+            return judge_silence(verdict, now, self.pace, self._unexplained(verdict))
         if verdict.kind == "evidence":
             if verdict.level != "note":
                 return YES
@@ -149,12 +152,12 @@ class Harm:
             return WAIT if is_idle(verdict.task, panels, verdict.machine) else YES  # at rest it clocks low
         if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
-        if finding.small:
-            return self._deviation(verdict, self.pace.times > verdict.since, now, True)
-        return self._deviation(verdict, self._when(verdict, panels), now)
+        on = self.pace.times > verdict.since if finding.small else self._when(verdict, panels)
+        return self._deviation(finding, on, now)
 
-    def _deviation(self, verdict: Verdict, on: Bools, now: int, small: bool = False) -> str:
-        """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time (`small`)."""
+    def _deviation(self, finding: Finding, on: Bools, now: int) -> str:
+        """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time."""
+        verdict, small = finding.verdict, finding.small
         if is_symptom(verdict.metric):
             return NO
         if self._waits(verdict, on, now, small):
@@ -167,13 +170,23 @@ class Harm:
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
         answer = self._slower_at_once(verdict, on) if small else self._harmed(verdict, on)
+        answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
-        if not known and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
+        if not known and not small and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._idles(verdict, on, now):
             return YES
         unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
         return self._unseen(verdict, on, now, small) if unseen else answer
+
+    def _remembered(self, verdict: Verdict, answer: str, now: int) -> str:
+        """The answer, or the last one where too little of the time before is remembered to ask again."""
+        key = verdict.task, verdict.machine, verdict.device or "", verdict.metric
+        since, seen = self.harmless.get(key, (0, 0))
+        if answer == NO or (answer == UNKNOWN and since == verdict.since and now - seen < _KNOWN_NS):
+            self.harmless[key] = verdict.since, now
+            return NO
+        return answer
 
     def _waits(self, verdict: Verdict, on: Bools, now: int, small: bool) -> bool:
         """Whether nothing is to be said yet of a deviation."""
@@ -187,9 +200,7 @@ class Harm:
         return small and self._ran_for(verdict.task, on, now - verdict.since) < _LASTS * BLOCK_NS
 
     def _stands_long(self, verdict: Verdict) -> bool:
-        """Whether a task stands for longer than one rank writes the checkpoint of all, if a process is to blame."""
-        if verdict.metric.startswith("gpu."):
-            return True
+        """Whether a task stands for longer than one rank writes the checkpoint of all."""
         longest = self.pace.longest_pause(verdict.task, verdict.since)
         return bool(self.pace.times[-1] - verdict.since >= max(WRITES_NS, _PAUSES * longest))
 
@@ -234,10 +245,10 @@ class Harm:
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         moves = ~self.pace.paused(verdict.task)
-        lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= _LASTS
+        answer = self._goes_slower(verdict, on)
+        lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= (_LASTS_ALONE if answer == NO else _LASTS)
         if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
-        answer = self._goes_slower(verdict, on)
         if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):
             return YES
         return answer
@@ -249,41 +260,19 @@ class Harm:
 
     def _slower_at_once(self, verdict: Verdict, on: Bools) -> str:
         """Whether the task goes slower when `on`, and did so in its first minute and a half already."""
-        answer, first = self._goes_slower(verdict, on), verdict.since + _AT_ONCE_NS
-        if answer == YES and self.pace.times[-1] > first:
-            here = self._unexplained(verdict) & ~self.pace.unsettled(verdict.task) & (self.pace.times <= first)
-            logs = self.pace.logs(verdict.task)[here]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not known
-                fall = np.nanmedian(np.nanmean(logs[~on[here]], axis=0) - np.nanmean(logs[on[here]], axis=0))
-            return answer if np.isnan(fall) or fall > LEAST_LOSS / 2 else NO
-        return answer
-
-    def _silence(self, verdict: Verdict, now: int) -> str:
-        """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
-        if verdict.device is not None and verdict.level != "note":
-            return YES
-        shared = verdict.score == SHARED
-        if not self._is_paced(verdict.task):
-            return WAIT if verdict.level == "note" else YES
-        if not shared and np.isnan(self.pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
-            return WAIT if now - verdict.since < _UNSEEN_NS else YES
-        on, logs = self.pace.times > verdict.since, self.pace.logs(verdict.task)
-        stands = self.pace.stands_since(verdict.task)
-        if (
-            stands is not None
-            and -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
-            and now - stands >= _STANDS_NS
-            and self._unexplained(verdict)[on].any()
-            and (~on).sum() >= OFF_BLOCKS
-            and slower(logs, on, _STANDS) == YES
-            and now - verdict.since > _PAUSES * self.pace.longest_pause(verdict.task, verdict.since)
-        ):
-            return LOST
-        if now - verdict.since > _GONE_NS and not shared:
-            return YES
-        early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
-        return WAIT if early else NO
+        here = (
+            self._unexplained(verdict)
+            & ~self.pace.unsettled(verdict.task)
+            & ~self.blamed.before(verdict, self.pace.times)
+            & ~beside(self.pace.paused(verdict.task))  # blocks in which a pause begins or ends
+        )
+        logs = self.pace.logs(verdict.task)
+        answer = slower(logs[here], on[here], sure=_SURE_OF_LITTLE) if are_enough(on[here]) else UNKNOWN
+        if answer != YES:
+            return answer
+        first = here & (self.pace.times <= verdict.since + _AT_ONCE_NS)
+        falls = [_fall(logs[those], on[those]) for those in (here, first)]
+        return YES if min(falls) > LEAST_LOSS / 2 else NO
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""
@@ -322,3 +311,11 @@ def _at_least(finding: Finding, level: Level) -> Finding:
         return finding
     raised = replace(verdict, level=level, score=max(verdict.score, 1.0))
     return replace(finding, verdict=raised, evidence=max(finding.evidence, 1.0))
+
+
+def _fall(logs: NDArray[Any], on: Bools) -> float:
+    """By how much the logarithms [block, signal] are lower when `on`; minus infinity where nothing tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not known
+        fall = float(np.nanmedian(np.nanmean(logs[~on], axis=0) - np.nanmean(logs[on], axis=0)))
+    return -np.inf if np.isnan(fall) else fall

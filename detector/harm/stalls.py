@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.harm.pace import STANDS, Pace
+from detector.harm.waiting import MEMORY, STATES, Standing, all_wait, has_ended, is_idle, states_of
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
@@ -20,15 +21,6 @@ from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
-_MEMORY, _DUTY = "gpu.memory_used_bytes", "gpu.duty_cycle_ratio"
-STATES = (
-    _DUTY,
-    "gpu.power_watts",
-    "gpu.graphics_active_ratio",
-    "gpu.sm_active_ratio",
-    _MEMORY,
-)
-"""Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
 _LEAST_NS = 10 * SECOND
 _PAUSES = 1.5
 """Times the longest pause so far: a checkpoint is as long as the one before."""
@@ -38,33 +30,13 @@ _SPREADS, _SHARE = 6.0, 0.12
 """The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading."""
 _ALONE = 2.0
 """Times as far as the next machine."""
-_WAITS, _NEARLY_ALL, _CANDIDATES = 0.9, 0.9, 3
-_AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
+_CANDIDATES = 3
 _HELD_NS, _SAME_NS = 30 * SECOND, 20 * SECOND
 """For so long a stall that is over is said; the beginnings of one stall are not farther apart."""
 WRITES_NS = 45 * SECOND
 """For so long a GPU that does less than those that wait may be that of a rank that writes the checkpoint of all ..."""
 _SURE_NS = 120 * SECOND
 """... and a task in which all GPUs wait is noted only: most checkpoints are shorter."""
-
-
-@dataclass(slots=True)
-class Standing:
-    """What the GPUs read on average since a task stands: one reading of a sensor says little of who waits."""
-
-    since: int
-    """Unix ns."""
-    total: Singles
-    """[state, entity]: sums of the readings that are known ..."""
-    count: Singles
-    """... and how many they are."""
-
-    def add(self, readings: Singles) -> Singles:
-        """Take in readings [state, entity], and give the means so far."""
-        known = ~np.isnan(readings)
-        self.total += np.where(known, readings, 0)
-        self.count += known
-        return np.divide(self.total, self.count, out=np.full_like(self.total, np.nan), where=self.count > 0)
 
 
 @dataclass(slots=True)
@@ -99,7 +71,7 @@ class Stalls:
             found = max(_outliers(task, readings, panels, config), key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
-                if _all_wait(task, panels, readings):
+                if all_wait(task, panels, readings):
                     self.unnamed[task] = _unnamed(task, panels, now, since), now
                 continue
             self.unnamed.pop(task, None)
@@ -123,7 +95,7 @@ class Stalls:
         """[state, entity]: what the GPUs read on average since (Unix ns) the task stands."""
         if panel is None or not panel.deviation.size:
             return np.zeros((0, 0), np.float32)
-        readings = _states(panel)
+        readings = states_of(panel)
         held = self.standing.get(task)
         if held is None or held.total.shape != readings.shape or abs(since - held.since) > _SAME_NS:
             held = self.standing[task] = Standing(since, np.zeros_like(readings), np.zeros_like(readings))
@@ -151,17 +123,6 @@ def stalled_since(pace: Pace, task: str) -> int | None:
     return int(pace.times[moves[-1]])
 
 
-def _states(panel: Panel) -> Singles:
-    """[state, entity]: what the GPUs read just now of what tells those that wait from others; NaN where unknown."""
-    names, count = panel.window.metrics[: len(panel.values)], panel.deviation.shape[1]
-    out = np.full((len(STATES), count), np.nan, np.float32)
-    for at, key in enumerate(STATES):
-        metric = key.partition(".")[2]
-        if metric in names:
-            out[at] = panel.values[names.index(metric), :count]
-    return out
-
-
 def _outliers(
     task: str, states: Singles, panels: Mapping[str, Panel], config: Config
 ) -> Iterator[tuple[float, str, str, str, str, bool]]:
@@ -176,7 +137,7 @@ def _outliers(
         machines = mine  # the GPUs of one machine are peers
     if len(np.unique(machines)) < config.min_peers - 1:
         return
-    if _has_ended(panel, mine) or is_idle(task, panels):
+    if has_ended(panel, mine) or is_idle(task, panels):
         return
     names = panel.window.metrics
     floors = bounds_of("gpu", names, config).floor
@@ -185,14 +146,14 @@ def _outliers(
         if not known.any():
             continue
         floor = float(floors[names.index(key.partition(".")[2])]) / 2  # of averages
-        far = _far(readings, floor, key == _MEMORY)
+        far = _far(readings, floor, key == MEMORY)
         _, place = np.unique(machines, return_inverse=True)
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)
         first, second = np.sort(worst)[[-1, -2]]
         if first >= 1 and first >= _ALONE * second:
             at = int(np.nanargmax(far))
-            less = key != _MEMORY and bool(readings[at] < middle(readings[None])[0])
+            less = key != MEMORY and bool(readings[at] < middle(readings[None])[0])
             machine, device = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
             others = middle(readings[None])[0], int(known.sum()) - 1
             yield (
@@ -205,48 +166,6 @@ def _outliers(
             )
 
 
-def _all_wait(task: str, panels: Mapping[str, Panel], states: Singles) -> bool:
-    """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write.
-
-    `states` [state, entity]: what they read, on average, since it stands.
-    """
-    now = _known(task, panels.get("gpu"), "duty_cycle_ratio")
-    if not len(now):
-        return False
-    panel = panels["gpu"]
-    usual = states[STATES.index(_DUTY), panel.task_index[: states.shape[1]] == panel.tasks.index(task)]
-    busy = min(float(np.mean(duty > _WAITS)) for duty in (now, usual[~np.isnan(usual)]))
-    return busy > _NEARLY_ALL and _in_flight(task, panels)
-
-
-def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) -> bool:
-    """Whether the GPUs of a task, or of one machine in it, have nothing to do: it has not begun, or has ended."""
-    for metric in _AT_WORK:
-        share = _known(task, panels.get("gpu"), metric, machine)
-        if len(share):
-            return float(np.median(share)) < _IDLE
-    return False
-
-
-def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
-    """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
-    active = _known(task, panels.get("nccl"), "active_ratio")
-    return not len(active) or bool(np.median(active) > _WAITS)
-
-
-def _known(task: str, panel: Panel | None, metric: str, machine: str | None = None) -> Singles:
-    """What the members of a task, or of one machine in it, read of one metric, as far as it is known."""
-    if panel is None or task not in panel.tasks or metric not in panel.window.metrics[: len(panel.values)]:
-        return np.zeros(0, np.float32)
-    count = panel.deviation.shape[1]
-    mine = panel.task_index[:count] == panel.tasks.index(task)
-    if machine is not None:
-        mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
-    readings = panel.values[panel.window.metrics.index(metric), :count][mine]
-    found: Singles = readings[~np.isnan(readings)]
-    return found
-
-
 def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
     """A verdict on a task of which no member can be named, with those that read most unlike the others."""
     panel = panels["gpu"]
@@ -257,7 +176,7 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
         metric = key.partition(".")[2]
         if metric in panel.window.metrics[: len(panel.values)]:
             values = panel.values[panel.window.metrics.index(metric), mine].astype(np.float64)
-            most = np.fmax(most, _far(values, 0.0, key == _MEMORY))
+            most = np.fmax(most, _far(values, 0.0, key == MEMORY))
     order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
     names = ", ".join(subject(machine, device) for machine, device in order)
     message = (
@@ -267,18 +186,6 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
     score = (now - since) / _SURE_NS
     level: Level = "crit" if score >= 1 else "note"
     return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
-
-
-def _has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
-    """Whether most members have let go of their memory: then the task was ended, and does not stand."""
-    name = _MEMORY.partition(".")[2]
-    if name not in panel.window.metrics[: len(panel.values)]:
-        return False
-    row = panel.window.metrics.index(name)
-    held, usual = (
-        middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.baseline.level)
-    )
-    return bool(held < usual / 2)
 
 
 def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:

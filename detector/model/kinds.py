@@ -75,9 +75,11 @@ LOSS = frozenset(
         "rdma.ack_timeouts_total",
         "gpu.nvlink_errors_total",
         "gpu.pcie_replay_total",
+        "gpu.ecc_corrected_total",
     }
 )
-"""What a link loses and sends again: a cable, a transceiver or a contact that fails."""
+"""What a link loses and sends again, or a memory corrects: minutes of it, without a break, are a cable, a transceiver,
+a contact or a chip that fails (NVIDIA, "Xid errors", 92: high single-bit ECC error rate)."""
 IMPAIRED = LOSS | {"rdma.pfc_transmit_frames_total"}
 """A link that pauses its senders or sends again is slowed each time."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
@@ -115,7 +117,7 @@ def is_impaired(metric: str) -> bool:
 
 
 def is_loss(metric: str) -> bool:
-    """Whether this reading counts what a link loses: minutes of it are a repair to plan, be it slow yet or not."""
+    """Whether this reading counts what is lost or corrected: minutes of it are a repair to plan, slow yet or not."""
     return metric in LOSS
 
 

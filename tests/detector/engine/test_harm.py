@@ -67,6 +67,12 @@ def slower(found: dict[str, np.ndarray], share: float = 0.93) -> None:
         found[key][ONSET:] *= share
 
 
+def paced(found: dict[str, np.ndarray]) -> None:
+    """Two more readings that follow the iterations, so that the pace is known without any one of them."""
+    for key, level in (("gpu.dram_active_ratio", 0.29), ("gpu.nvlink_transmit_bytes_total", 7e9)):
+        found[key] = level * found["gpu.tensor_active_ratio"] / 0.43
+
+
 @pytest.mark.parametrize(
     ("metric", "more"),
     [
@@ -265,6 +271,29 @@ def test_what_changes_on_one_machine_when_the_task_slows_is_its_cause_far_below_
     assert "lost 11 % of its pace" in verdict.message
 
 
+@pytest.mark.parametrize(
+    ("metric", "usual", "share", "named"),
+    [
+        ("cpu_system_ratio", 0.014, 0.7, {"m4"}),
+        ("cpu_system_ratio", 0.014, 0.97, set()),
+        ("network_receive_bytes_total", 6e6, 0.7, set()),
+    ],
+)
+def test_processors_at_other_work_since_the_task_lost_much_of_its_pace_are_the_cause(
+    memory: Any, metric: str, usual: float, share: float, named: set[str]
+) -> None:
+    """Twice the time in the kernel since a loss of 30 % tells enough; since one of 3 %, or twice the traffic, not."""
+
+    def kernel(found: dict[str, np.ndarray]) -> None:
+        key = f"host.{metric}"
+        found[key] = usual * (1 + 0.02 * np.random.default_rng(5).normal(0, 1, (STEPS, MACHINES)))
+        found[key][ONSET:, 4] *= 2
+        slower(found, share)
+
+    said, _ = watch(memory, tables(training(kernel)))
+    assert {verdict.machine for verdict in said} == named
+
+
 def test_a_change_much_smaller_than_the_loss_of_pace_is_no_cause(memory: Any) -> None:
     """A GPU that is at work half a per cent less than its peers does not cost their task 11 %."""
 
@@ -276,8 +305,15 @@ def test_a_change_much_smaller_than_the_loss_of_pace_is_no_cause(memory: Any) ->
     assert watch(memory, tables(training(slight)))[0] == []
 
 
-def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for(memory: Any) -> None:
-    """Ranks that wait have NCCL's kernel on their GPU: 4 % of idle time on one machine alone is a late loader."""
+@pytest.mark.parametrize(("minutes", "named"), [(2, {"m2"}), (4, set())])
+def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, minutes: int, named: set[str]
+) -> None:
+    """Ranks that wait have NCCL's kernel on their GPU: 4 % of idle time on one machine alone is a late loader.
+
+    It is not said before it has lasted for as long as is asked: here 170 s.
+    """
+    monkeypatch.setattr("detector.harm.judge._IDLES_NS", minutes * 60 * SECOND)
 
     def idles(found: dict[str, np.ndarray]) -> None:
         found["gpu.graphics_active_ratio"] = 0.96 + 0.002 * np.random.default_rng(4).normal(0, 1, (STEPS, MACHINES))
@@ -285,7 +321,47 @@ def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for
             found[key][ONSET + 40 :, 2] -= 0.04
 
     said, _ = watch(memory, tables(training(idles)))
-    assert {verdict.machine for verdict in said} == {"m2"}
+    assert {verdict.machine for verdict in said} == named
+
+
+def test_what_did_no_harm_stays_a_note_when_the_time_before_it_is_forgotten(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that receives more than its peers, while its task goes on, is no fault after a quarter of an hour."""
+    for module in ("pace", "judge"):
+        monkeypatch.setattr(f"detector.harm.{module}.SPAN_NS", 130 * SECOND)
+
+    def receives(found: dict[str, np.ndarray]) -> None:
+        paced(found)
+        found["rdma.receive_bytes_total"] = 4e9 * (1 + 0.02 * np.random.default_rng(8).normal(0, 1, (STEPS, MACHINES)))
+        found["rdma.receive_bytes_total"][ONSET - 40 :, 3] *= 2.6
+
+    said, notes = watch(memory, tables(training(receives)))
+    assert said == []
+    assert {(note.machine, note.metric) for note in notes} == {("m3", "rdma.receive_bytes_total")}
+
+
+def test_a_gpu_of_which_one_counter_stands_at_zero_works(memory: Any) -> None:
+    """A profiler that holds the counters of a GPU makes one reading 0 while its power is that of its peers."""
+
+    def held(found: dict[str, np.ndarray]) -> None:
+        paced(found)
+        found["gpu.tensor_active_ratio"][ONSET:, 5] = 0.0
+
+    assert watch(memory, tables(training(held)))[0] == []
+
+
+def test_a_rank_that_writes_the_checkpoint_of_all_is_no_fault(memory: Any) -> None:
+    """For 40 s the GPU of one machine idles while those of the others wait for it."""
+
+    def writes(found: dict[str, np.ndarray]) -> None:
+        pause = slice(ONSET, ONSET + 40)
+        found["gpu.tensor_active_ratio"][pause] = 0.0
+        found["gpu.power_watts"][pause] = 136 + np.random.default_rng(3).normal(0, 2, (40, MACHINES))
+        found["gpu.duty_cycle_ratio"][pause, 1] = 0.31
+        found["gpu.power_watts"][pause, 1] -= 25
+
+    assert watch(memory, tables(training(writes)))[0] == []
 
 
 @pytest.mark.parametrize(("metric", "named"), [("pfc_transmit_frames_total", {"m1"}), ("cnp_handled_total", set())])
@@ -305,13 +381,22 @@ def test_a_port_that_pauses_its_senders_is_slow_and_one_that_has_to_send_less_is
     assert {(verdict.machine, verdict.device) for verdict in said} == {(name, "rdma:mlx5_0/1") for name in named}
 
 
-@pytest.mark.parametrize(("lasts_s", "named"), [(60, False), (STEPS, True)])
-def test_losses_of_a_link_are_a_warning_when_they_last(memory: Any, lasts_s: int, named: bool) -> None:
-    """A port on which acknowledgements never come for minutes is failing, though its task is no slower yet."""
+@pytest.mark.parametrize(
+    ("metric", "rate", "lasts_s", "named"),
+    [
+        ("rdma.ack_timeouts_total", 4.0, 60, False),
+        ("rdma.ack_timeouts_total", 4.0, STEPS, True),
+        ("gpu.ecc_corrected_total", 7.0, 70, False),
+        ("gpu.ecc_corrected_total", 0.6, STEPS, False),
+        ("gpu.ecc_corrected_total", 7.0, STEPS, True),
+    ],
+)
+def test_losses_are_a_warning_when_they_last(memory: Any, metric: str, rate: float, lasts_s: int, named: bool) -> None:
+    """Minutes of lost acknowledgements, or of many corrected errors, are a failing part in a fast task too."""
 
     def loses(found: dict[str, np.ndarray]) -> None:
-        found["rdma.ack_timeouts_total"] = np.zeros((STEPS, MACHINES))
-        found["rdma.ack_timeouts_total"][ONSET - 60 : ONSET - 60 + lasts_s, 6] = 4.0
+        found[metric] = np.zeros((STEPS, MACHINES))
+        found[metric][ONSET - 60 : ONSET - 60 + lasts_s, 6] = rate
 
     said, _ = watch(memory, tables(training(loses)))
     assert {verdict.machine for verdict in said} == ({"m6"} if named else set())

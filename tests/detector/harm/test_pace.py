@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.harm.pace import rhythm, trailing_mean
+from detector.harm.rhythm import rhythm, trailing_mean
 
 RNG = np.random.default_rng(53)
 

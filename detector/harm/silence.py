@@ -1,0 +1,52 @@
+"""Silence: whether a machine without readings is lost, or it is its agent that is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.harm.before_after import LOST, NO, OFF_BLOCKS, WAIT, YES, slower
+from detector.harm.pace import Pace
+from detector.methods.evidence.liveness import SHARED
+from detector.model.verdict import Verdict
+from detector.stats.arrays import Bools
+from store.schema.time import SECOND
+
+_STANDS, _STANDS_NS = 0.7, 10 * SECOND
+"""A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
+_BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
+"""... if it stopped so long before or after that at most: one that goes on without its readings does not wait ..."""
+_PAUSES = 1.5
+"""... if that is so many times longer than it paused before, as for a checkpoint."""
+_GONE_NS = 300 * SECOND
+"""A machine that is silent for longer is missed, whether or not its task goes on."""
+_UNSEEN_NS = 120 * SECOND
+"""So long a silence has to last where nothing tells the pace."""
+_RECENT = 6
+"""Blocks without a known pace: the task has not begun, or has ended."""
+
+
+def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) -> str:
+    """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
+    if verdict.device is not None and verdict.level != "note":
+        return YES
+    shared = verdict.score == SHARED
+    if not pace.logs(verdict.task).size:
+        return WAIT if verdict.level == "note" else YES
+    if not shared and np.isnan(pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
+        return WAIT if now - verdict.since < _UNSEEN_NS else YES
+    on, logs = pace.times > verdict.since, pace.logs(verdict.task)
+    stands = pace.stands_since(verdict.task)
+    if (
+        stands is not None
+        and -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
+        and now - stands >= _STANDS_NS
+        and unexplained[on].any()
+        and (~on).sum() >= OFF_BLOCKS
+        and slower(logs, on, _STANDS) == YES
+        and now - verdict.since > _PAUSES * pace.longest_pause(verdict.task, verdict.since)
+    ):
+        return LOST
+    if now - verdict.since > _GONE_NS and not shared:
+        return YES
+    early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
+    return WAIT if early else NO

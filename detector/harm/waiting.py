@@ -1,0 +1,109 @@
+"""Waiting: what the GPUs of a task show while it stands, and whether they wait, are idle, or have let go of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.methods.peers.state import Panel
+from detector.stats.arrays import Singles
+from detector.stats.grouped import middle
+
+MEMORY, _DUTY = "gpu.memory_used_bytes", "gpu.duty_cycle_ratio"
+STATES = (
+    _DUTY,
+    "gpu.power_watts",
+    "gpu.graphics_active_ratio",
+    "gpu.sm_active_ratio",
+    MEMORY,
+)
+"""Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
+_WAITS, _NEARLY_ALL = 0.9, 0.9
+_AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the GPUs read on average since a task stands: one reading of a sensor says little of who waits."""
+
+    since: int
+    """Unix ns."""
+    total: Singles
+    """[state, entity]: sums of the readings that are known ..."""
+    count: Singles
+    """... and how many they are."""
+
+    def add(self, readings: Singles) -> Singles:
+        """Take in readings [state, entity], and give the means so far."""
+        known = ~np.isnan(readings)
+        self.total += np.where(known, readings, 0)
+        self.count += known
+        return np.divide(self.total, self.count, out=np.full_like(self.total, np.nan), where=self.count > 0)
+
+
+def states_of(panel: Panel) -> Singles:
+    """[state, entity]: what the GPUs read just now of what tells those that wait from others; NaN where unknown."""
+    names, count = panel.window.metrics[: len(panel.values)], panel.deviation.shape[1]
+    out = np.full((len(STATES), count), np.nan, np.float32)
+    for at, key in enumerate(STATES):
+        metric = key.partition(".")[2]
+        if metric in names:
+            out[at] = panel.values[names.index(metric), :count]
+    return out
+
+
+def all_wait(task: str, panels: Mapping[str, Panel], states: Singles) -> bool:
+    """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write.
+
+    `states` [state, entity]: what they read, on average, since it stands.
+    """
+    now = _known(task, panels.get("gpu"), "duty_cycle_ratio")
+    if not len(now):
+        return False
+    panel = panels["gpu"]
+    usual = states[STATES.index(_DUTY), panel.task_index[: states.shape[1]] == panel.tasks.index(task)]
+    busy = min(float(np.mean(duty > _WAITS)) for duty in (now, usual[~np.isnan(usual)]))
+    return busy > _NEARLY_ALL and _in_flight(task, panels)
+
+
+def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) -> bool:
+    """Whether the GPUs of a task, or of one machine in it, have nothing to do: it has not begun, or has ended."""
+    for metric in _AT_WORK:
+        share = _known(task, panels.get("gpu"), metric, machine)
+        if len(share):
+            return float(np.median(share)) < _IDLE
+    return False
+
+
+def has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
+    """Whether most members have let go of their memory: then the task was ended, and does not stand."""
+    name = MEMORY.partition(".")[2]
+    if name not in panel.window.metrics[: len(panel.values)]:
+        return False
+    row = panel.window.metrics.index(name)
+    held, usual = (
+        middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.baseline.level)
+    )
+    return bool(held < usual / 2)
+
+
+def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
+    """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
+    active = _known(task, panels.get("nccl"), "active_ratio")
+    return not len(active) or bool(np.median(active) > _WAITS)
+
+
+def _known(task: str, panel: Panel | None, metric: str, machine: str | None = None) -> Singles:
+    """What the members of a task, or of one machine in it, read of one metric, as far as it is known."""
+    if panel is None or task not in panel.tasks or metric not in panel.window.metrics[: len(panel.values)]:
+        return np.zeros(0, np.float32)
+    count = panel.deviation.shape[1]
+    mine = panel.task_index[:count] == panel.tasks.index(task)
+    if machine is not None:
+        mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
+    readings = panel.values[panel.window.metrics.index(metric), :count][mine]
+    found: Singles = readings[~np.isnan(readings)]
+    return found
