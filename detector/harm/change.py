@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_symptom
+from detector.model.kinds import is_symptom, is_work
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles
 from detector.stats.grouped import middle
@@ -123,12 +123,13 @@ class Changes:
         A fall that is `known` is looked at again with what came since: when it began is known better then.
         """
         logs, runs = pace.logs(task), ~pace.paused(task, STANDS)
+        times = pace.times - pace.delay(task)
         rows = int((self.times > known.since).sum()) if known else _LEAST
         if not logs.shape[1] or rows > _MOST or len(self.times) <= rows + _BEFORE:
             return None
-        those = runs & (pace.times > self.times[-min(len(self.times), rows + 2 * _BEFORE + 1)])
-        since = self._split(rows, pace.times[those], np.nanmedian(logs[those], axis=1))
-        on = pace.times[those] > since
+        those = runs & (times > self.times[-min(len(self.times), rows + 2 * _BEFORE + 1)])
+        since = self._split(rows, times[those], np.nanmedian(logs[those], axis=1))
+        on = times[those] > since
         rows = int((self.times > since).sum())
         if on.sum() < 3 * rows or (~on).sum() < 2 * _BEFORE:
             return None
@@ -168,6 +169,8 @@ class Changes:
         spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
         far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
         bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
+        done = np.array([is_work(f"{table}.{name}") and name.endswith(_DONE) for name in names])[:, None]
+        bad &= ~done | (size < 0)  # who does more work holds up no other
         far = np.where(bad, far, np.minimum(far, FAR / 2))
         machines, place = np.unique(panel.machine[members], return_inverse=True)
         worst = np.zeros((len(names), len(machines)))
@@ -198,6 +201,8 @@ class Changes:
 
 _ELSEWHERE = ("_celsius", "out_of_sequence_total")
 """Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
+_DONE = ("_bytes_total", "_packets_total", "operations_total", "launches_total")
+"""Ends of readings of work that is done."""
 _AMOUNTS = ("_bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
 

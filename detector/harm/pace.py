@@ -159,7 +159,12 @@ class Pace:
         if not paused[-1:].any():
             return None
         begin = len(paused) - int(np.argmin(np.append(paused[::-1], False)))
-        return int(self.times[begin]) - (self._rhythms[task] // 2) * BLOCK_NS
+        return int(self.times[begin]) - self.delay(task)
+
+    def delay(self, task: str) -> int:
+        """By how much (ns) averaging makes what happens to the pace seem later."""
+        self.logs(task)
+        return self._rhythms.get(task, 1) // 2 * BLOCK_NS
 
     def longest_pause(self, task: str, before: int) -> int:
         """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns)."""
@@ -187,8 +192,7 @@ class Pace:
         split = np.arange(_SIDE, len(level) - _SIDE // 3 + 1)
         after = np.minimum(split + _SIDE, len(level))
         fall = (total[split] - total[split - _SIDE]) / _SIDE - (total[after] - total[split]) / (after - split)
-        late = self._rhythms[task] // 2 * BLOCK_NS
-        apart = np.abs(times[np.minimum(split, len(level) - 1)] - late - time)
+        apart = np.abs(times[np.minimum(split, len(level) - 1)] - self.delay(task) - time)
         here, beside, beyond = apart <= _NEAR_NS, apart > _NEAR_NS, apart > _SIDE * BLOCK_NS
         most = float(fall[here].max(initial=0.0))
         others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))

@@ -294,6 +294,20 @@ def test_processors_at_other_work_since_the_task_lost_much_of_its_pace_are_the_c
     assert {verdict.machine for verdict in said} == named
 
 
+@pytest.mark.parametrize(("more", "named"), [(0.06, set()), (-0.06, {"m4"})])
+def test_who_does_more_when_a_task_loses_pace_does_not_hold_it_up(memory: Any, more: float, named: set[str]) -> None:
+    """6 % more bytes on one machine since a loss of 7 % are no cause of it; 6 % less are."""
+
+    def sends(found: dict[str, np.ndarray]) -> None:
+        slower(found)
+        noise = 1 + 0.003 * np.random.default_rng(6).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.nvlink_transmit_bytes_total"] = 9e9 * noise
+        found["gpu.nvlink_transmit_bytes_total"][ONSET:, 4] *= 1 + more
+
+    said, _ = watch(memory, tables(training(sends)))
+    assert {verdict.machine for verdict in said} == named
+
+
 def test_a_change_much_smaller_than_the_loss_of_pace_is_no_cause(memory: Any) -> None:
     """A GPU that is at work half a per cent less than its peers does not cost their task 11 %."""
 
