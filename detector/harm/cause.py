@@ -25,6 +25,7 @@ _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
 _CRITICAL = 0.1
 """A loss of pace from which on it is critical."""
+_PROCESSOR = ("cpu_utilization_ratio", "cpu_system_ratio")
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
 """A loss of pace, spreads over the peers, and times as far as the next machine, that need no other witness."""
 _RECENT = 12
@@ -124,7 +125,7 @@ class Causes:
 
 def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
     """Whether a host's processors changed so plainly, with so great a loss, that nothing else has to tell."""
-    processor = panel.window.metrics[one.metric].startswith("cpu_")
+    processor = panel.window.metrics[one.metric] in _PROCESSOR
     return processor and fall.size >= _PLAIN_LOSS and one.far >= _PLAIN_FAR and one.alone >= _PLAIN_ALONE
 
 

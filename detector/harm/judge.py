@@ -34,6 +34,7 @@ from detector.harm.waiting import is_idle
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     is_capacity,
+    is_corrected,
     is_host,
     is_impaired,
     is_known,
@@ -75,6 +76,8 @@ _KNOWN_NS = 300 * SECOND
 """For so long it is remembered that a difference did no harm."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
+_CORRECTED = 10.0
+"""The same of a memory that corrects errors: five a second at least."""
 
 
 @dataclass(slots=True)
@@ -207,7 +210,7 @@ class Harm:
     def _unseen(self, verdict: Verdict, on: Bools, now: int, small: bool) -> str:
         """The answer where nothing tells whether the task suffers."""
         ran = self._ran_for(verdict.task, on, now - verdict.since)
-        if is_impaired(verdict.metric) and verdict.score >= _IMPAIRED:
+        if is_impaired(verdict.metric) and verdict.score >= (_CORRECTED if is_corrected(verdict.metric) else _IMPAIRED):
             return YES if ran >= _IMPAIRED_NS else UNKNOWN
         if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
             return UNKNOWN

@@ -121,6 +121,11 @@ def is_loss(metric: str) -> bool:
     return metric in LOSS
 
 
+def is_corrected(metric: str) -> bool:
+    """Whether this reading counts errors that were corrected, and cost no time."""
+    return metric == "gpu.ecc_corrected_total"
+
+
 def tells_idleness(metric: str) -> bool:
     """Whether this reading is low on a GPU without work; one that waits for its peers runs NCCL's kernel."""
     return metric in _IDLE

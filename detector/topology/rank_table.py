@@ -153,7 +153,8 @@ class RankTable(Columns):
         self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[formed]]
         self.operations[series] = operations
         self._note_states(series, rows, row)
-        self._note_origin(series, rows.text("counted_from")[row], known, formed | (operations < before), away)
+        origin = np.where(operations < 0, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])  # none begins below 0
+        self._note_origin(series, origin, known, formed | (operations < before), away)
 
     def note_losses(self, rows: Rows) -> None:
         """Read how many probe hits the agents lost, from rows of `source`."""

@@ -89,6 +89,7 @@ def test_counts_without_a_common_beginning_are_not_compared(memory: Any) -> None
     late = np.array([0, 0, -50, 0, 0, 0])
     assert ranks(memory, stops_at=30, counted_from=late, origin=["birth", "birth", "attach", *["memory"] * 3]) == []
     assert ranks(memory, stops_at=31, behind=2, counted_from=late, origin=["attach"] * 6) == []
+    assert ranks(memory, stops_at=30, counted_from=late, origin=["birth"] * 6) == []  # a count below 0 began elsewhere
 
 
 def test_the_wrong_collective_is_named(memory: Any) -> None:
