@@ -103,7 +103,7 @@ class Lasting:
         np.clip(apart, -_MOST, _MOST, out=apart)
         self._follow(apart, known, seconds)
         self.enough = SUSPECT + (ENOUGH - SUSPECT) * learned
-        self._compare(known, groups, seconds, now)
+        self._compare(apart, known, groups, seconds, now)
         self._learn(apart, known, seconds)
 
     def reset(self, entities: Ints) -> None:
@@ -162,7 +162,7 @@ class Lasting:
             mean += np.where(known, rate * away, 0.0).astype(np.float32)
         self.known_s[:, :count] += np.where(known, seconds, 0.0).astype(np.float32)
 
-    def _compare(self, known: NDArray[np.bool_], groups: Groups, seconds: float, now: int) -> None:
+    def _compare(self, apart: Singles, known: NDArray[np.bool_], groups: Groups, seconds: float, now: int) -> None:
         count = known.shape[1]
         base, known_s = self.base[:, :count], self.known_s[:, :count]
         judged = known_s >= WARM_S
@@ -193,21 +193,27 @@ class Lasting:
         since = self.since[:, :count]
         since[odd & (since == 0)] = now
         since[~odd] = 0
-        self._decide(best, size, groups, now)
+        self._decide(best, size, apart, groups)
 
-    def _decide(self, far: Singles, size: Singles, groups: Groups, now: int) -> None:
+    def _decide(self, far: Singles, size: Singles, apart: Singles, groups: Groups) -> None:
         """Begin and end findings; what is over by the latest readings is none, whatever the means still are."""
         count = far.shape[1]
         found = self.found[:, :count]
-        latest, beside = (
-            (array - groups.each(groups.middle(array))) * np.sign(size)
-            for array in (self.latest[:, :count] - self.base[:, :count], self.latest[:, :count])
+        base, late = self.base[:, :count], self.latest[:, :count]
+        latest, now, beside = (
+            (array - groups.each(groups.middle(array))) * np.sign(size) for array in (late - base, apart - base, late)
         )
         # One that was faster than its peers, and is now as fast, holds none of them up.
         found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST / 4)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
         lasts = alike & self.lasts()[:, :count]
-        found |= (np.abs(far) >= self.enough[:, :count]) & (latest >= LEAST) & (beside > LEAST / 2) & lasts
+        found |= (
+            (np.abs(far) >= self.enough[:, :count])
+            & (latest >= LEAST)
+            & (now > LEAST / 4)
+            & (beside > LEAST / 2)
+            & lasts
+        )
 
     def lasts(self) -> NDArray[np.bool_]:
         """[row, entity]: what is odd for long enough to be a finding."""

@@ -68,7 +68,7 @@ def test_what_proves_nothing_together(memory: Any, fleet: Make, what: str) -> No
 
 def test_a_worn_gpu_is_named_that_no_single_reading_names(memory: Any) -> None:
     """A simulated GPU that is a little slower, hotter and weaker is named; each of its readings alone says nothing."""
-    tables, labels = simulate(machines=6, minutes=7, fault="worn_gpu", seed=7, gpus=2)
+    tables, labels = simulate(machines=6, minutes=8, fault="worn_gpu", seed=7, gpus=2)
     fault, gpus = labels["faults"][0], pa.table(tables["gpu"])
     made = {name: pa.table(columns) for name, columns in tables.items()}
     assert [(v.machine, v.device) for v in raised(memory, **made)] == [(fault["machine"], fault["device"])]
