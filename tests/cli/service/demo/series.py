@@ -80,8 +80,9 @@ class Series:
             start = fleet.inject(kind, machine, gpu)
             listener.listen(DETECT_S, until=lambda: bool(_raised(listener)))
             listener.listen(LINGER_S)
-            fleet.heal()
-            listener.listen(CALM_S)
+            if len(found) + 1 < len(self.kinds):
+                fleet.heal()
+                listener.listen(CALM_S)
             found[kind] = _outcome(listener, kind, machine, f"gpu:{gpu}", start)
         return found
 
