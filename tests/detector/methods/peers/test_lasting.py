@@ -62,6 +62,15 @@ def test_a_few_per_cent_in_one_machine_are_found_in_minutes(share: float, within
     assert 0 <= since - START - 200 * TURN_S * SECOND <= 120 * SECOND
 
 
+@pytest.mark.parametrize(("before", "found_at_last"), [(1.022, False), (1.0, True)])
+def test_a_machine_that_was_faster_and_is_now_as_fast_holds_up_no_other(before: float, found_at_last: bool) -> None:
+    """A clock that falls by 2.4 % to that of the peers is no finding; one that falls by as much below it is."""
+    values = readings(420, seed=23)
+    values[:, 0, 4] = np.median(values[:, 0], axis=1) * before
+    values[200:, 0, 4] *= 0.976
+    assert (max(follow(values)[1]) > 0) == found_at_last
+
+
 def worse() -> np.ndarray:
     """Readings of which one machine's clock falls by 6 % after a while."""
     values = readings(330, seed=19)
