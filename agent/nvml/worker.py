@@ -6,11 +6,8 @@ memory: when a call does not return, that tells where.
 
 from __future__ import annotations
 
-import ctypes
-import json
 import mmap
 import os
-import signal
 import sys
 import time
 from typing import Any
@@ -18,9 +15,8 @@ from typing import Any
 from agent.nvml.binding import GONE, LOST, NvmlError, nvml, open_library
 from agent.nvml.device import Device
 from agent.nvml.events import Events
-from agent.system.rights import give_up
+from agent.system.reading_child import settle, tell
 
-_PR_SET_PDEATHSIG = 1
 STARTING = 255
 """In place of a GPU: the library is being initialised."""
 
@@ -103,30 +99,22 @@ class Gpus:
         (self._lost if error.value in LOST else self._unread)[index] = str(error)
 
 
-def _tell(value: dict[str, Any]) -> None:
-    line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    while line:
-        line = line[os.write(1, line) :]
-
-
 def main() -> None:
     """Arguments: the descriptor of the shared memory, then the paths where the library may be."""
-    give_up()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which ends this child in order
+    settle()
     where = mmap.mmap(int(sys.argv[1]), mmap.PAGESIZE)
     where[0] = STARTING
     try:
         open_library(sys.argv[2:])
         where[0] = 0
         gpus = Gpus(where)
-        _tell(gpus.hello())
+        tell(gpus.hello())
         while request := os.read(0, 64):
-            _tell(gpus.read(b"s" in request))
+            tell(gpus.read(b"s" in request))
     except NvmlError as error:
-        _tell({"gone": f"NVML says: {error}"})
+        tell({"gone": f"NVML says: {error}"})
     except BrokenPipeError:
         os._exit(0)  # the agent has closed the pipe
     except OSError as error:
-        _tell({"gone": str(error)})
+        tell({"gone": str(error)})
     os._exit(0)  # the thread that waits for events need not come back

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,7 +28,7 @@ _libc = ctypes.CDLL(None)  # loaded here: between fork and exec it may not be
 _REFUSED = ("permission", "not permitted", "access to performance monitoring", "no permission")
 
 
-class Sampler:
+class Sampler(ABC):
     """A program that samples the first thread of a process, from now on and for so many seconds."""
 
     name = ""
@@ -61,13 +62,13 @@ class Sampler:
             self._ended(-9, used.ru_utime + used.ru_stime)
             self.error = f"{self.name} was not done in time"
 
+    @abstractmethod
     def samples(self, begin: float, seconds: float, hertz: float) -> Sampled:
         """The samples of a window that began at that time (monotonic s). Raises SampleError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _heard(self) -> bool:
         """Whether what it printed says that it samples now."""
-        raise NotImplementedError
 
     def _listen(self) -> None:
         assert self._child.stdout is not None

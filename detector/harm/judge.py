@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.harm.before_after import (
-    LEAST_LOSS,
     LOST,
     NO,
     ON_BLOCKS,
@@ -21,12 +19,12 @@ from detector.harm.before_after import (
     YES,
     are_enough,
     does_less,
-    slower,
 )
 from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
-from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace, beside
+from detector.harm.loss import goes_slower, slower_at_once
+from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
 from detector.harm.share import Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import WRITES_NS, Stalls
@@ -53,19 +51,13 @@ Place = tuple[str, str, str]
 SILENT = "event.silent"
 _LASTS = 6
 """Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
-_PAUSES = 1.5
-"""Times the longest pause before, as for a checkpoint."""
 _LASTS_ALONE = 24
 """The same of a machine that does less while its task goes on as before: the task is not synchronous."""
-_SURE_OF_LITTLE = 4.0
-"""Standard errors of a loss of pace for which a small difference is the cause: there are many small differences."""
 _RECENT = 6
 """Blocks in which a reading deviates once at least, as long as it does at all."""
 _HELD_NS = 60 * SECOND
 """For so long a finding that did harm is taken to do harm."""
 _DEVIATES = 0.8
-_AT_ONCE_NS = 90 * SECOND
-"""The time in which a task loses pace if a small difference is the cause."""
 _TOGETHER_NS = 20 * SECOND
 """Deviations that begin so near to each other have one cause."""
 _UNSEEN_NS = 120 * SECOND
@@ -116,10 +108,6 @@ class Harm:
         self.stalls.update(now, self.pace, panels, config)
         self.causes.update(now, self.pace, self.share, panels, self.blamed.tasks(now - _HELD_NS), config)
 
-    def _unexplained(self, verdict: Verdict) -> Bools:
-        """[block]: whether no other machine of the task had an incident then."""
-        return ~self.blamed.elsewhere(verdict, self.pace.times)
-
     def graded(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
         """The finding as it is to be said: as it is, as a note, or not yet (None)."""
         verdict = finding.verdict
@@ -144,7 +132,7 @@ class Harm:
         if verdict.level == "note" and verdict.kind in ("peer", "progress"):
             return NO
         if verdict.metric == SILENT:
-            return judge_silence(verdict, now, self.pace, self._unexplained(verdict))
+            return judge_silence(verdict, now, self.pace, ~self.blamed.elsewhere(verdict, self.pace.times))
         if verdict.kind == "evidence":
             if verdict.level != "note":
                 return YES
@@ -172,7 +160,7 @@ class Harm:
             held_up = self.share.held_up(verdict.machine, on, runs)
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
-        answer = self._slower_at_once(verdict, on) if small else self._harmed(verdict, on)
+        answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
         if not known and not small and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
@@ -185,8 +173,8 @@ class Harm:
     def _remembered(self, verdict: Verdict, answer: str, now: int) -> str:
         """The answer, or the last one where too little of the time before is remembered to ask again."""
         key = verdict.task, verdict.machine, verdict.device or "", verdict.metric
-        since, seen = self.harmless.get(key, (0, 0))
-        if answer == NO or (answer == UNKNOWN and since == verdict.since and now - seen < _KNOWN_NS):
+        since, _ = self.harmless.get(key, (0, 0))
+        if answer == NO or (answer == UNKNOWN and since == verdict.since):
             self.harmless[key] = verdict.since, now
             return NO
         return answer
@@ -205,7 +193,7 @@ class Harm:
     def _stands_long(self, verdict: Verdict) -> bool:
         """Whether a task stands for longer than one rank writes the checkpoint of all."""
         longest = self.pace.longest_pause(verdict.task, verdict.since)
-        return bool(self.pace.times[-1] - verdict.since >= max(WRITES_NS, _PAUSES * longest))
+        return bool(self.pace.times[-1] - verdict.since >= max(WRITES_NS, PAUSES * longest))
 
     def _unseen(self, verdict: Verdict, on: Bools, now: int, small: bool) -> str:
         """The answer where nothing tells whether the task suffers."""
@@ -222,7 +210,7 @@ class Harm:
             return False
         if self._began_elsewhere(verdict):
             return False
-        return self._goes_slower(verdict, self.pace.times > verdict.since) == YES
+        return goes_slower(self.pace, self.blamed, verdict, self.pace.times > verdict.since) == YES
 
     def _began_elsewhere(self, verdict: Verdict) -> bool:
         """Whether another machine began to deviate by the same reading at the same time: a job of several machines."""
@@ -248,34 +236,13 @@ class Harm:
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         moves = ~self.pace.paused(verdict.task)
-        answer = self._goes_slower(verdict, on)
+        answer = goes_slower(self.pace, self.blamed, verdict, on)
         lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= (_LASTS_ALONE if answer == NO else _LASTS)
         if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
         if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):
             return YES
         return answer
-
-    def _goes_slower(self, verdict: Verdict, on: Bools) -> str:
-        """Whether the task does, of the time in which it runs and no other machine had an incident."""
-        here = self._unexplained(verdict) & ~self.pace.unsettled(verdict.task)
-        return slower(self.pace.logs(verdict.task)[here], on[here]) if are_enough(on[here]) else UNKNOWN
-
-    def _slower_at_once(self, verdict: Verdict, on: Bools) -> str:
-        """Whether the task goes slower when `on`, and did so in its first minute and a half already."""
-        here = (
-            self._unexplained(verdict)
-            & ~self.pace.unsettled(verdict.task)
-            & ~self.blamed.before(verdict, self.pace.times)
-            & ~beside(self.pace.paused(verdict.task))  # blocks in which a pause begins or ends
-        )
-        logs = self.pace.logs(verdict.task)
-        answer = slower(logs[here], on[here], sure=_SURE_OF_LITTLE) if are_enough(on[here]) else UNKNOWN
-        if answer != YES:
-            return answer
-        first = here & (self.pace.times <= verdict.since + _AT_ONCE_NS)
-        falls = [_fall(logs[those], on[those]) for those in (here, first)]
-        return YES if min(falls) > LEAST_LOSS / 2 else NO
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""
@@ -314,11 +281,3 @@ def _at_least(finding: Finding, level: Level) -> Finding:
         return finding
     raised = replace(verdict, level=level, score=max(verdict.score, 1.0))
     return replace(finding, verdict=raised, evidence=max(finding.evidence, 1.0))
-
-
-def _fall(logs: NDArray[Any], on: Bools) -> float:
-    """By how much the logarithms [block, signal] are lower when `on`; minus infinity where nothing tells."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not known
-        fall = float(np.nanmedian(np.nanmean(logs[~on], axis=0) - np.nanmean(logs[on], axis=0)))
-    return -np.inf if np.isnan(fall) else fall

@@ -45,6 +45,8 @@ _STOOD, _SETTLES = 6, 12
 """Blocks of time for which a task stood that was restarted, and those in which it warms up then."""
 _SIDE, _NEAR_NS = 12, 15 * SECOND
 _LEAST_FALL, _CLEARLY, _SURE = 0.03, 1.5, 4.0
+PAUSES = 1.5
+"""Times the longest pause so far that a task stands, for more than a checkpoint: that is as long as the one before."""
 _CHECKPOINT_NS = 120 * SECOND
 _HIGH = 0.8
 """Of a task that began a while ago, the pace in the fastest of so many blocks is of the time since then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from detector.harm.before_after import LOST, NO, OFF_BLOCKS, WAIT, YES, slower
-from detector.harm.pace import Pace
+from detector.harm.pace import PAUSES, Pace
 from detector.methods.evidence.liveness import SHARED
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
@@ -14,9 +14,7 @@ from store.schema.time import SECOND
 _STANDS, _STANDS_NS = 0.7, 10 * SECOND
 """A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
 _BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
-"""... if it stopped so long before or after that at most: one that goes on without its readings does not wait ..."""
-_PAUSES = 1.5
-"""... if that is so many times longer than it paused before, as for a checkpoint."""
+"""... if it stopped so long before or after that at most: one that goes on without its readings does not wait."""
 _GONE_NS = 300 * SECOND
 """A machine that is silent for longer is missed, whether or not its task goes on."""
 _UNSEEN_NS = 120 * SECOND
@@ -43,7 +41,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         and unexplained[on].any()
         and (~on).sum() >= OFF_BLOCKS
         and slower(logs, on, _STANDS) == YES
-        and now - verdict.since > _PAUSES * pace.longest_pause(verdict.task, verdict.since)
+        and now - verdict.since > PAUSES * pace.longest_pause(verdict.task, verdict.since)
     ):
         return LOST
     if now - verdict.since > _GONE_NS and not shared:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.harm.pace import STANDS, Pace
+from detector.harm.pace import PAUSES, STANDS, Pace
 from detector.harm.waiting import MEMORY, STATES, Standing, all_wait, has_ended, is_idle, states_of
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
@@ -22,8 +22,6 @@ from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
 _LEAST_NS = 10 * SECOND
-_PAUSES = 1.5
-"""Times the longest pause so far: a checkpoint is as long as the one before."""
 _RAN = 12
 """Blocks that were seen of a task, most of them running, before it can be said to stand."""
 _SPREADS, _SHARE = 6.0, 0.12
@@ -62,7 +60,7 @@ class Stalls:
                 self.outlier.pop(task, None)
                 continue
             readings = self._averaged(task, since, panels.get("gpu"))
-            if now - since < max(_LEAST_NS, _PAUSES * pace.longest_pause(task, since)):
+            if now - since < max(_LEAST_NS, PAUSES * pace.longest_pause(task, since)):
                 self.outlier.pop(task, None)
                 continue
             if task in self.named:

@@ -5,18 +5,14 @@ python -I -m agent.nvml.dcgm.worker PERIOD_S SLOW_S ACTIVITY PATH…
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
-import signal
 import sys
 import time
 from typing import Any
 
 from agent.nvml.dcgm.binding import FAIL, GPU, LINK, SWITCH, DcgmError, Engine
-from agent.system.rights import give_up
+from agent.system.reading_child import settle, tell
 
-_PR_SET_PDEATHSIG = 1
 _NVML_INDEX, _ALL = 52, 0xFFFFFFFF
 ACTIVITY = {
     1001: "graphics_active_ratio",
@@ -112,28 +108,20 @@ class Reading:
         return [f"gpu:{index}" for index in self._index.values()] + [f"nvswitch:{number}" for number in self._switches]
 
 
-def _tell(value: dict[str, Any]) -> None:
-    line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    while line:
-        line = line[os.write(1, line) :]
-
-
 def main() -> None:
     """Read until the host engine or the agent is gone; why is the last line."""
-    give_up()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which ends this child in order
+    settle()
     period_s, slow_s = map(float, sys.argv[1:3])
     try:
         reading = Reading(Engine(sys.argv[4:]), period_s, slow_s, sys.argv[3] == "activity")
         while True:
             begun = time.monotonic()
-            _tell(reading.read(begun))
+            tell(reading.read(begun))
             time.sleep(max(0.05, begun + period_s - time.monotonic()))
     except BrokenPipeError:
         os._exit(0)  # the agent has closed the pipe
     except (DcgmError, OSError, AttributeError) as error:  # a library without a function that is asked for
-        _tell({"error": str(error)})
+        tell({"error": str(error)})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""Loss: whether a task goes slower while a machine deviates, in the time that nothing else explains."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.harm.before_after import LEAST_LOSS, NO, SURE, UNKNOWN, YES, are_enough, slower
+from detector.harm.blamed import Blamed
+from detector.harm.pace import Pace, beside
+from detector.model.verdict import Verdict
+from detector.stats.arrays import Bools
+from store.schema.time import SECOND
+
+_SURE_OF_LITTLE = 4.0
+"""Standard errors of a loss of pace for which a small difference is the cause: there are many small differences."""
+_AT_ONCE_NS = 90 * SECOND
+"""The time in which a task loses pace if a small difference is the cause."""
+
+
+def goes_slower(pace: Pace, blamed: Blamed, verdict: Verdict, on: Bools) -> str:
+    """Whether the task does when `on` [block], of the time in which it runs and no other machine had an incident."""
+    return _answer(pace, verdict, on, _counts(pace, blamed, verdict), SURE)
+
+
+def slower_at_once(pace: Pace, blamed: Blamed, verdict: Verdict, on: Bools) -> str:
+    """Whether the task goes slower when `on` [block], and did so in its first minute and a half already.
+
+    Blocks in which a pause begins or ends, and those of earlier incidents of the same machine, do not count.
+    """
+    here = _counts(pace, blamed, verdict) & ~blamed.before(verdict, pace.times) & ~beside(pace.paused(verdict.task))
+    answer = _answer(pace, verdict, on, here, _SURE_OF_LITTLE)
+    if answer != YES:
+        return answer
+    logs, first = pace.logs(verdict.task), here & (pace.times <= verdict.since + _AT_ONCE_NS)
+    falls = [_fall(logs[those], on[those]) for those in (here, first)]
+    return YES if min(falls) > LEAST_LOSS / 2 else NO
+
+
+def _counts(pace: Pace, blamed: Blamed, verdict: Verdict) -> Bools:
+    """[block]: whether the task runs, and no other machine of it has an incident."""
+    counts: Bools = ~blamed.elsewhere(verdict, pace.times) & ~pace.unsettled(verdict.task)
+    return counts
+
+
+def _answer(pace: Pace, verdict: Verdict, on: Bools, here: Bools, sure: float) -> str:
+    return slower(pace.logs(verdict.task)[here], on[here], sure=sure) if are_enough(on[here]) else UNKNOWN
+
+
+def _fall(logs: NDArray[Any], on: Bools) -> float:
+    """By how much the logarithms [block, signal] are lower when `on`; minus infinity where nothing tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of signals that are not known
+        fall = float(np.nanmedian(np.nanmean(logs[~on], axis=0) - np.nanmean(logs[on], axis=0)))
+    return -np.inf if np.isnan(fall) else fall
