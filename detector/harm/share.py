@@ -71,8 +71,9 @@ class Share:
     def held_up(self, machine: str, on: Bools, counts: Bools, least: float = LEAST) -> bool | None:
         """Whether a machine, more than any other, has less to do beside its peers when `on` [block].
 
-        By `least` of what it usually has; blocks that do not count (`counts` [block]) are left out. The same blocks are compared on other machines: what
-        happens to several of them at once, or by chance, is no effect of this one. None: nothing tells.
+        By `least` of what it usually has; blocks that do not count (`counts` [block]) are left out. The same blocks are
+        compared on other machines: what happens to several of them at once, or by chance, is no effect of this one.
+        None: nothing tells.
         """
         at, on = self.machines.get(machine), on[counts]
         if at is None or on.sum() < _ON or (~on).sum() < _OFF:

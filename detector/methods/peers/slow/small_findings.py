@@ -17,7 +17,7 @@ from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
 _LEAST_WORK = 0.02
-"""The least share by which a GPU is at work less than its peers that is said: cooling and its own place cost as much."""
+"""The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
 
 
 def shape_findings(panel: Panel, now: int) -> list[Finding]:
