@@ -39,8 +39,8 @@ _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
 _SLIGHT = 0.01
 """The least relative shift, or in seconds spent a second; half of the task's loss too: who holds it up does as much."""
-_KNOWN = 0.75
-"""The share of the time since the fall in which the pace has to be known."""
+_KNOWN = 0.7
+"""The share of the time since the fall in which the pace, and what caused its fall, have to be known."""
 _FEWEST = 4
 _BEST = 3
 _TINY = 1e-12
@@ -220,8 +220,9 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     before, later = apart[:-after], apart[-after:]
     usual = np.nanmean(before, axis=0)
     size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
-    first = np.where(np.isnan(later[0]), size, later[0] - usual)
+    first = later[0] - usual
     lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
+    lasts &= (~np.isnan(later)).mean(0) > _KNOWN  # others may be read too rarely
     size = np.where(lasts, size, 0.0)
     size = np.nan_to_num(size - middle(size)[:, None])
     level = np.abs(center[:, :, 0]).mean(0)[:, None]

@@ -62,11 +62,13 @@ _TOGETHER_NS = 20 * SECOND
 """Deviations that begin so near to each other have one cause."""
 _UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
+_UNSEEN_HOST_NS = 300 * SECOND
+"""The same of a machine's own system, which upgrades and scans move for minutes."""
 _IDLES_NS = 240 * SECOND
 """So long a GPU has to have less to do than all its peers, to be what they wait for."""
 _KNOWN_NS = 300 * SECOND
 """For so long it is remembered that a difference did no harm."""
-_PLAINLY = 0.02
+_PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
@@ -116,7 +118,8 @@ class Harm:
         place = verdict.task, verdict.machine, verdict.device or ""
         key = *place, verdict.metric, verdict.level
         if key not in self.answers:
-            self.answers[key] = YES if place in self.harmful else self._answer(finding, panels, now)
+            held = place in self.harmful and not (finding.small and self._rests(verdict.task))
+            self.answers[key] = YES if held else self._answer(finding, panels, now)
         answer = self.answers[key]
         if answer in (YES, LOST):
             self.harmful[place] = now
@@ -143,14 +146,14 @@ class Harm:
             return YES
         if is_capacity(verdict.metric):
             # At rest it clocks low.
-            rests = finding.small and self.pace.paused(verdict.task)[-1:].any()
+            rests = finding.small and self._rests(verdict.task)
             return WAIT if rests or is_idle(verdict.task, panels, verdict.machine) else YES
         if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
         on = self.pace.times > verdict.since if finding.small else self._when(verdict, panels)
-        return self._deviation(finding, on, now)
+        return self._deviation(finding, on, panels, now)
 
-    def _deviation(self, finding: Finding, on: Bools, now: int) -> str:
+    def _deviation(self, finding: Finding, on: Bools, panels: Mapping[str, Panel], now: int) -> str:
         """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time."""
         verdict, small = finding.verdict, finding.small
         if is_symptom(verdict.metric):
@@ -165,6 +168,7 @@ class Harm:
             held_up = self.share.held_up(verdict.machine, on, runs, _PLAINLY if goes_on else LEAST)
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
+            return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
@@ -173,7 +177,7 @@ class Harm:
         if answer != YES and small and tells_idleness(verdict.metric) and self._idles(verdict, on, now):
             return YES
         unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
-        return self._unseen(verdict, on, now, small) if unseen else answer
+        return self._unseen(verdict, on, panels, now, small) if unseen else answer
 
     def _remembered(self, verdict: Verdict, answer: str, now: int) -> str:
         """The answer, or the last one where too little of the time before is remembered to ask again."""
@@ -190,7 +194,7 @@ class Harm:
             return True  # it was enough to raise an alarm once, and is not now
         if on.any() and not on[-_RECENT:].any():
             return True  # it is over: what the task does since then is no effect of it
-        if self.pace.paused(verdict.task)[-1:].any() and not (is_state(verdict.metric) and self._stands_long(verdict)):
+        if self._rests(verdict.task) and not (is_state(verdict.metric) and self._stands_long(verdict)):
             return True
         # While a task stands, or begins, its members do not do the same.
         return small and self._ran_for(verdict.task, on, now - verdict.since) < _LASTS * BLOCK_NS
@@ -200,14 +204,23 @@ class Harm:
         longest = self.pace.longest_pause(verdict.task, verdict.since)
         return bool(self.pace.times[-1] - verdict.since >= max(WRITES_NS, PAUSES * longest))
 
-    def _unseen(self, verdict: Verdict, on: Bools, now: int, small: bool) -> str:
+    def _unseen(self, verdict: Verdict, on: Bools, panels: Mapping[str, Panel], now: int, small: bool) -> str:
         """The answer where nothing tells whether the task suffers."""
-        ran = self._ran_for(verdict.task, on, now - verdict.since)
-        if is_impaired(verdict.metric) and verdict.score >= (_CORRECTED if is_corrected(verdict.metric) else _IMPAIRED):
-            return YES if ran >= _IMPAIRED_NS else UNKNOWN
+        longest = now - verdict.since
+        far = _CORRECTED if is_corrected(verdict.metric) else _IMPAIRED
+        if is_impaired(verdict.metric) and verdict.score >= far:
+            for_long = self._ran_for(verdict.task, self._when(verdict, panels, far), longest) >= _IMPAIRED_NS
+            return YES if for_long else UNKNOWN
+        ran = self._ran_for(verdict.task, on, longest)
+        if small and self._is_only(verdict, panels):
+            return YES if ran >= _IDLES_NS else UNKNOWN
         if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
             return UNKNOWN
         return YES if ran >= _UNSEEN_NS else WAIT
+
+    def _is_only(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether a table's only reading is all that tells of a machine."""
+        return len(panels) == 1 and all(len(panel.lasting.rows) == 1 for panel in panels.values())
 
     def _fell_with(self, verdict: Verdict, now: int) -> bool:
         """Whether the task's pace fell when this began, and stays low; and the same began on no other machine."""
@@ -237,7 +250,7 @@ class Harm:
         """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
         if not self._is_paced(task):
             return longest
-        return min(longest, int((on & ~self.pace.paused(task)).sum()) * BLOCK_NS)
+        return min(longest, int((on & ~self.pace.paused(task)).sum()) * max(BLOCK_NS, self.pace.step_ns()))
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         moves = ~self.pace.paused(verdict.task)
@@ -254,13 +267,17 @@ class Harm:
         on = self.pace.times > verdict.since
         if on.sum() < _LASTS:
             return NO
-        return self._harmed(verdict, on)
+        held_up = self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
+        return YES if held_up else self._harmed(verdict, on)
+
+    def _rests(self, task: str) -> bool:
+        return bool(self.pace.paused(task)[-1:].any())
 
     def _is_paced(self, task: str) -> bool:
         return self.pace.logs(task).size > 0
 
-    def _when(self, verdict: Verdict, panels: Mapping[str, Panel]) -> Bools:
-        """[block]: whether the machine, or its device, deviated by this metric then."""
+    def _when(self, verdict: Verdict, panels: Mapping[str, Panel], least: float = _DEVIATES) -> Bools:
+        """[block]: whether the machine, or its device, deviated by this metric then, so far at `least`."""
         table, _, metric = verdict.metric.partition(".")
         panel = panels.get(table)
         if panel is None or metric not in panel.window.metrics:
@@ -271,7 +288,7 @@ class Harm:
             if name == verdict.machine and verdict.device in (None, device)
         ]
         row, entities = panel.window.metrics.index(metric), np.array(mine, np.int64)
-        return self.deviations[table].of(self.pace.times, row, entities) >= _DEVIATES
+        return self.deviations[table].of(self.pace.times, row, entities) >= least
 
     def _mine(self, machine: str) -> NDArray[Any]:
         """[block, signal]: the machine's part of the task, beside its peers."""

@@ -41,6 +41,7 @@ _PAUSED = -0.7
 """The logarithm of half the usual pace."""
 STANDS = float(np.log(0.3))
 """Of its usual pace: below that a task stands, and is not just slow."""
+_SELDOM = 0.1
 _STOOD, _SETTLES = 6, 12
 """Blocks of time for which a task stood that was restarted, and those in which it warms up then."""
 _SIDE, _NEAR_NS = 12, 15 * SECOND
@@ -75,6 +76,8 @@ class Pace:
     """What was computed since the last block."""
     _rhythms: dict[str, int] = field(default_factory=dict)
     """The same: over how many blocks the pace is averaged."""
+    _shares: dict[str, Floats] = field(default_factory=dict)
+    """The same: what was averaged, [block, signal], as shares of the usual pace."""
 
     def due(self, now: int) -> bool:
         """Whether a block is over at `now` (Unix ns)."""
@@ -167,6 +170,17 @@ class Pace:
         begin = len(paused) - int(np.argmin(np.append(paused[::-1], False)))
         return int(self.times[begin]) - self.delay(task)
 
+    def stood_before(self, task: str, time: int) -> bool:
+        """Whether the task had half of its usual pace in the block before `time` (Unix ns), and seldom before that."""
+        self.logs(task)
+        before = self.times <= time
+        shares = self._shares.get(task, np.zeros((len(before), 0)))[before]
+        known = shares[~np.isnan(shares).all(1)]
+        if len(known) < 2 * _STOOD:
+            return False
+        low = np.nanmedian(known, axis=1) < np.exp(_PAUSED)
+        return bool(low[-1]) and float(low[:-_STOOD].mean()) < _SELDOM
+
     def delay(self, task: str) -> int:
         """By how much (ns) averaging makes what happens to the pace seem later."""
         return self.rhythm_ns(task) // (2 * BLOCK_NS) * BLOCK_NS
@@ -225,7 +239,7 @@ class Pace:
         values = values[:, known]
         usual = self.level[self.tasks.index(task), known]
         share = np.maximum(values[:, usual > 0], 0) / usual[usual > 0]
-        self._rhythms[task] = 1
+        self._rhythms[task], self._shares[task] = 1, share
         with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of blocks in which nothing is known
             if share.size:

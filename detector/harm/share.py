@@ -39,8 +39,8 @@ _FEWEST = 2
 """... and at least."""
 LEAST, _ALONE = 0.01, 1.5
 """The least change that counts; times as far as the next machine, both best signals added."""
-_SURE, _AGREES = 5.0, 3.0
-"""Spreads over the other machines of the best signal, and of the one that agrees with it."""
+_SURE, _AGREES, _SURE_ALONE = 5.0, 3.0, 12.0
+"""Spreads over the other machines of the best signal, of one that agrees with it, and of one that needs no other."""
 _LEAST_ERROR = 0.001
 
 
@@ -115,7 +115,8 @@ def _stands_out(values: NDArray[np.float32], on: Bools, least: float) -> bool:
     far = np.where(away > least, away / np.maximum(mad(size[1:]), error), 0.0)
     order = np.sort(far, axis=1)
     best = order[:, -2:].sum(1)
-    sure = order[0, -1] > _SURE and order[0, -2] > _AGREES if signals > 1 else order[0, -1] > 2 * _SURE
+    agree = signals > 1 and order[0, -1] > _SURE and order[0, -2] > _AGREES
+    sure = agree or order[0, -1] > _SURE_ALONE
     return bool(sure and best[0] > _ALONE * best[1:].max())
 
 

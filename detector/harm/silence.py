@@ -24,7 +24,7 @@ _RECENT = 6
 
 
 def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) -> str:
-    """A machine that is silent is lost if its task stands since then; else it is its agent that is."""
+    """A machine that is silent is lost if its task stands since then, not before; else it is its agent that is."""
     if verdict.device is not None and verdict.level != "note":
         return YES
     shared = verdict.score == SHARED
@@ -38,6 +38,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         stands is not None
         and -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
         and now - stands >= _STANDS_NS
+        and not pace.stood_before(verdict.task, verdict.since)
         and unexplained[on].any()
         and (~on).sum() >= OFF_BLOCKS
         and slower(logs, on, _STANDS) == YES

@@ -22,6 +22,8 @@ from store.schema.time import NEVER, SECOND
 
 _CERTAIN, _CLUE = 2.0, 0.5
 """Multiples of what raises an alarm: of a critical event, and of one that is no fault by itself."""
+_LONG = 5.0
+"""Limits of a silence that is a cause of its own."""
 _TRAFFIC = "rdma.transmit_bytes_total"
 _BACK_NS = 60 * SECOND
 _BOOT = "context_switches_total"
@@ -81,7 +83,10 @@ class RuleState:
         self.met[at] = np.where(met, now, self.met[at])
         since[met & (since == NEVER)] = now
         over = ~met & (now - self.met[at] >= rule.clear_after_s * SECOND)
-        self.on[at] = (self.on[at] & ~over) | (met & (now - since >= rule.assert_after_s * SECOND))
+        lasts = now - since >= rule.assert_after_s * SECOND
+        if rule.assert_after_s:  # one reading does not last, however rare they are
+            lasts &= self.states.since[self.states.row(rule.column)] > since
+        self.on[at] = (self.on[at] & ~over) | (met & lasts)
         since[~met & ~self.on[at]] = NEVER
 
     def _verdict(self, rule: int, entity: int, now: int) -> Verdict:
@@ -161,7 +166,7 @@ class Evidence(Method):
         found += [Finding(verdict, True, verdict.score) for verdict in self._events(now, tasks)]
         found += [Finding(verdict, False, verdict.score) for verdict in self._warnings(now, tasks)]
         silent = missed_heartbeats(self.liveness, now, tasks, self.config)
-        return found + [Finding(verdict, True, min(verdict.score, 1.0)) for verdict in silent]
+        return found + [Finding(verdict, True, _of_silence(verdict)) for verdict in silent]
 
     def restore(self, verdicts: Iterable[Verdict]) -> None:
         """Resume what an earlier detector has reported of causes that last."""
@@ -240,3 +245,8 @@ class Evidence(Method):
             mine = [at for who, at in states.place.items() if who[0] == key[0] and key[1] in ("", who[1])]
             if mine and live[mine].max() > self.facts.active[key].since + _BACK_NS:
                 del self.facts.active[key]
+
+
+def _of_silence(verdict: Verdict) -> float:
+    """Evidence of a silence: a short one may follow from another machine's fault, a long one is a fault by itself."""
+    return _CERTAIN if verdict.score >= _LONG else min(verdict.score, 1.0)

@@ -20,6 +20,8 @@ _CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.
 _LAG_UPDATES = 40.0
 MAX_DEVIATION = 99.0
 """Any deviation of a metric that never moves is this many thresholds."""
+_OVER = 2.0
+"""Thresholds by which an entity differed for long, to be as its peers are now because a fault is over."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -130,7 +132,7 @@ def reset_on_level_shift(
 
 
 def reset_contaminated(
-    baseline: Baseline, values: Array, comparison: Comparison, groups: Groups, batch: MetricBatch
+    baseline: Baseline, values: Array, comparison: Comparison, groups: Groups, batch: MetricBatch, config: Config
 ) -> None:
     """Reset the baseline of an entity that deviates from it and yet reads what its peers read.
 
@@ -143,7 +145,8 @@ def reset_contaminated(
         return
     readings, threshold = values[batch.rows][rows], baseline.threshold[cell][rows]
     alike = np.abs(readings - groups.each(groups.middle(readings))) < threshold / 2
-    alike &= np.abs(baseline.offset[cell][rows]) > threshold / 2
+    old = baseline.samples[cell][rows] >= config.startup_steps
+    alike &= np.abs(baseline.offset[cell][rows]) > np.where(old, _OVER, 0.5) * threshold
     strange[rows] &= alike
     baseline.reset_cells(batch, strange)
 

@@ -204,15 +204,11 @@ class Lasting:
             (array - groups.each(groups.middle(array))) * np.sign(size) for array in (late - base, apart - base, late)
         )
         # One that was faster than its peers, and is now as fast, holds none of them up.
-        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST / 4)
+        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST * 2 / 3)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
         lasts = alike & self.lasts()[:, :count]
         found |= (
-            (np.abs(far) >= self.enough[:, :count])
-            & (latest >= LEAST)
-            & (now > LEAST / 4)
-            & (beside > LEAST / 2)
-            & lasts
+            (np.abs(far) >= self.enough[:, :count]) & (latest >= LEAST) & (now > LEAST / 4) & (beside > LEAST) & lasts
         )
 
     def lasts(self) -> NDArray[np.bool_]:

@@ -16,6 +16,8 @@ from detector.model.verdict import Finding, Verdict
 from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
+_DONE = ("gpu.tensor_", "gpu.fp")
+"""Readings of work that is done: who does more of it holds up no other."""
 _LEAST_WORK = 0.02
 """The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
 
@@ -55,7 +57,8 @@ def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
         return False
-    if not is_capacity(key) and abs(panel.lasting.share(metric, entity)) < _LEAST_WORK:
+    share = panel.lasting.share(metric, entity)
+    if not is_capacity(key) and (abs(share) < _LEAST_WORK or (share > 0 and key.startswith(_DONE))):
         return False
     confirmed = is_known(key) and len(panel.lasting.rows) > 1
     return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
