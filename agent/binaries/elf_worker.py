@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from elftools.elf.elffile import ELFFile
-
 from agent.binaries.dwarf_layout import find_layout
 from agent.binaries.first_instruction import stepped_of
 from agent.binaries.mapped_elf import DYNAMIC, FUNCTION, STATIC, VARIABLE, MappedElf
@@ -198,7 +196,7 @@ def table(paths: list[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for path in paths:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            elf = ELFFile(file)
+            elf = MappedElf(file, data).parsed
             version = re.search(rb"NCCL version ([0-9][ -~]{1,60})", data)
             layout = find_layout(elf)
             if layout:
