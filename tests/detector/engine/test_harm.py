@@ -13,6 +13,7 @@ import pytest
 
 from detector.engine.pipeline import Detector, walk
 from detector.model.verdict import Verdict
+from store.schema.time import LATEST
 
 SECOND, START, ONSET, STEPS, MACHINES = 10**9, 1_700_000_000 * 10**9, 210, 420, 7
 CALM = START + 140 * SECOND
@@ -71,7 +72,7 @@ def watch(memory: Any, found: dict[str, pa.Table]) -> tuple[list[Verdict], list[
         assert list(judged(memory(found), known, START - SECOND, CALM)) == []
         _CALM.append((calm, known))
     detector = deepcopy(known)
-    said = list(judged(memory(found), detector, CALM, START + STEPS * SECOND))
+    said = list(judged(memory(found), detector, CALM, LATEST))
     return [verdict for verdict in said if verdict.level != "ok"], detector.state.incidents.take_notes()
 
 
