@@ -18,22 +18,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from agent.binaries.dwarf_layout import find_layout
 from agent.binaries.first_instruction import stepped_of
+from agent.binaries.mapped_elf import DYNAMIC, FUNCTION, STATIC, VARIABLE, MappedElf
 from agent.binaries.opened_file import Opened, open_library
 from agent.binaries.struct_layouts import Layout, LayoutCache, shipped
 from agent.binaries.usdt import BASE, NOTES, NOTES_BYTES, parse_notes
 from agent.system.rights import give_up, yield_to_others
 
-SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
-_VARIABLE, _FUNCTION = 1, 2  # STT_OBJECT, STT_FUNC
-_KINDS = "SHT_DYNSYM", "SHT_SYMTAB"
 _EXECUTABLE = 1  # PF_X
 _PAGE = 4096
 CPU_SECONDS, FIRST_SECONDS = 10, 4  # for each file, and for its functions alone
@@ -42,102 +34,57 @@ BATCH_SECONDS, LONGEST_SECONDS, BATCH_FILES = 2.0, 8.0, 512
 MEMORY_BYTES = 8 << 30
 """Of addresses: a library is mapped whole, and NVIDIA's is half a gigabyte."""
 DATA_BYTES = 384 << 20  # of memory: what the debug information of a library may unfold to
-_START = 4
-"""Characters by which the beginnings of names are searched before the names: `nccl`, `cuda`, `_PyG`."""
 _MATCHES, _CLONES = 4096, 64
 """Of one function: how many occurrences of its name are read, and how many forms of it; as many trace points."""
 
 
-def find_functions(elf: Any, data: mmap.mmap, wanted: list[str], kinds: tuple[str, ...] = _KINDS) -> dict[str, int]:
-    """File offsets of those of the wanted functions that this file defines.
-
-    A name may be the tail of another one in the string table (`pncclX` and `ncclX`), so names are searched as
-    bytes and symbols by the place of their name.
-    """
+def find_functions(elf: MappedElf, wanted: list[str], types: tuple[int, ...] = (DYNAMIC, STATIC)) -> dict[str, int]:
+    """File offsets of those of the wanted functions that this file defines."""
     found: dict[str, int] = {}
-    for names, symbols, low, high in _tables(elf, data, wanted, _FUNCTION, kinds):
+    for names, table in elf.tables(wanted, FUNCTION, types):
         for name in names:
-            if name not in found:
-                symbol = _symbol(data, symbols, name.encode(), low, high)
-                offsets = list(elf.address_offsets(int(symbol["value"]))) if symbol is not None else []
+            if name not in found and (symbol := table.find(name)) is not None:
+                offsets = list(elf.parsed.address_offsets(int(symbol["value"])))
                 if offsets:
                     found[name] = offsets[0]
     return found
 
 
-def find_variable(elf: Any, data: mmap.mmap, name: str) -> tuple[int, int] | None:
+def find_variable(elf: MappedElf, name: str) -> tuple[int, int] | None:
     """Where a variable lies, in bytes from the beginning of the executable mapping, and its size."""
-    for _, symbols, low, high in _tables(elf, data, [name], _VARIABLE):
-        symbol = _symbol(data, symbols, name.encode(), low, high)
-        for segment in elf.iter_segments("PT_LOAD") if symbol is not None else ():
+    for _, table in elf.tables([name], VARIABLE, (DYNAMIC, STATIC)):
+        symbol = table.find(name)
+        for segment in elf.parsed.iter_segments("PT_LOAD") if symbol is not None else ():
             if segment["p_flags"] & _EXECUTABLE:
                 return int(symbol["value"]) - segment["p_vaddr"] // _PAGE * _PAGE, int(symbol["size"])
     return None
 
 
-def without_private_runtime(elf: Any, data: mmap.mmap, functions: dict[str, int]) -> dict[str, int]:
+def without_private_runtime(elf: MappedElf, functions: dict[str, int]) -> dict[str, int]:
     """Without the CUDA runtime that NVIDIA's libnccl carries for itself: NCCL calls it, no program does."""
     if not functions:
         return functions
-    public = find_functions(elf, data, list(functions), _KINDS[:1])
+    public = find_functions(elf, list(functions), (DYNAMIC,))
     if not any(name.startswith("nccl") for name in public):
         return functions
     return {name: at for name, at in functions.items() if name in public or not name.startswith("cuda")}
 
 
-def _tables(
-    elf: Any, data: mmap.mmap, wanted: list[str], kind: int, kinds: tuple[str, ...] = _KINDS
-) -> Iterator[tuple[list[str], Any, int, int]]:
-    """The tables that may name one of the wanted symbols.
-
-    Of each the names that it may have, the symbols of that kind that this file defines, and the file offsets where
-    their names begin and end.
-    """
-    starts = {name[:_START].encode() for name in wanted}
-    for section in elf.iter_sections():
-        if section["sh_type"] not in kinds:
-            continue
-        names = elf.get_section(section["sh_link"])
-        low, high = names["sh_offset"], names["sh_offset"] + names["sh_size"]
-        begin, size = section["sh_offset"], section["sh_size"]
-        if max(high, begin + size) > len(data):
-            raise ELFError("a symbol table reaches beyond the end of the file")
-        # Most files have none of a hundred names: to search each of them would take most of the child's time.
-        there = {start for start in starts if data.find(start, low, high) >= 0}
-        if not there:
-            continue
-        symbols = np.frombuffer(data, SYMBOL, size // SYMBOL.itemsize, begin)
-        symbols = symbols[(symbols["section"] != 0) & (symbols["info"] & 15 == kind) & (symbols["value"] != 0)]
-        yield [name for name in wanted if name[:_START].encode() in there], symbols, low, high
-
-
-def _symbol(data: mmap.mmap, symbols: Any, name: bytes, low: int, high: int) -> Any:
-    place = data.find(name + b"\0", low, high)
-    while place >= 0:
-        hits = symbols[symbols["name"] == place - low]
-        if hits.size:
-            return hits[0]
-        place = data.find(name + b"\0", place + 1, high)
-    return None
-
-
-def find_clones(elf: Any, data: mmap.mmap, name: str) -> dict[str, int]:
+def find_clones(elf: MappedElf, name: str) -> dict[str, int]:
     """File offsets of a function that is found under its own name, or as what a compiler made of it.
 
     A static function may lose arguments or be specialized, and is called `name.isra.0` or `name.constprop.1` then
     (GCC's ipa-clones; Clang's ThinLTO writes `.llvm.` and a number). Its pieces (`.part`, `.cold`) are not meant.
     """
     pattern = re.compile(re.escape(name.encode()) + rb"(?:\.(?:isra|constprop|lto_priv|llvm)\.[0-9]{1,20}){0,4}(?=\0)")
-    names = {match[0].decode() for match in islice(pattern.finditer(data), _MATCHES)}
-    return find_functions(elf, data, sorted(names)[:_CLONES])
+    names = {match[0].decode() for match in islice(pattern.finditer(elf.data), _MATCHES)}
+    return find_functions(elf, sorted(names)[:_CLONES])
 
 
 def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
     """File offsets of the named trace points' places and of their semaphores: `name`, `name#1`, `name#2` and so on."""
     places: dict[str, int] = {}
     semaphores: dict[str, int] = {}
-    if not names:
-        return places, semaphores
     notes, base = elf.get_section_by_name(NOTES), elf.get_section_by_name(BASE)
     if notes is None or notes["sh_size"] > NOTES_BYTES:
         return places, semaphores
@@ -157,15 +104,16 @@ def find_trace_points(elf: Any, names: list[str]) -> tuple[dict[str, int], dict[
     return places, semaphores
 
 
-def find(elf: Any, data: mmap.mmap, wanted: list[str]) -> dict[str, dict[str, Any]]:
+def find(elf: MappedElf, wanted: list[str]) -> dict[str, dict[str, Any]]:
     """Where functions are, functions with clones (`name*`), trace points (`provider:name`) and variables (`&name`)."""
-    functions = find_functions(elf, data, [name for name in wanted if name.isidentifier()])
-    functions = without_private_runtime(elf, data, functions)
+    functions = find_functions(elf, [name for name in wanted if name.isidentifier()])
+    functions = without_private_runtime(elf, functions)
     for name in wanted:
         if name.endswith("*"):
-            functions |= find_clones(elf, data, name[:-1])
-    places, semaphores = find_trace_points(elf, [name for name in wanted if ":" in name])
-    variables = {name[1:]: find_variable(elf, data, name[1:]) for name in wanted if name[0] == "&"}
+            functions |= find_clones(elf, name[:-1])
+    points = [name for name in wanted if ":" in name]
+    places, semaphores = find_trace_points(elf.parsed, points) if points else ({}, {})
+    variables = {name[1:]: find_variable(elf, name[1:]) for name in wanted if name[0] == "&"}
     known = {name: place for name, place in variables.items() if place is not None}
     return {"functions": functions | places, "semaphores": semaphores, "variables": known}
 
@@ -205,16 +153,16 @@ def examine(opened: Opened, wanted: list[str], layout_for: str) -> Iterator[dict
         yield answer | {"functions": {}, "done": True}
         return
     with opened.file as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data[:4] != b"\x7fELF" or data[4] != 2:
+        if not MappedElf.fits(data):
             yield answer | {"functions": {}, "done": True}
             return
-        elf = ELFFile(file)
-        found = find(elf, data, wanted)
+        elf = MappedElf(file, data)
+        found = find(elf, wanted)
         more = layout_for in found["functions"]
         stepped = stepped_of(data, found["functions"].values())  # type: ignore[arg-type]
         yield answer | found | {"stepped": stepped, "done": not more}
         if more:
-            yield {"layout": layout_of(elf, opened.status, opened.identity), "done": True}
+            yield {"layout": layout_of(elf.parsed, opened.status, opened.identity), "done": True}
 
 
 def answers(opened: Opened | OSError, wanted: list[str], layout_for: str) -> Iterator[dict[str, Any]]:
@@ -248,7 +196,7 @@ def table(paths: list[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for path in paths:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            elf = ELFFile(file)
+            elf = MappedElf(file, data).parsed
             version = re.search(rb"NCCL version ([0-9][ -~]{1,60})", data)
             layout = find_layout(elf)
             if layout:

@@ -6,8 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from agent.binaries.struct_layouts import Layout
@@ -101,7 +100,7 @@ class ProxySampler:
             return
         with self._lock:
             known = self._places.setdefault(place, _Place(proxy, moved=time.monotonic()))
-            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), copy(known.counts))
+            self._targets[key] = _Target(place, "peer" in layout.get("ncclProxyOp", ()), replace(known.counts))
 
     def unwatch(self, gone: Callable[[Key], bool]) -> None:
         """Stop to sample the communicators of which this is true."""
@@ -123,7 +122,7 @@ class ProxySampler:
             samples = place.counts.samples - before.samples
             if not samples:
                 return None
-            target.before = now = copy(place.counts)
+            target.before = now = replace(place.counts)
             if not now.active:
                 return None
             alone = sum(one.place == target.place for one in self._targets.values()) == 1
@@ -136,7 +135,7 @@ class ProxySampler:
                 place.last.receive_from if known else None,
                 place.last.awaiting_gpu,
                 place.sampled_at - place.moved,
-                copy(place.proxy.steps) if alone else None,
+                replace(place.proxy.steps) if alone else None,
                 place.last.credit_from if known else None,
                 place.last.channel if alone else None,
                 place.last.net_device if alone else None,

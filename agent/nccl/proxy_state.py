@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from agent.binaries.struct_layouts import Layout
 from agent.nccl.connections import CONNECTIONS, Connection, Connections
@@ -14,6 +15,8 @@ NO_RANK = -1
 _WORD = struct.Struct("<Q")
 _ARGUMENTS, _SUBS = 64, 128
 _GUESSED_BYTES = 1 << 16
+_PATHS = 16
+"""Lists that are remembered: their nodes come from a pool, so few come again and again."""
 _LIST_BYTES = 2 << 20
 """More than a list can hold: sizes come from another process, and memory is ours."""
 _PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
@@ -41,9 +44,8 @@ _MOST_READY = 64
 """A GPU is at most NCCL_STEPS (8) ahead of the network: a tail that says more is torn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfers:
-    """The state of a proxy's transfers in one sample."""
+class Transfers(NamedTuple):
+    """The state of a proxy's transfers in one sample; some are made at each, so they are tuples."""
 
     active: bool = False
     """An operation is at work, be it only waiting for the other ranks."""
@@ -77,8 +79,7 @@ class Steps:
     """Done, since the connections were made: ranks of one ring that are at the same operation can be compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(NamedTuple):
     """A transfer that waits, and for which rank."""
 
     progress: int
@@ -91,7 +92,7 @@ class _Wait:
 
 
 class Proxy:
-    """The list of transfers at work; its nodes come from a pool, so the next look finds them where the last one did.
+    """The list of transfers at work; its nodes come from a pool, so the next look finds them where an earlier one did.
 
     Structures: ncclProxyArgs, ncclProxySubArgs and ncclProxyConnection (NCCL, src/include/proxy.h). A connection counts
     its steps from `base` on, where the operation before it ended. Raises struct.error for an absurd layout.
@@ -107,6 +108,7 @@ class Proxy:
         self._unsent = list[_Wait]()
         self._path: list[tuple[int, int]] = []  # address and number of subs of each node
         self._gather: Gather | None = None
+        self._paths: dict[int, tuple[list[tuple[int, int]], Gather]] = {}  # by the address of the first node
         self._seen, self._transfers = b"", Transfers()
         self.steps = Steps()
         self.moved = True
@@ -114,9 +116,10 @@ class Proxy:
 
     def sample(self) -> Transfers | None:
         """What it is at now; None where it cannot be read."""
-        view = self._gather.read() if self._gather else None
-        data = bytes(view) if view is not None else None
-        if data is None or (data != self._seen and not self._is_followed(data)):
+        data = self._read()
+        if data is not None and data != self._seen and not self._is_followed(data):
+            data = self._read_other(data)
+        if data is None:
             data = self._walk()
         if data is None:
             return None
@@ -124,6 +127,19 @@ class Proxy:
         if self.moved:
             self._seen, self._transfers = data, self._parse(data)
         return self._with_unsent() if self._unsent else self._transfers
+
+    def _read(self) -> bytes | None:
+        view = self._gather.read() if self._gather else None
+        return bytes(view) if view is not None else None
+
+    def _read_other(self, data: bytes) -> bytes | None:
+        """The list by another path that it had before, if it begins as that does; None where it is not that one."""
+        (first,) = _WORD.unpack_from(data)
+        if first not in self._paths:
+            return None
+        self._path, self._gather = self._paths[first]
+        other = self._read()
+        return other if other is not None and self._is_followed(other) else None
 
     def _is_followed(self, data: bytes) -> bool:
         """Whether the nodes of the last look are the list still; what lies behind its end is another matter."""
@@ -198,12 +214,12 @@ class Proxy:
         seen, ready = self._transfers, [wait for wait in self._unsent if self._is_ready(wait)]
         is_idle = not seen.sending and not seen.receiving
         if len(ready) < len(self._unsent):
-            seen = replace(seen, awaiting_gpu=is_idle)
+            seen = seen._replace(awaiting_gpu=is_idle)
         least = _least_advanced(ready)
         if least is None:
             return seen
-        seen = replace(seen, credit_from=least.peer)
-        return replace(seen, channel=least.channel, net_device=least.connection.net_device) if is_idle else seen
+        seen = seen._replace(credit_from=least.peer)
+        return seen._replace(channel=least.channel, net_device=least.connection.net_device) if is_idle else seen
 
     def _is_ready(self, wait: _Wait) -> bool:
         """Whether the GPU is known to have the next step ready."""
@@ -259,6 +275,10 @@ class Proxy:
         self._path = path
         small = sum(length for _, length in ranges) <= _GUESSED_BYTES
         self._gather = Gather(self._memory.pid, ranges) if small else None
+        if self._gather:
+            if len(self._paths) >= _PATHS:
+                self._paths.clear()
+            self._paths[path[0][0]] = path, self._gather
 
 
 def _least_advanced(waits: list[_Wait]) -> _Wait | None:

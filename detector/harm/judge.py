@@ -280,14 +280,15 @@ class Harm:
         """[block]: whether the machine, or its device, deviated by this metric then, so far at `least`."""
         table, _, metric = verdict.metric.partition(".")
         panel = panels.get(table)
-        if panel is None or metric not in panel.window.metrics:
+        row = panel.row_of(metric) if panel is not None else None
+        if panel is None or row is None:
             return self.pace.times > verdict.since
         mine = [
             at
             for at, (name, device) in enumerate(panel.window.entities)
             if name == verdict.machine and verdict.device in (None, device)
         ]
-        row, entities = panel.window.metrics.index(metric), np.array(mine, np.int64)
+        entities = np.array(mine, np.int64)
         return self.deviations[table].of(self.pace.times, row, entities) >= least
 
     def _mine(self, machine: str) -> NDArray[Any]:

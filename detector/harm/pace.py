@@ -97,8 +97,8 @@ class Pace:
         for at, signal in enumerate(SIGNALS):
             table, _, metric = signal.partition(".")
             panel = panels.get(table)
-            if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
-                _fill(new[:, at], panel, panel.window.metrics.index(metric), self.tasks)
+            if panel is not None and (row := panel.row_of(metric)) is not None:
+                _fill(new[:, at], panel, row, self.tasks)
         self.total = grown(self.total, (2, *new.shape), 0.0) + np.stack([np.nan_to_num(new), ~np.isnan(new)])
 
     def end(self, now: int) -> None:

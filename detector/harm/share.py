@@ -61,8 +61,8 @@ class Share:
         for at, signal in enumerate(SIGNALS):
             table, _, metric = signal.partition(".")
             panel = panels.get(table)
-            if panel is not None and metric in panel.window.metrics[: len(panel.center)]:
-                _fill(new[:, at], panel, panel.window.metrics.index(metric), owners[table])
+            if panel is not None and (row := panel.row_of(metric)) is not None:
+                _fill(new[:, at], panel, row, owners[table])
         recent = self.values[max(0, len(self.values) + 1 - blocks) :]
         wide = np.full((len(recent), *new.shape), np.nan, np.float32)
         wide[:, : recent.shape[1]] = recent

@@ -172,8 +172,8 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
     most = np.zeros(len(mine))
     for key in STATES:
         metric = key.partition(".")[2]
-        if metric in panel.window.metrics[: len(panel.values)]:
-            values = panel.values[panel.window.metrics.index(metric), mine].astype(np.float64)
+        if (row := panel.row_of(metric)) is not None:
+            values = panel.values[row, mine].astype(np.float64)
             most = np.fmax(most, _far(values, 0.0, key == MEMORY))
     order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
     names = ", ".join(subject(machine, device) for machine, device in order)

@@ -46,12 +46,11 @@ class Standing:
 
 def states_of(panel: Panel) -> Singles:
     """[state, entity]: what the GPUs read just now of what tells those that wait from others; NaN where unknown."""
-    names, count = panel.window.metrics[: len(panel.values)], panel.deviation.shape[1]
+    count = panel.deviation.shape[1]
     out = np.full((len(STATES), count), np.nan, np.float32)
     for at, key in enumerate(STATES):
-        metric = key.partition(".")[2]
-        if metric in names:
-            out[at] = panel.values[names.index(metric), :count]
+        if (row := panel.row_of(key.partition(".")[2])) is not None:
+            out[at] = panel.values[row, :count]
     return out
 
 
@@ -80,10 +79,9 @@ def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) 
 
 def has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
     """Whether most members have let go of their memory: then the task was ended, and does not stand."""
-    name = MEMORY.partition(".")[2]
-    if name not in panel.window.metrics[: len(panel.values)]:
+    row = panel.row_of(MEMORY.partition(".")[2])
+    if row is None:
         return False
-    row = panel.window.metrics.index(name)
     held, usual = (
         middle(array[row, mine][None].astype(np.float64))[0] for array in (panel.values, panel.baseline.level)
     )
@@ -98,12 +96,13 @@ def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
 
 def _known(task: str, panel: Panel | None, metric: str, machine: str | None = None) -> Singles:
     """What the members of a task, or of one machine in it, read of one metric, as far as it is known."""
-    if panel is None or task not in panel.tasks or metric not in panel.window.metrics[: len(panel.values)]:
+    row = panel.row_of(metric) if panel is not None and task in panel.tasks else None
+    if panel is None or row is None:
         return np.zeros(0, np.float32)
     count = panel.deviation.shape[1]
     mine = panel.task_index[:count] == panel.tasks.index(task)
     if machine is not None:
         mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
-    readings = panel.values[panel.window.metrics.index(metric), :count][mine]
+    readings = panel.values[row, :count][mine]
     found: Singles = readings[~np.isnan(readings)]
     return found

@@ -16,7 +16,10 @@ Array = NDArray[np.floating[Any]]
 
 def grown(array: NDArray[Any], shape: tuple[int, ...], fill: float, axis: int = -1) -> NDArray[Any]:
     """The array, or a larger copy of it padded with `fill`; that axis at least doubles, so growth is amortised."""
-    if all(have >= want for have, want in zip(array.shape, shape, strict=True)):
+    for have, want in zip(array.shape, shape, strict=True):
+        if have < want:
+            break
+    else:
         return array
     room = [max(have, want) for have, want in zip(array.shape, shape, strict=True)]
     if array.shape[axis] < shape[axis]:

@@ -41,6 +41,11 @@ def middle(values: Array) -> Array:
     return result.reshape(values.shape[:-1])
 
 
+def median(values: NDArray[Any]) -> float:
+    """Median of some numbers, none of them NaN; of a few it comes at a fraction of the cost of NumPy's own."""
+    return float(_halfway(values[None])[0])
+
+
 def _halfway(values: Array) -> Array:
     """Median along the last axis where all is known."""
     half, odd = divmod(values.shape[-1], 2)

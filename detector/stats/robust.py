@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.stats.grouped import middle
+
 Floats = NDArray[np.floating[Any]]
 NORMAL = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution."""
@@ -30,8 +32,8 @@ class Shift:
 
 def mad(values: Floats, axis: int = 0) -> Floats:
     """The median absolute deviation from the median, scaled to a normal's standard deviation; NaN left out."""
-    center = np.nanmedian(values, axis=axis, keepdims=True)
-    spread: Floats = NORMAL * np.nanmedian(np.abs(values - center), axis=axis)
+    series = np.moveaxis(values, axis, -1)
+    spread: Floats = NORMAL * middle(np.abs(series - middle(series)[..., None]))
     return spread
 
 
@@ -47,8 +49,8 @@ def shift_down(values: Floats, on: NDArray[np.bool_], least_error: float = 0.0) 
     Its error is that of means over as many neighbouring values as are on (at most a dozen), so that it holds for noise
     that persists and for noise that swings back. Every series needs a known value on both sides.
     """
-    middle = np.where(on[:, None], np.nanmedian(values[on], axis=0), np.nanmedian(values[~on], axis=0))
-    held = winsorized(values, middle, NORMAL * np.nanmedian(np.abs(values - middle), axis=0))
+    center = np.where(on[:, None], middle(values[on].T), middle(values[~on].T))
+    held = winsorized(values, center, NORMAL * middle(np.abs(values - center).T))
     usual, now = np.nanmean(held[~on], axis=0), np.nanmean(held[on], axis=0)
     left = np.nan_to_num(held - np.where(on[:, None], now, usual))
     length = int(np.clip(on.sum(), 1, min(_LONGEST_BATCH, max(1, len(values) // 3))))

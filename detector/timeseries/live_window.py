@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from detector.model.metrics import is_counter, is_judged
 from detector.stats.arrays import Array, Floats, Ints, grown
+from detector.stats.grouped import median
 from detector.timeseries.rows import Rows, device_of
 from store.schema.time import NEVER, SECOND
 
@@ -133,8 +134,8 @@ class Window:
         usual = gaps[gaps < 10**17]
         if not len(usual):
             return
-        self.steps_seen = [*self.steps_seen[-15:], float(np.median(usual))]
-        self.step_ns = round(float(np.median(self.steps_seen)))
+        self.steps_seen = [*self.steps_seen[-15:], median(usual)]
+        self.step_ns = round(median(np.array(self.steps_seen)))
 
     def _rates(self, series: Ints, time: Ints, values: Array, target: Ints) -> Floats:
         """[row, counter]: growth a second since the last known value; unknown for the first and after a reset."""
@@ -155,10 +156,11 @@ def _turns(series: Ints) -> list[Ints]:
         return []
     order = np.argsort(series, kind="stable")
     ordered = series[order]
-    start = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    others = ordered[1:] != ordered[:-1]
+    if others.all():
+        return [np.arange(len(series))]
+    start = np.flatnonzero(np.r_[True, others])
     nth = np.empty(len(series), np.int64)
     nth[order] = np.arange(len(series)) - np.repeat(start, np.diff(np.r_[start, len(series)]))
-    if nth.max() == 0:
-        return [np.arange(len(series))]
     by_turn = np.argsort(nth, kind="stable")
     return np.split(by_turn, np.cumsum(np.bincount(nth))[:-1])

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from emulator.cluster.machine import FleetError, Machine, MachineSpec, check_rights, command
-from emulator.hardware.nvml_state import GPUS
+from emulator.hardware.nvml_layout import GPUS
 from emulator.libraries.build import BuildError, build
 from emulator.shared import fabric, faults
 

@@ -76,7 +76,7 @@ class Card:
         return CLOCK * self.spread / self.clock if self.reasons & THERMAL else 1.0
 
     def readings(self) -> dict[str, float]:
-        """What NVML gives, by column of the table `gpu` and by field of gpus.h; counts are whole."""
+        """What NVML gives, by column of the table `gpu` and by field of nvml_layout.py; counts are whole."""
         load, spread = self.load, self.spread
         shares = {
             "duty_cycle_ratio": load.busy,

@@ -1,6 +1,6 @@
 """The hardware of an emulated machine: a thread that lets GPUs, ports, kernel log and host state follow the ranks.
 
-Everything lies below the machine's folder, as an agent with that folder for its root finds it: `gpus` (gpus.py),
+Everything lies below the machine's folder, as an agent with that folder for its root finds it: `gpus` (nvml_state.py),
 `sys` and `ethtool` (ports.py), `dev` with GPUs' nodes and the kernel log, and `proc`, files that are mounted over the
 machine's own.
 """
@@ -17,7 +17,8 @@ from pathlib import Path
 from emulator.hardware.gpu_load import Meter
 from emulator.hardware.gpu_model import LOST, Card
 from emulator.hardware.kmsg import ERROR, KernelMessages
-from emulator.hardware.nvml_state import GPU_IS_LOST, Gpus
+from emulator.hardware.nvml_layout import GPU_IS_LOST
+from emulator.hardware.nvml_state import Gpus
 from emulator.hardware.procfs import HostState, Strain
 from emulator.hardware.rdma_port_model import Wire
 from emulator.hardware.sysfs_pci import adapter_address, address_of, plant

@@ -52,7 +52,9 @@ class Frames:
         """Take in what is new."""
         for name, new in rows.items():
             if name not in TABLES or TABLES[name].compared:
-                self.windows.setdefault(name, Window(name)).feed(new)
+                if name not in self.windows:
+                    self.windows[name] = Window(name)
+                self.windows[name].feed(new)
 
     def step_s(self) -> float:
         """Seconds from one frame to the next; 0 while unknown."""

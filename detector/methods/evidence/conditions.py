@@ -6,7 +6,7 @@ import numpy as np
 
 from detector.methods.evidence.state_table import NO_TASK, StateTable
 from detector.stats.arrays import Bools, Floats, Ints
-from detector.stats.grouped import middle_of
+from detector.stats.grouped import median, middle_of
 from store.schema.time import NEVER, SECOND
 
 QUORUM, QUORUM_SHARE = 3, 0.6
@@ -53,7 +53,7 @@ def below_peers_under_load(states: StateTable, column: str, now: int) -> Bools:
     """The same of a GPU at work: at rest its links slow down to save power."""
     duty, power = states.now("duty_cycle_ratio", now), states.now("power_watts", now)
     known = power[~np.isnan(power)]
-    drawn = power >= 0.5 * np.median(known) if len(known) else np.zeros(len(power), bool)
+    drawn = power >= 0.5 * median(known) if len(known) else np.zeros(len(power), bool)
     busy = np.where(np.isnan(duty), drawn, duty >= BUSY)
     return below_quorum(np.where(busy, states.now(column, now), np.nan), states.task)
 

@@ -11,6 +11,7 @@ from detector.config import Config
 from detector.model.text import subject
 from detector.model.verdict import Level, Verdict
 from detector.stats.arrays import grown
+from detector.stats.grouped import median
 from detector.timeseries.live_window import Entity
 from detector.timeseries.rows import Rows, device_of
 from detector.topology.tasks import Tasks
@@ -78,7 +79,7 @@ class Liveness:
 
     def habit(self) -> float:
         """Seconds for which a machine of this fleet is silent now and then: half of them were."""
-        return float(np.median(self.gap)) if len(self.gap) else 0.0
+        return median(self.gap) if len(self.gap) else 0.0
 
     def _places(self, rows: Rows) -> NDArray[np.int64]:
         if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
@@ -125,7 +126,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
     if not len(known):
         return []
     quiet = (now - liveness.seen[:count]) / SECOND
-    period = np.maximum(liveness.period[:count], np.median(known))
+    period = np.maximum(liveness.period[:count], median(known))
     limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), 2 * liveness.habit())
     early = np.minimum(limit, np.maximum(_EARLY_S, _EARLY_PERIODS * period))
     suspects = np.flatnonzero((quiet > early) & (liveness.seen[:count] > NEVER))

@@ -24,7 +24,7 @@ from detector.methods.peers.baseline import (
 from detector.methods.peers.cusum import ActiveCells, CusumState, CusumUpdate, no_cells, write
 from detector.model.metrics import Bounds
 from detector.stats.arrays import Floats, Ints, Singles
-from detector.stats.grouped import Groups
+from detector.stats.grouped import Groups, median
 
 _TINY = float(np.finfo(np.float32).tiny)
 _CORRELATED = 1.25  # uncorrelated metrics have variance 1 along every direction, and a little more by chance
@@ -134,7 +134,7 @@ def _learned(fusion: Fusion, parts: Singles, config: Config) -> tuple[Floats, fl
     if not len(square):
         return mean, samples
     # An entity that deviates by many metrics is to count no more than the others do.
-    some *= np.sqrt(np.minimum(1.0, np.median(square) / np.maximum(square, _TINY)))
+    some *= np.sqrt(np.minimum(1.0, median(square) / np.maximum(square, _TINY)))
     samples = min(samples + 1, config.baseline_steps)
     return mean + (some @ some.T / len(square) - mean) / samples, samples
 

@@ -43,7 +43,7 @@ def read(panel: Panel, now: int, config: Config) -> Singles | None:
 def window_steps(step_s: float, config: Config) -> int:
     """How many steps are averaged: `smoothing_seconds` worth, but never so few that a spike cannot be dropped."""
     longest = max(config.min_smoothing_samples, math.ceil(config.smoothing_seconds))
-    return int(np.clip(math.ceil(config.smoothing_seconds / max(step_s, 1e-3)), config.min_smoothing_samples, longest))
+    return min(max(math.ceil(config.smoothing_seconds / max(step_s, 1e-3)), config.min_smoothing_samples), longest)
 
 
 def learn(panel: Panel, step: Judgement, config: Config) -> None:

@@ -48,7 +48,9 @@ class Peers(Method):
         for name, new in rows.items():
             table = TABLES.get(name)
             if table is None or table.compared:
-                self.panels.setdefault(name, Panel(Window(name))).window.feed(new)
+                if name not in self.panels:
+                    self.panels[name] = Panel(Window(name))
+                self.panels[name].window.feed(new)
         for acknowledgement in tasks.orders.fresh:
             self._acknowledge(acknowledgement)
         for panel in self.panels.values():

@@ -91,6 +91,11 @@ class Panel:
         """Each entity's peer group."""
         return self.groups.of
 
+    def row_of(self, metric: str) -> int | None:
+        """The row of a metric in `values` and `center`; None: the last step had no such metric."""
+        names = self.window.metrics[: len(self.values)]
+        return names.index(metric) if metric in names else None
+
     def evict(self, before: int) -> None:
         """Drop entities not read since `before` (Unix ns) and tasks without any; groups have to be assigned again."""
         left = self.window.evict(before)

@@ -219,7 +219,7 @@ static int device_attribute(int *value, int attribute)
 
 static int bus_id(char *out, int length, int device)
 {
-	snprintf(out, (size_t)length, "0000:%02X:00.0", 0x1B + 0x11 * device); /* as gpus.py numbers them */
+	snprintf(out, (size_t)length, "0000:%02X:00.0", 0x1B + 0x11 * device); /* as nvml_state.py numbers them */
 	return cudaSuccess;
 }
 

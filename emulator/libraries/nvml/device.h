@@ -5,7 +5,7 @@
 #include "state.h"
 #include "nvml.h"
 
-/* Functions that can be made to fail, by their number in struct gpu_failing; gpus.py has the same list. */
+/* Functions that can be made to fail, by their number in struct gpu_failing; nvml_layout.py has the same list. */
 enum function {
 	FUNCTION_BASE = 1000,
 	GET_UUID = FUNCTION_BASE,

@@ -1,4 +1,4 @@
-/* Events of the emulated libnvidia-ml: what gpus.py appends to a GPU's ring reaches the sets that registered it. */
+/* Events of the emulated libnvidia-ml: what nvml_state.py appends to a GPU's ring reaches the sets that registered. */
 #include "device.h"
 
 #include <stdlib.h>

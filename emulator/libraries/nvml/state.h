@@ -1,6 +1,6 @@
-/* The file of GPU states that $EMULATED_GPUS names: gpus.py writes it, the emulated libnvidia-ml and libdcgm read it.
+/* The GPU states that $EMULATED_GPUS names: nvml_state.py writes them, the emulated libnvidia-ml and libdcgm read them.
  *
- * The layout is that of gpus.py, which says what each field means; units are in the names.
+ * The layout is that of nvml_layout.py, which says what each field means; units are in the names.
  */
 #ifndef PEERWATCH_GPUS_H
 #define PEERWATCH_GPUS_H

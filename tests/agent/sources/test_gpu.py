@@ -29,7 +29,8 @@ from agent.process.procfs import Process
 from agent.sampling import loop
 from agent.sampling.reader import Reader as AllSources
 from agent.sources.gpu import Gpu, open_source
-from emulator.hardware.nvml_state import COUNTS, GAUGES, GPU_IS_LOST, NOT_SUPPORTED, Gpus
+from emulator.hardware.nvml_layout import COUNTS, GAUGES, GPU_IS_LOST, NOT_SUPPORTED
+from emulator.hardware.nvml_state import Gpus
 from emulator.libraries.build import Libraries
 from store.schema.catalogue import METRICS
 

@@ -13,7 +13,8 @@ from emulator.cluster.fleet import Fleet
 from emulator.hardware.gpu_load import Load, Meter
 from emulator.hardware.gpu_model import Card
 from emulator.hardware.kmsg import KernelMessages
-from emulator.hardware.nvml_state import GPU_IS_LOST, Gpus
+from emulator.hardware.nvml_layout import GPU_IS_LOST
+from emulator.hardware.nvml_state import Gpus
 from emulator.hardware.procfs import strained_disks, strained_memory, strained_pressure
 from emulator.hardware.rdma_port_model import Wire
 from emulator.hardware.sysfs_rdma import Ports

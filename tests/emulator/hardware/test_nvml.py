@@ -12,8 +12,9 @@ import pynvml
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from emulator.hardware import nvml_state as layout
-from emulator.hardware.nvml_state import COUNTS, FUNCTIONS, GAUGES, GPU_IS_LOST, Gpus, GpusError
+from emulator.hardware import nvml_layout as layout
+from emulator.hardware.nvml_layout import COUNTS, FUNCTIONS, GAUGES, GPU_IS_LOST
+from emulator.hardware.nvml_state import Gpus, GpusError
 from emulator.libraries.build import Libraries
 
 NUMBERS = {name: 0.11 + 0.031 * at for at, name in enumerate(GAUGES)} | {
@@ -62,7 +63,7 @@ def test_layouts_of_both_sides_agree(libraries: Libraries) -> None:
     """Each member of the C structures lies where gpus.py writes it."""
     with libraries.nvml.open("rb") as file:
         units = list(ELFFile(file).get_dwarf_info().iter_CUs())
-        for name, mine in (("gpu", layout._Gpu), ("gpus", layout._File)):
+        for name, mine in (("gpu", layout.GpuState), ("gpus", layout.File)):
             entries = (entry for unit in units for entry in unit.iter_DIEs() if entry.tag == "DW_TAG_structure_type")
             found = next(e for e in entries if (at := e.attributes.get("DW_AT_name")) and at.value == name.encode())
             members = {
