@@ -77,7 +77,8 @@ def foreign(paths: list[str], folder: Path, reader: Reader) -> list[str]:
         "/usr/lib/python3",
     )
     allowed = (*own, str(Path(__file__).parents[2]), "/usr/share/zoneinfo", *reader.opens)
-    return [path for path in paths if not os.path.normpath(path).startswith(allowed)]
+    steps = {*folder.parts, ".", *reader.below}
+    return [path for path in paths if path not in steps and not os.path.normpath(path).startswith(allowed)]
 
 
 def fuzz(reader: Reader, folder: Path, seconds: float) -> int:

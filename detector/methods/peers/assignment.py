@@ -37,6 +37,7 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     moved = _moved(panel.group, group)
     before = panel.task_index
     moved[: len(before)] |= (before != NO_TASK) & (before != task_index[: len(before)])
+    moved[panel.cusum.value.shape[-1] :] = False  # of what was never judged there is nothing to forget
     if moved.any():
         panel.cusum.reset(np.flatnonzero(moved))
         for state in (panel.baseline, panel.lasting):
