@@ -54,6 +54,7 @@ FOUND = {
         b'{"driver":"1","there":{"0":["GPU-a",false]},"places":{"0":["1","2"]},"instances":{},"lost":{},"unread":{}}\n'
         b'{"gpus":{"0":{"power watts":1.5}},"lost":{},"unread":{},"events":[],"dropped":0}\n',
     ),
+    "a sample of perf at no time": ("perf", b" " + b"9" * 400 + b".25:  7f11 step+0x3c (/x/a.so)\n"),
     "a line of the burn-in without its figures": ("checks", b'{"wrong": {"0": 1}}'),
     "a bandwidth with two points": ("checks", b" 65536 5000 391.2 0.7389.7 0.743\n# Avg bus bandwidth : 3-4\n"),
     "a diagnosis with brackets without end": ("checks", b"{" + b'"a":[' * 50_000),

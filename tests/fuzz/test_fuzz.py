@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -88,7 +88,7 @@ def fuzz(reader: Reader, folder: Path, seconds: float) -> int:
     own.mkdir()
     seeds, chance = list(reader.seeds(seeds_folder)), Random(SEED)
     for seed in seeds:
-        with watched():
+        with watched(), suppress(*reader.errors):  # what is whole is not always read in whole
             reader.read(seed, own, chance)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + GROWN_KB
     count, end = 0, time.monotonic() + seconds
