@@ -28,7 +28,11 @@ class Booted:
         rights = ["--capability=all", "--system-call-filter=bpf perf_event_open", "--bind=/dev/kmsg"]
         with (root.parent / "boot.log").open("wb") as log:
             self._container = subprocess.Popen([*boot, *rights, "-D", root], stdin=subprocess.DEVNULL, stdout=log)
-        self.wait_for("systemctl", "is-system-running")
+        try:
+            self.wait_for("systemctl", "is-system-running")
+        except BaseException:
+            self.close()
+            raise
 
     def command(self, *command: str) -> list[str]:
         """A command line that runs the command inside, with the environment of a fresh login."""

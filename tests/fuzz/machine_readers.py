@@ -94,7 +94,7 @@ def _record(event: bytes) -> bytes:
 
 
 def _tensorboard(data: bytes, _: Path, chance: Random) -> None:
-    """Hostile bytes as a file, in pieces, and as the content of a record whose checksums are right."""
+    """Hostile bytes as a file, in pieces, and as the content of a record with right checksums."""
     cut = chance.randrange(len(data) + 1)
     for pieces in ((data[:cut], data[cut:]), (_record(data[: 1 << 15]),)):
         reader, signals = EventReader(), Signals()
@@ -132,7 +132,7 @@ _FILES = ("state", "rate", "counters/port_xmit_data", "counters/symbol_error", "
 
 
 def _port(data: bytes, folder: Path, chance: Random) -> None:
-    """A port whose files a driver writes as it likes."""
+    """A port with files that a driver writes as it likes."""
     port = folder / "sys/class/infiniband/mlx5_0/ports/1"
     said = data.split(b"\0")
     for file in (*_FILES, "hw_counters/out_of_sequence", "gid_attrs/ndevs/0"):
