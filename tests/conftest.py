@@ -18,6 +18,7 @@ from hypothesis import settings
 from agent.system.disk_cache import DiskCache
 from bpf.loader import BpfError, load
 from emulator.libraries.build import Libraries, build
+from tests.booted import machine as machine
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -131,8 +131,8 @@ def read_perf(lines: Iterable[str], begin: float, seconds: float, hertz: float) 
     """
     names: list[list[str]] = [["(not on a CPU)", "wait ("]] * round(seconds * hertz)
     for line in lines:
-        if (found := _PERF.fullmatch(line)) and 0 <= (at := int((float(found[1]) - begin) * hertz)) < len(names):
-            names[at] = [f"{_short(found[2])} ({_short(found[3]).rpartition('/')[2]})"]
+        if (found := _PERF.fullmatch(line)) and 0 <= (at := (float(found[1]) - begin) * hertz) < len(names):
+            names[int(at)] = [f"{_short(found[2])} ({_short(found[3]).rpartition('/')[2]})"]
     return _numbered(stack[::-1] for stack in names)
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from analysis.checks.child import Ended
 
@@ -19,9 +21,10 @@ Outcome = Literal["passed", "failed", "error", "cut off", "missing"]
 _LEVEL = "2"
 SLOW = 0.9
 """A GPU with less than this share of the median of its machine's GPUs is slow."""
-_BANDWIDTH = re.compile(r"#\s*Avg bus bandwidth\s*:\s*([0-9.eE+-]+)")
-_WRONG = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
-_IB = re.compile(r"^\s*\d+\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+[0-9.]+", re.MULTILINE)
+_NUMBER = r"(\d{1,15}(?:\.\d{0,15})?(?:[eE][+-]?\d{1,3})?)"
+_BANDWIDTH = re.compile(rf"#\s*Avg bus bandwidth\s*:\s*{_NUMBER}(?!\S)")
+_WRONG = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18})")
+_IB = re.compile(rf"^\s*\d+\s+\d+\s+{_NUMBER}\s+{_NUMBER}\s+{_NUMBER}(?!\S)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,13 @@ class Reading:
     """Unit of the value."""
     device: str = ""
     """The device that failed, such as gpu:3."""
+
+
+class _BurnIn(msgspec.Struct):
+    """What `analysis.checks.gemm` prints, by number of the GPU."""
+
+    tflops: Annotated[dict[int, float], msgspec.Meta(min_length=1)]
+    wrong: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,9 @@ def read_dcgm(ended: Ended) -> Reading:
     start = ended.output.find("{")
     try:
         tree = json.loads(ended.output[start:]) if start >= 0 else None
-    except ValueError:
-        tree = None
-    failed = list(_failures(tree, ""))
+        failed = _failures(tree, "")
+    except (ValueError, RecursionError):
+        tree, failed = None, []
     if failed:
         test, result = failed[0]
         gpu = str(result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))).split(",")[0]
@@ -103,10 +113,13 @@ def read_gemm(ended: Ended) -> Reading:
     line = next((line for line in reversed(ended.output.splitlines()) if line.startswith("{")), "")
     if ended.code or not line:
         return Reading("error", f"exit code {ended.code}: {_last(ended.output)}")
-    found = json.loads(line)
-    speed = {int(gpu): float(value) for gpu, value in found["tflops"].items()}
+    try:
+        found = msgspec.json.decode(line, type=_BurnIn)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return Reading("error", f"its last line is no result: {_line(error)}")
+    speed = found.tflops
     usual = sorted(speed.values())[len(speed) // 2]
-    for gpu, wrong in found["wrong"].items():
+    for gpu, wrong in found.wrong.items():
         if wrong:
             words = f"{wrong} products of equal matrices differ: silent data corruption"
             return Reading("failed", words, float(wrong), "products", f"gpu:{gpu}")

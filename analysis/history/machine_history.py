@@ -165,7 +165,7 @@ class _Reading:
         for machine, begin in zip(
             rows.column("machine").to_pylist(), rows.column("start_time_seconds").to_pylist(), strict=True
         ):
-            if begin is not None and begin * SECOND > self.first:
+            if begin is not None and self.first < begin * SECOND <= self.end:
                 begins[machine].add(begin)
         for name, found in begins.items():
             self.of(name).starts = [round(at * SECOND) for at in runs_of(list(found))]

@@ -82,7 +82,9 @@ def _table(file: Path, notes: list[str]) -> Any:
             table = csv.read_csv(file, parse_options=options)
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: neither Parquet nor CSV: no text in UTF-8") from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the file, not of what it holds
         raise ValueError(f"{file}: neither Parquet nor CSV: {str(error).splitlines()[0]}") from error
     if skipped:
         notes.append(f"{skipped} rows of another number of columns are left out")

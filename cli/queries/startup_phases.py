@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.schema.contract import Store, StoreError
+from store.schema.time import LATEST, SECOND
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,8 @@ OWN = 4
 """The first OWN phases depend on the machine itself; in the others it waits for its peers."""
 RUN_S = 600.0
 """Processes that start more than this apart (seconds) belong to different runs."""
+_LATEST_S = LATEST / SECOND / 2
+"""A start that is said to be later (2116) is none: times around it would not fit into the store."""
 _MARKS = (
     "start_time_seconds",
     "cuda_loaded_seconds",
@@ -133,7 +136,7 @@ def _starts(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any], dict[str, Float
     marks = {name: np.full(each.num_rows, np.nan) for name in _MARKS}
     for name in there:
         marks[name] = np.array(each.column(f"{name}_last").to_numpy(), np.float64)
-    whole = np.isfinite(marks["start_time_seconds"])
+    whole = (marks["start_time_seconds"] > 0) & (marks["start_time_seconds"] < _LATEST_S)
     machines, gpus = (np.array(each.column(key).to_pylist(), object)[whole] for key in ("machine", "gpu"))
     return machines, gpus, {name: values[whole] for name, values in marks.items()}
 

@@ -31,6 +31,8 @@ from store.schema.time import NEVER, SECOND
 
 METHODS: tuple[Callable[[Config], Method], ...] = (Peers, Progress, Evidence)
 CHUNK_STEPS = 300
+GAP_NS = 600 * SECOND
+"""After so long without a reading nothing is left that time alone would clear."""
 LEAST_TICK_NS = SECOND // 5
 INDEPENDENCE_NS = 5 * SECOND
 """How often zooms are read, while an incident is open."""
@@ -186,17 +188,18 @@ def walk(store: ReadableStore, idle: Callable[[], bool] = lambda: True) -> Itera
     """All that the store holds, step by step in time order: the time of the step and the rows that are new then.
 
     Where nothing was read there is nothing to judge, and a clock that was wrong once may leave decades empty: they are
-    left out while `idle` says that nothing waits to be cleared.
+    left out while `idle` says that nothing waits to be cleared, and after ten minutes in any case.
     """
     first, last, tick = _span(store)
-    now = (first // tick) * tick
+    now = read_at = (first // tick) * tick
     while now <= last:
         end = min(now + CHUNK_STEPS * tick, last + tick)
         chunk = read_rows(store, now, end)
         for until in range(now + tick, end + tick, tick):
             yield until, {name: rows.span(until - tick, until) for name, rows in chunk.items()}
         now += CHUNK_STEPS * tick
-        if not chunk and idle() and (rest := store.span(now)):
+        read_at = now if chunk else read_at
+        if not chunk and (idle() or now - read_at >= GAP_NS) and (rest := store.span(now)):
             now = max(now, (rest[0] - 1) // tick * tick)
 
 

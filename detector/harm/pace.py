@@ -90,16 +90,25 @@ class Pace:
     def add(self, panels: Mapping[str, Panel]) -> None:
         """Add what all tasks do at this moment to the block that is not over."""
         there = dict.fromkeys(name for panel in panels.values() for name in panel.tasks)
-        if not there.keys() >= set(self.tasks):
-            self.evict(there)
         self.tasks += [name for name in there if name not in self.tasks]
+        self._make_room()
+        if len(self.tasks) > len(there):
+            self.evict(there)
         new = np.full((len(self.tasks), len(SIGNALS)), np.nan, np.float32)
         for at, signal in enumerate(SIGNALS):
             table, _, metric = signal.partition(".")
             panel = panels.get(table)
             if panel is not None and (row := panel.row_of(metric)) is not None:
                 _fill(new[:, at], panel, row, self.tasks)
-        self.total = grown(self.total, (2, *new.shape), 0.0) + np.stack([np.nan_to_num(new), ~np.isnan(new)])
+        self.total += np.stack([np.nan_to_num(new), ~np.isnan(new)])
+
+    def _make_room(self) -> None:
+        """For new tasks, which may be asked about before their first block of time is over."""
+        if new := len(self.tasks) - self.values.shape[1]:
+            unknown = np.full((len(self.times), new, len(SIGNALS)), np.nan, np.float32)
+            self.values = np.concatenate([self.values, unknown], axis=1)
+            self.level = grown(self.level, (len(self.tasks), len(SIGNALS)), 0.0)
+            self.total = grown(self.total, (2, len(self.tasks), len(SIGNALS)), 0.0)
 
     def end(self, now: int) -> None:
         """End the block of time at `now` (Unix ns)."""
@@ -108,15 +117,13 @@ class Pace:
         self.total = np.zeros_like(self.total)
         self._logs.clear()
         recent = self.times > now - SPAN_NS
-        wide = np.full((int(recent.sum()), *new.shape), np.nan, np.float32)
-        wide[:, : self.values.shape[1]] = self.values[recent]
         self.times = np.append(self.times[recent], now)
-        self.values = np.concatenate([wide, new[None]])
+        self.values = np.concatenate([self.values[recent], new[None]])
         self._follow()
 
     def _follow(self) -> None:
         """Move the usual pace to the median of the time in which a task ran; while it only stands, down slowly."""
-        before = grown(self.level, self.values.shape[1:], 0.0)
+        before = self.level
         order = np.sort(self.values, axis=0)  # what is unknown is last
         place = (_HIGH * np.maximum((~np.isnan(order)).sum(0) - 1, 0)).astype(np.int64)
         high = np.fmax(before, np.take_along_axis(order, place[None], axis=0)[0])  # since it began, if it just did
@@ -232,7 +239,7 @@ class Pace:
         self._logs.clear()
 
     def _logs_of(self, task: str) -> Floats:
-        if task not in self.tasks:
+        if task not in self.tasks or not len(self.times):
             return np.zeros((len(self.times), 0))
         values = self.values[:, self.tasks.index(task)]
         known = (~np.isnan(values)).mean(0) > 0.5

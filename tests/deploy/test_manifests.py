@@ -8,6 +8,7 @@ from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from tests.systemd.test_units import UNITS
@@ -27,10 +28,21 @@ def kinds() -> dict[str, Any]:
 
 
 def test_the_manifest_fits_the_schema_of_kubernetes() -> None:
-    """Each object is valid; needs the package kubernetes-validate, which is too big for `make test`."""
-    validate = pytest.importorskip("kubernetes_validate")
+    """Each object is valid by the newest published schema, and by that of the oldest version with such profiles."""
     for one in yaml.safe_load_all(MANIFEST.read_text()):
-        validate.validate(one, validate.latest_version(), strict=True)
+        for version in (kubernetes_validate.latest_version(), "1.30"):
+            kubernetes_validate.validate(one, version, strict=True)
+    daemons = kinds()["DaemonSet"]
+    daemons["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilites"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="capabilites"):
+        kubernetes_validate.validate(daemons, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_image_runs_as_the_user_of_the_manifest() -> None:
+    """By its number, since Kubernetes refuses a name where it must not be root."""
+    (user,) = re.findall(r"^USER (.*)$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    rights = kinds()["Deployment"]["spec"]["template"]["spec"]["securityContext"]
+    assert user == f"{rights['runAsUser']}:{rights['runAsGroup']}"
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
@@ -143,7 +155,7 @@ def test_the_role_does_what_a_role_can() -> None:
         assert task["name"]
         assert task.get("notify", "Restart Peerwatch") in handlers
     text = (ROLE / "tasks/main.yml").read_text()
-    own = {"peerwatch_copied", "peerwatch_files", "peerwatch_pattern", "peerwatch_sections"}
+    own = {f"peerwatch_{name}" for name in ("again", "command", "copied", "files", "installed", "pattern", "sections")}
     assert set(re.findall(r"\bpeerwatch_\w+", text)) == set(defaults) | own
 
 

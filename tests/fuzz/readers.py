@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -69,35 +68,10 @@ from store.spool.queue import Spool
 from store.sqlite.embedded import Embedded
 from store.transfer.export import export
 from store.zoom_requests import ZoomKey, zoom_requests_in
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Whole input to begin with, what reads it, and the errors that it may raise."""
-
-    name: str
-    seeds: Callable[[Path], Sequence[bytes]]
-    """Called once, with an empty folder."""
-    read: Callable[[bytes, Path, Random], object]
-    """Called with mutated bytes and a folder of its own."""
-    errors: tuple[type[Exception], ...] = ()
-    opens: tuple[str, ...] = ()
-    """Beginnings of paths that it may open, beside its folder."""
-
-
-def text(*lines: str) -> Callable[[Path], Sequence[bytes]]:
-    """Seeds that stand here."""
-    return lambda folder: [line.encode("latin1") for line in lines]
-
-
-def packed(value: Any) -> str:
-    """JSON in one line."""
-    return json.dumps(value)
-
-
-def here(path: str) -> Callable[[Path], Sequence[bytes]]:
-    """A file of this process as the seed."""
-    return lambda folder: [Path(path).read_bytes()]
+from tests.fuzz.analysis_readers import ANALYSIS_READERS
+from tests.fuzz.machine_readers import MACHINE_READERS
+from tests.fuzz.reader import Reader, here, packed, text
+from tests.fuzz.row_readers import ROW_READERS
 
 
 def _environment(data: bytes, *_: object) -> None:
@@ -612,4 +586,7 @@ READERS: tuple[Reader, ...] = (
     Reader("delivery log", _log_seeds, _log),
     Reader("configuration", text(_TOML), _settings, (ConfigError,)),
     Reader("calibration", text(packed(_CALIBRATION)), _calibration, (CalibrationError,)),
+    *MACHINE_READERS,
+    *ANALYSIS_READERS,
+    *ROW_READERS,
 )

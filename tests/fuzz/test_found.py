@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import io
+import zipfile
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 
@@ -11,7 +13,21 @@ import pytest
 from agent.nvml.client import ChildError
 from detector.alerts.delivery_log import read_delivery_log
 from detector.alerts.sinks.command import Command, CommandConfig
+from store.schema.sample import Batch, Sample
+from store.sqlite.embedded import Embedded
+from tests.cli.conftest import run
 from tests.fuzz.readers import READERS, SaidByChild
+
+
+def _of_a_version_to_come() -> bytes:
+    """A zip archive, the directory of which asks for version 25.5."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("each_encode.npy", b"5")
+    data = bytearray(out.getvalue())
+    data[data.index(b"PK\x01\x02") + 6] = 255
+    return bytes(data)
+
 
 FOUND = {
     "brackets without end in an answer with zoom requests": ("zoom requests", b"[" * 100_000),
@@ -38,6 +54,13 @@ FOUND = {
         b'{"driver":"1","there":{"0":["GPU-a",false]},"places":{"0":["1","2"]},"instances":{},"lost":{},"unread":{}}\n'
         b'{"gpus":{"0":{"power watts":1.5}},"lost":{},"unread":{},"events":[],"dropped":0}\n',
     ),
+    "a sample of perf at no time": ("perf", b" " + b"9" * 400 + b".25:  7f11 step+0x3c (/x/a.so)\n"),
+    "a line of the burn-in without its figures": ("checks", b'{"wrong": {"0": 1}}'),
+    "a bandwidth with two points": ("checks", b" 65536 5000 391.2 0.7389.7 0.743\n# Avg bus bandwidth : 3-4\n"),
+    "a diagnosis with brackets without end": ("checks", b"{" + b'"a":[' * 50_000),
+    "Parquet of which only the ends are right": ("operation trace", b"PAR1" + b"\x7f" * 64 + b"\x09\0\0\0PAR1"),
+    "an archive of a version to come": ("minder model", _of_a_version_to_come()),
+    "a data set of a version to come": ("public data", _of_a_version_to_come()),
     "an answer with rows of other lengths": (
         "influx json",
         b'{"results":[{"series":[{"name":"gpu","tags":{"machine":"m1"},"columns":["time","a"],"values":[[5]]}]}]}',
@@ -70,3 +93,26 @@ def test_brackets_without_end_are_no_answer(tmp_path: Path) -> None:
     (tmp_path / "said").write_bytes(b'{"gpus":' + b"[" * 300_000 + b"\n")
     with pytest.raises(ChildError, match="gives an answer that is none"):
         SaidByChild(tmp_path / "said").answer(0.0)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), 1e300, float(2**63)])
+def test_a_start_at_no_time_is_passed_over(tmp_path: Path, number: float) -> None:
+    """An agent that says that its processes started then stops no command that reads starts."""
+    begin = 1_700_000_000
+    starts = [("m31", begin - 45.0), ("m37", begin - 41.0), ("m41", number)]
+    with closing(Embedded(tmp_path / "s.db")) as store:
+        for machine, at in starts:
+            times = {
+                "start_time_seconds": at,
+                "nccl_loaded_seconds": 3.0,
+                "communicator_begun_seconds": 7.0,
+                "first_operation_seconds": 9.0,
+            }
+            rows = [Sample(table, {"gpu": "0", "pid": 53, **times}) for table in ("startup", "start")]
+            nccl = {"gpu": "0", "slot": "0", "comm": "5e8f", "pid": 53, "rank": 0, "ranks": 3, "operations_total": 11}
+            store.write([Batch(machine, begin * 10**9, (*rows, Sample("nccl", nccl)))])
+    for words in (("tasks",), ("history",), ("report", "startup"), ("report", "startup", "--days", "2")):
+        done = run(*words, "--store", tmp_path / "s.db")
+        assert done.returncode in (0, 1), done.stderr
+        assert done.stderr.count("\n") <= 1
+    assert "m37" in run("report", "startup", "--store", tmp_path / "s.db").stdout

@@ -78,8 +78,12 @@ def _starts(source: Store, now: int) -> dict[tuple[str, int], float]:
     if "startup" not in source.tables():
         return {}
     rows = source.read("startup", 0, now, ("pid", "start_time_seconds")).to_pylist()
-    known = [row for row in rows if row.get("pid") is not None and row.get("start_time_seconds") is not None]
-    return {(row["machine"], int(row["pid"])): float(row["start_time_seconds"]) for row in known}
+    numbers = [(row["machine"], row.get("pid"), row.get("start_time_seconds")) for row in rows]
+    return {
+        (machine, int(pid)): float(at)
+        for machine, pid, at in numbers
+        if pid is not None and at is not None and math.isfinite(pid) and math.isfinite(at)
+    }
 
 
 def as_json(task: Task, starts: dict[tuple[str, int], float], now: int) -> dict[str, Any]:

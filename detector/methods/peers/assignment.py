@@ -26,6 +26,7 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     numbers: dict[str, int] = {name: place for place, name in enumerate(panel.tasks)}
     machines: dict[str, int] = {}
     task_index, role, machine = np.full((3, len(entities)), NO_TASK, np.int64)
+    idle = np.array([name in tasks.orders.idle for name, _ in entities], bool)
     for place, (name, device) in enumerate(entities):
         task = tasks.task_of(name)
         if task is not None:
@@ -36,9 +37,12 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     moved = _moved(panel.group, group)
     before = panel.task_index
     moved[: len(before)] |= (before != NO_TASK) & (before != task_index[: len(before)])
+    moved[panel.cusum.value.shape[-1] :] = False  # of what was never judged there is nothing to forget
     if moved.any():
-        for state in (panel.baseline, panel.cusum, panel.lasting):
-            state.reset(np.flatnonzero(moved))
+        panel.cusum.reset(np.flatnonzero(moved))
+        for state in (panel.baseline, panel.lasting):
+            state.reset(np.flatnonzero(moved & ~idle))
+        panel.baseline.shorten(np.flatnonzero(moved & idle), config)
     panel.tasks, panel.task_index, panel.machine = list(numbers), task_index, machine
     panel.groups = groups_of(group)
     panel.fusion.assign(group)

@@ -73,6 +73,13 @@ class Baseline:
             array[:, entities] = 0
         self.active_threshold[:, entities] = np.nan
 
+    def shorten(self, entities: Ints, config: Config) -> None:
+        """Keep what is known of machines that are worked on, as if it were learned in a warm-up.
+
+        What they show when they come back is judged by it, unless they then read what their peers read.
+        """
+        self.samples[:, entities] = np.minimum(self.samples[:, entities], config.warmup_steps)
+
     def _learned(self) -> tuple[Array, ...]:
         return self.samples, self.offset, self.residual_variance, self.level, self.level_variance
 

@@ -12,9 +12,11 @@ import pytest
 from detector.config import Config
 from detector.engine.eviction import GONE_NS
 from detector.engine.pipeline import Detector
+from detector.methods.peers.method import Peers
 from detector.model.verdict import Verdict
 from detector.service.snapshot import dump, restore
 from detector.timeseries.rows import Rows, rows_of
+from detector.topology.tasks import Tasks
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 
@@ -96,3 +98,14 @@ def test_a_silent_machine_is_given_up_in_the_end() -> None:
     assert silent[-1].message == "m2 was removed: it sent no readings for days (event.silent)"
     last = START + 19 * 60 * SECOND
     assert GONE_NS < silent[-1].time - last < GONE_NS + 2 * 3600 * SECOND
+
+
+def test_what_was_read_once_only_may_change_its_task() -> None:
+    """A table of one reading, which has no step yet, is regrouped at each sweep though nothing in it was judged."""
+    peers, tasks = Peers(Config()), Tasks()
+    for number, name in enumerate(("left", "stay")):
+        once = rows(read(START, [f"m{n}" for n in range(5)], name))
+        tasks.feed(once["task"])
+        peers.step(START, once if not number else {}, tasks)
+        peers.evict(0, tasks)
+        assert {panel.tasks[panel.task_index[0]] for panel in peers.panels.values()} == {name}

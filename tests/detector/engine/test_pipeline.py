@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detector.engine.pipeline import Detector, State, judge, read_rows, replay
+from detector.engine.pipeline import Detector, State, judge, read_rows, replay, walk
 from detector.model.verdict import Verdict
 from detector.service.snapshot import dump, restore
 from emulator.simulation.simulate import simulate
 from tests.detector.conftest import Memory
 
-SECOND, MACHINES = 10**9, 6
+SECOND, START, MACHINES = 10**9, 1_700_000_000 * 10**9, 6
 Make = Callable[..., pa.Table]
 
 
@@ -143,6 +143,17 @@ def test_empty_stretches_are_skipped(memory: Any, fleet: Make) -> None:
     assert [(v.machine, v.metric, v.level) for v in alone] == [("m2", "odd.load", "crit")]
     assert among[:1] == alone
     assert [(v.machine, v.level) for v in among[1:]] == [("m2", "ok")]
+
+
+def test_empty_years_are_skipped_though_something_stays_open(memory: Any, fleet: Make) -> None:
+    """A GPU that is lost stays lost; a clock that is years ahead does not have them replayed second by second."""
+    lost = {"time": [START + 40 * SECOND], "machine": ["m2"], "source": ["kernel_log"], "code": ["xid:79"]}
+    event = pa.table({**lost, "device": ["gpu:1"], "severity": ["crit"], "message": ["fell off the bus"]})
+    ahead = pa.table({"time": [START + 10**17], "machine": ["m4"], "load": [3.0]})
+    store, detector = memory({"odd": pa.concat_tables([fleet(steps=90), ahead]), "event": event}), Detector()
+    steps = [len(detector.step(now, rows)) for now, rows in walk(store, detector.state.incidents.settled)]
+    assert sum(steps) == 1
+    assert len(steps) < 2000
 
 
 def test_nothing_grows_with_time(memory: Any, fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:

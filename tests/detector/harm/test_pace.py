@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from detector.harm.pace import BLOCK_NS, Pace
 from detector.harm.rhythm import rhythm, trailing_mean
+from detector.methods.peers.state import Panel
+from detector.timeseries.live_window import Window
 
 RNG = np.random.default_rng(53)
 
@@ -50,3 +53,16 @@ def test_trailing_mean_leaves_out_what_is_unknown() -> None:
     values = np.array([[2.0], [4.0], [np.nan], [9.0], [11.0]])
     found = trailing_mean(values, 3)[:, 0]
     np.testing.assert_allclose(found, [2.0, 3.0, np.nan, 6.5, 10.0])
+
+
+def test_a_task_is_asked_about_in_its_first_seconds() -> None:
+    """Nothing is known of a task that has just begun beside others, or as another one ended: that is no error."""
+    pace, panel = Pace(), Panel(Window("gpu"))
+    for at, tasks in enumerate((["job 31"], ["job 31", "job 37"], ["job 37", "job 41"])):
+        panel.tasks = tasks
+        pace.add({"gpu": panel})
+        assert not pace.paused(tasks[-1]).any()
+        assert not pace.is_known_without(tasks[-1], "gpu.power_watts")
+        pace.end((at + 1) * BLOCK_NS)
+    assert pace.tasks == ["job 37", "job 41"]
+    assert pace.values.shape[:2] == (3, 2)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from detector.engine.pipeline import replay
 from detector.timeseries.rows import rows_of
 from detector.topology.maintenance import OperatorState, in_maintenance, orders_in
+from emulator.simulation.simulate import simulate
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
 Make = Callable[..., pa.Table]
@@ -152,6 +153,55 @@ def test_maintenance_is_silent_and_leaves_no_history(memory: Any, fleet: Make) -
     during = (170.5, "m3", "kernel_log", "xid:79")
     assert said(memory, orders(during, (310.5, "m3", "operator", "maintenance_end")), odd=odd) == []
     assert {machine for machine, *_ in said(memory, events(during), odd=odd)} == {"m3"}
+
+
+@pytest.mark.parametrize(("metric", "level", "change"), [("load", 100.0, 70.0), ("power_watts", 640.0, -150.0)])
+def test_a_fault_that_outlasts_its_maintenance_is_named(
+    memory: Any, fleet: Make, metric: str, level: float, change: float
+) -> None:
+    """A machine that comes back worse than it left, and unlike its peers, is named: that is no new norm."""
+
+    def spoiled(values: np.ndarray) -> None:
+        values += level - 100
+        values[:, 3] += 9.0  # what is usual for it
+        values[150:, 3] += change
+
+    odd = fleet(metric, steps=480, bend=spoiled)
+    tables = {"odd": odd} if metric == "load" else {"gpu": odd.append_column("gpu", pa.array(["3"] * len(odd)))}
+    ends = 310
+    orders = events((145.5, "m3", "operator", "maintenance"), (ends + 0.5, "m3", "operator", "maintenance_end"))
+    (verdict,) = said(memory, orders, **tables)
+    assert verdict[:2] == ("m3", "crit")
+    assert ends + 55 < verdict[2] < ends + 85
+
+
+@pytest.mark.parametrize("fault", ["slow_gpu", "pcie_downgrade"])
+def test_a_recorded_fault_that_begins_in_maintenance(memory: Any, fault: str) -> None:
+    """A replay names the machine that comes back with a fault, and not before it is back."""
+    found, labels = simulate(machines=8, gpus=2, minutes=12, step_seconds=2.0, fault=fault, seed=5)
+    (label,) = labels["faults"]
+    begin, ends = label["start"] - 20 * SECOND, label["start"] + 90 * SECOND
+    tables = {name: pa.table(columns) for name, columns in found.items()}
+    order = events(((begin - START) / SECOND, label["machine"], "operator", "maintenance"))
+    order = order.set_column(order.column_names.index("until"), "until", pa.array([ends], pa.int64()))
+    whole = [order, *([tables["event"]] if "event" in tables else [])]
+    tables["event"] = pa.concat_tables(whole, promote_options="permissive")
+    named = [v for v in replay(memory(tables)) if v.level in ("warn", "crit")]
+    assert {v.machine for v in named} == {label["machine"]}
+    assert ends <= named[0].time < ends + 75 * SECOND
+
+
+@pytest.mark.parametrize("after", [0.0, 60.0])
+def test_a_repaired_machine_is_well(memory: Any, fleet: Make, after: float) -> None:
+    """A machine that comes back as it was, or as its peers are, is not named, whatever it read meanwhile."""
+
+    def repaired(values: np.ndarray) -> None:
+        values[:150, 3] += 60.0
+        values[150:300, 3] -= 45.0
+        values[300:, 3] += after
+
+    orders = events((145.5, "m3", "operator", "maintenance"), (310.5, "m3", "operator", "maintenance_end"))
+    assert said(memory, orders, odd=fleet(steps=560, bend=repaired)) == []
 
 
 def test_maintenance_closes_what_is_open_and_ends_by_itself(memory: Any, fleet: Make) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -80,6 +81,24 @@ def test_the_form_of_a_request() -> None:
     assert (point["asDouble"], point["timeUnixNano"]) == (411.5, str(NOW))
     assert (counter["sum"]["isMonotonic"], counter["sum"]["aggregationTemporality"]) == (True, 2)
     assert counter["sum"]["dataPoints"][0]["startTimeUnixNano"] == str(NOW - 9)
+
+
+def test_a_request_is_a_message_of_opentelemetry() -> None:
+    """OpenTelemetry's own protocol definition takes it, every field of it, and reads the same values."""
+    text = encode(families(), {"host.name": "m07"}, NOW - 9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of protobuf's own generated code
+        from google.protobuf import json_format
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    request = json_format.Parse(text, ExportMetricsServiceRequest(), ignore_unknown_fields=False)
+    (scope,) = request.resource_metrics[0].scope_metrics
+    gauge, counter = scope.metrics
+    assert (gauge.WhichOneof("data"), gauge.gauge.data_points[0].as_double, gauge.unit) == ("gauge", 411.5, "W")
+    assert gauge.gauge.data_points[0].time_unix_nano == NOW
+    (point,) = counter.sum.data_points
+    assert (point.as_double, point.start_time_unix_nano) == (17.0, NOW - 9)
+    assert {one.key: one.value.string_value for one in point.attributes} == {"machine": "m07", "port": "mlx5_0/1"}
+    assert (counter.sum.is_monotonic, counter.sum.aggregation_temporality) == (True, 2)
 
 
 def test_requests_arrive(collector: Collector, tmp_path: Path) -> None:
