@@ -37,7 +37,7 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     before = panel.task_index
     moved[: len(before)] |= (before != NO_TASK) & (before != task_index[: len(before)])
     if moved.any():
-        for state in (panel.baseline, panel.cusum, panel.lasting):
+        for state in (panel.baseline, panel.cusum, panel.lasting, panel.sudden):
             state.reset(np.flatnonzero(moved))
     panel.tasks, panel.task_index, panel.machine = list(numbers), task_index, machine
     panel.groups = groups_of(group)

@@ -217,17 +217,27 @@ def update_thresholds(
     samples, residual = baseline.samples[cell], comparison.residual[batch.rows]
     # Estimated from few steps the noise itself is uncertain.
     noise = _noise(baseline, cell, residual, groups) * (1 + config.warmup_steps / 2 / np.maximum(samples, 1))
-    center = np.abs(comparison.center[batch.rows])
-    floor = np.fmax(bounds.floor[batch.rows, None], bounds.relative[batch.rows, None] * center)
-    unknown = np.flatnonzero(bounds.unknown[batch.rows])
-    if len(unknown):
-        sigma = np.sqrt(groups.middle(baseline.level_variance[cell][unknown]))
-        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sigma)
+    floor = least_distance(comparison, baseline, groups, bounds, batch.rows, config)
     threshold = np.maximum(np.fmax(config.deviation_sigmas * noise, groups.each(floor)), _TINY)
     enough = groups.total(~np.isnan(residual)) >= config.min_peers
     active = (samples >= config.warmup_steps) & groups.each(enough & peers_valid[batch.rows])
     baseline.threshold[cell] = threshold
     baseline.active_threshold[cell] = np.where(active, threshold, np.nan)
+
+
+def least_distance(
+    comparison: Comparison, baseline: Baseline, groups: Groups, bounds: Bounds, rows: slice, config: Config
+) -> Array:
+    """[metric of the rows, group]: the smallest distance that says anything, however quiet a metric is."""
+    center = np.abs(comparison.center[rows])
+    floor: Array = np.fmax(bounds.floor[rows, None], bounds.relative[rows, None] * center)
+    unknown = np.flatnonzero(bounds.unknown[rows])
+    if len(unknown):
+        shape = comparison.residual.shape
+        level = baseline.level_variance[: shape[0], : shape[1]][rows]
+        sigma = np.sqrt(groups.middle(level[unknown]))
+        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sigma)
+    return floor
 
 
 def _noise(baseline: Baseline, cell: tuple[slice, slice], residual: Array, groups: Groups) -> Array:
