@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.harm.change import FAR, Changes, Fall, Shifted
+from detector.harm.change import FAR, ROW_NS, Changes, Fall, Shifted
 from detector.harm.pace import STANDS, Pace
 from detector.harm.share import Share
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_host
+from detector.model.kinds import is_symptom
 from detector.model.metrics import bounds_of
 from detector.model.verdict import Finding, Level, Verdict
 from store.schema.time import SECOND
@@ -23,9 +23,15 @@ _LEFT = 0.4
 """Below this share of the shift, or of the loss of pace, it is over."""
 _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
+_ITERATIONS = 3
+"""Iterations since the fall, at least, where they are long."""
 _CRITICAL = 0.1
 """A loss of pace from which on it is critical."""
-_PROCESSOR = ("cpu_utilization_ratio", "cpu_system_ratio")
+_SYSTEM = ("host.", "process.")
+"""Tables of a machine's own system, which other work on it moves as well."""
+_PLAIN = ("host.cpu_utilization_ratio", "host.cpu_system_ratio", "rdma.cnp_handled_total")
+"""Readings that count as a cause by themselves where they, and the loss, are great enough: a port that has to send
+less, for minutes, while all wait, is one that cannot send more."""
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
 """A loss of pace, spreads over the peers, and times as far as the next machine, that need no other witness."""
 _RECENT = 12
@@ -67,6 +73,8 @@ class Causes:
                     self.suspect.pop(task, None)
                     continue
                 self.falls[task] = fall
+                if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task):
+                    continue
                 found = self._search(task, fall, pace, share, panels, config)
                 if found and self._is_confirmed(task, found, panels[found.table]):
                     self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
@@ -93,7 +101,8 @@ class Causes:
             bounds = bounds_of(table, panel.window.metrics, config)
             for one in self.changes.cause(fall, table, panel, panel.tasks.index(task), bounds):
                 machine = panel.window.entities[one.entity][0]
-                counts = not is_host(f"{table}.") or _is_plain(one, fall, panel)
+                key = f"{table}.{panel.window.metrics[one.metric]}"
+                counts = not (key.startswith(_SYSTEM) or is_symptom(key)) or _is_plain(one, fall, panel)
                 counts = counts or _is_held_up(machine, task, fall, pace, share)
                 if counts and (machine not in best or one.alone > best[machine].alone):
                     best[machine] = one
@@ -124,9 +133,10 @@ class Causes:
 
 
 def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
-    """Whether a host's processors changed so plainly, with so great a loss, that nothing else has to tell."""
-    processor = panel.window.metrics[one.metric] in _PROCESSOR
-    return processor and fall.size >= _PLAIN_LOSS and one.far >= _PLAIN_FAR and one.alone >= _PLAIN_ALONE
+    """Whether processors, or how often a port is held back, changed so plainly that nothing else has to tell."""
+    key = f"{one.table}.{panel.window.metrics[one.metric]}"
+    great = fall.size >= _PLAIN_LOSS and one.far >= _PLAIN_FAR and one.alone >= _PLAIN_ALONE
+    return great and key in _PLAIN
 
 
 def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:

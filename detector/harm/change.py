@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_symptom, is_work
+from detector.model.kinds import is_work
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles
 from detector.stats.grouped import middle
@@ -39,6 +39,8 @@ _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
 _SLIGHT = 0.01
 """The least relative shift, or in seconds spent a second; half of the task's loss too: who holds it up does as much."""
+_KNOWN = 0.75
+"""The share of the time since the fall in which the pace has to be known."""
 _FEWEST = 4
 _BEST = 3
 _TINY = 1e-12
@@ -131,7 +133,7 @@ class Changes:
         since = self._split(rows, times[those], np.nanmedian(logs[those], axis=1))
         on = times[those] > since
         rows = int((self.times > since).sum())
-        if on.sum() < 3 * rows or (~on).sum() < 2 * _BEFORE:
+        if on.sum() * pace.step_ns() < _KNOWN * rows * ROW_NS or (~on).sum() < 2 * _BEFORE:
             return None
         size = _loss(logs[those], on)
         return Fall(since, size, rows) if size > 0 else None
@@ -164,7 +166,7 @@ class Changes:
         """The same of one peer group; rows are [row, metric, member]."""
         names = panel.window.metrics[: rows.shape[1]]
         counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
-        shown = np.array([not is_symptom(f"{table}.{name}") and not name.endswith(_ELSEWHERE) for name in names])
+        shown = np.array([not name.endswith(_ELSEWHERE) for name in names])
         size, far, level = compare(rows, fall.rows, counts)
         spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
         far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
@@ -199,7 +201,7 @@ class Changes:
         self.times = self.times[:0]
 
 
-_ELSEWHERE = ("_celsius", "out_of_sequence_total")
+_ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")
 """Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
 _DONE = ("_bytes_total", "_packets_total", "operations_total", "launches_total")
 """Ends of readings of work that is done."""

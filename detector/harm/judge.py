@@ -25,7 +25,7 @@ from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
 from detector.harm.loss import goes_slower, slower_at_once
 from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
-from detector.harm.share import Share
+from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import WRITES_NS, Stalls
 from detector.harm.waiting import is_idle
@@ -66,6 +66,8 @@ _IDLES_NS = 240 * SECOND
 """So long a GPU has to have less to do than all its peers, to be what they wait for."""
 _KNOWN_NS = 300 * SECOND
 """For so long it is remembered that a difference did no harm."""
+_PLAINLY = 0.02
+"""By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
 _CORRECTED = 10.0
@@ -140,7 +142,9 @@ class Harm:
         if finding.hard or verdict.kind == "progress":
             return YES
         if is_capacity(verdict.metric):
-            return WAIT if is_idle(verdict.task, panels, verdict.machine) else YES  # at rest it clocks low
+            # At rest it clocks low.
+            rests = finding.small and self.pace.paused(verdict.task)[-1:].any()
+            return WAIT if rests or is_idle(verdict.task, panels, verdict.machine) else YES
         if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
         on = self.pace.times > verdict.since if finding.small else self._when(verdict, panels)
@@ -157,7 +161,8 @@ class Harm:
             runs = ~self.pace.paused(verdict.task)
             if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
                 return WAIT  # the task stood nearly all the time
-            held_up = self.share.held_up(verdict.machine, on, runs)
+            goes_on = goes_slower(self.pace, self.blamed, verdict, on) == NO
+            held_up = self.share.held_up(verdict.machine, on, runs, _PLAINLY if goes_on else LEAST)
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._harmed(verdict, on)

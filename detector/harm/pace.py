@@ -80,6 +80,10 @@ class Pace:
         """Whether a block is over at `now` (Unix ns)."""
         return not len(self.times) or now - int(self.times[-1]) >= BLOCK_NS
 
+    def step_ns(self) -> int:
+        """Time from one block to the next: readings may be rarer than blocks."""
+        return int(np.median(np.diff(self.times))) if len(self.times) > 1 else 0
+
     def add(self, panels: Mapping[str, Panel]) -> None:
         """Add what all tasks do at this moment to the block that is not over."""
         there = dict.fromkeys(name for panel in panels.values() for name in panel.tasks)
@@ -165,16 +169,19 @@ class Pace:
 
     def delay(self, task: str) -> int:
         """By how much (ns) averaging makes what happens to the pace seem later."""
+        return self.rhythm_ns(task) // (2 * BLOCK_NS) * BLOCK_NS
+
+    def rhythm_ns(self, task: str) -> int:
+        """Over how long (ns) the pace is averaged: an iteration, where it shows in the readings."""
         self.logs(task)
-        return self._rhythms.get(task, 1) // 2 * BLOCK_NS
+        return self._rhythms.get(task, 1) * BLOCK_NS
 
     def longest_pause(self, task: str, before: int) -> int:
         """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns)."""
         stands = self.paused(task)[self.times <= before]
         edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
         runs = edges[1::2] - edges[::2]
-        step = int(np.median(np.diff(self.times))) if len(self.times) > 1 else 0
-        return max(int(runs.max(initial=0)) * step, self.pauses.get(task, 0))
+        return max(int(runs.max(initial=0)) * self.step_ns(), self.pauses.get(task, 0))
 
     def paused_for(self, task: str, length: int) -> None:
         """Remember that the task paused for so long (ns), as for a checkpoint; no more than two minutes of it."""

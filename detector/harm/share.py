@@ -37,7 +37,7 @@ _PLACEBOS = 48
 """Other machines in which the same blocks are compared, at most ..."""
 _FEWEST = 2
 """... and at least."""
-_LEAST, _ALONE = 0.01, 1.5
+LEAST, _ALONE = 0.01, 1.5
 """The least change that counts; times as far as the next machine, both best signals added."""
 _SURE, _AGREES = 5.0, 3.0
 """Spreads over the other machines of the best signal, and of the one that agrees with it."""
@@ -68,11 +68,12 @@ class Share:
         wide[:, : recent.shape[1]] = recent
         self.values = np.concatenate([wide, new[None]])
 
-    def held_up(self, machine: str, on: Bools, counts: Bools) -> bool | None:
+    def held_up(self, machine: str, on: Bools, counts: Bools, least: float = LEAST) -> bool | None:
         """Whether a machine, more than any other, has less to do beside its peers when `on` [block].
 
-        Blocks that do not count (`counts` [block]) are left out. The same blocks are compared on other machines: what
-        happens to several of them at once, or by chance, is no effect of this one. None: nothing tells.
+        By `least` of what it usually has; blocks that do not count (`counts` [block]) are left out. The same blocks are
+        compared on other machines: what happens to several of them at once, or by chance, is no effect of this one.
+        None: nothing tells.
         """
         at, on = self.machines.get(machine), on[counts]
         if at is None or on.sum() < _ON or (~on).sum() < _OFF:
@@ -86,7 +87,7 @@ class Share:
         there = usable[:, signals].all(1)
         if not len(signals) or there.sum() <= _FEWEST:
             return None
-        return _stands_out(values[:, there][:, :, signals], on)
+        return _stands_out(values[:, there][:, :, signals], on, least)
 
     def evict(self, gone: Iterable[str]) -> None:
         """Forget machines that are gone for good."""
@@ -105,13 +106,13 @@ class Share:
         return self.owners[table]
 
 
-def _stands_out(values: NDArray[np.float32], on: Bools) -> bool:
+def _stands_out(values: NDArray[np.float32], on: Bools, least: float) -> bool:
     """Whether the first machine of values [block, machine, signal] falls farther than all others when `on` [block]."""
     blocks, machines, signals = values.shape
     shift = shift_down(values.reshape(blocks, -1), on, _LEAST_ERROR)
     size, error = (part.reshape(machines, signals) for part in (shift.size, shift.error))
     away = size - np.median(size[1:], axis=0)
-    far = np.where(away > _LEAST, away / np.maximum(mad(size[1:]), error), 0.0)
+    far = np.where(away > least, away / np.maximum(mad(size[1:]), error), 0.0)
     order = np.sort(far, axis=1)
     best = order[:, -2:].sum(1)
     sure = order[0, -1] > _SURE and order[0, -2] > _AGREES if signals > 1 else order[0, -1] > 2 * _SURE

@@ -30,6 +30,8 @@ class Tasks:
     """Limits judging to some machines, which then are one task where no task table says otherwise."""
     said: dict[str, str] = field(default_factory=dict)
     """Machine -> task as the task table says."""
+    left: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Machine -> when (Unix ns) the table last said another task of it than before, and which it was before."""
     members: dict[str, set[str]] = field(default_factory=dict)
     """Communicator -> machines."""
     comm_seen: dict[str, int] = field(default_factory=dict)
@@ -55,10 +57,12 @@ class Tasks:
         if rows.table == "job":
             self._change(self.jobs.feed(rows))
         if rows.table == "task":
-            machines, names = rows.who(0), rows.text("task")
-            for machine, task in dict(zip(machines, names, strict=True)).items():
-                self._change(self.said.get(machine) != task)
-                self.said[machine] = task
+            for machine, task, time in zip(rows.who(0), rows.text("task"), rows.time.tolist(), strict=True):
+                if (before := self.said.get(machine)) != task:
+                    self._change(True)
+                    self.said[machine] = task
+                    if before:
+                        self.left[machine] = time, before
         elif rows.table == "nccl" and "comm" in rows.texts and not self.said:
             self.comm_seen |= dict.fromkeys(rows.texts["comm"][1], int(rows.time.max(initial=NEVER)))
             for machine, comm in set(zip(rows.who(0), rows.text("comm"), strict=True)):
@@ -74,6 +78,7 @@ class Tasks:
         self.comm_seen = {comm: time for comm, time in self.comm_seen.items() if comm not in old}
         self.members = {comm: names - gone for comm, names in self.members.items() if comm not in old}
         self.said = {machine: task for machine, task in self.said.items() if machine not in gone}
+        self.left = {machine: last for machine, last in self.left.items() if machine not in gone}
         self.roles.alike = {machine: role for machine, role in self.roles.alike.items() if machine not in gone}
         self.seen -= gone
         self.orders.evict(gone)
@@ -114,6 +119,13 @@ class Tasks:
             return None
         task = self._known().get(machine)
         return task if self.only in (None, task) else None
+
+    def task_at(self, machine: str, time: int) -> str | None:
+        """The task that it worked for at `time` (Unix ns), if a scheduler has taken it out of one since then."""
+        moved, before = self.left.get(machine, (NEVER, ""))
+        if moved <= time or self.task_of(machine) is None or self.only not in (None, before):
+            return self.task_of(machine)
+        return before
 
     def _known(self) -> dict[str, str]:
         if self._stale:

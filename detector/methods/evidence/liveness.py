@@ -132,7 +132,9 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
     if not len(suspects):
         return []
     names = list(liveness.number)
-    team = np.array([tasks.task_of(name) or "" for name, _ in names], object)
+    # A scheduler takes a machine that died out of its task: it is missed there all the same.
+    heard = liveness.seen[:count].tolist()
+    team = np.array([tasks.task_at(name, last) or "" for (name, _), last in zip(names, heard, strict=True)], object)
     machines = np.array([name for name, _ in names], object)
     kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
     out = []

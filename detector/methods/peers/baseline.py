@@ -134,14 +134,14 @@ def reset_on_level_shift(
 
 
 def reset_contaminated(
-    baseline: Baseline, values: Array, comparison: Comparison, groups: Groups, batch: MetricBatch, config: Config
+    baseline: Baseline, values: Array, comparison: Comparison, groups: Groups, batch: MetricBatch
 ) -> None:
-    """In warm-up, reset the baseline of an entity that deviates from it and yet reads what its peers read.
+    """Reset the baseline of an entity that deviates from it and yet reads what its peers read.
 
-    It was learned from a burst: the baseline is wrong, not the entity.
+    It was learned from a burst, or from a fault that is over: the baseline is wrong, not the entity.
     """
     cell = _cells(batch, values)
-    strange = (np.abs(comparison.deviation[batch.rows]) > 1) & (baseline.samples[cell] < config.startup_steps)
+    strange = np.abs(comparison.deviation[batch.rows]) > 1
     rows = np.flatnonzero(strange.any(1))
     if not len(rows):
         return

@@ -13,6 +13,7 @@ from detector.methods.peers.cusum import HIGH, LOW
 from detector.methods.peers.device_attribution import is_whole_machine
 from detector.methods.peers.nccl_context import LATENESS_METRICS, straggler_explanation
 from detector.methods.peers.state import NO_TASK, Panel
+from detector.model.kinds import is_host, is_symptom
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.grouped import middle
@@ -44,10 +45,15 @@ def fused_findings(panel: Panel, now: int, known: Container[str]) -> list[Findin
 
 
 def strongest_by_machine(findings: list[Finding]) -> list[Finding]:
-    """One finding a machine: the strongest, with the others as its evidence."""
-    by_machine: dict[tuple[str, str], list[Finding]] = {}
+    """One finding a machine and question that is asked of its harm: the strongest, with the others as its evidence.
+
+    What others do to a machine, and other work on it, is mostly harmless: it must not hide what its devices do.
+    """
+    by_machine: dict[tuple[str, str, bool, bool], list[Finding]] = {}
     for finding in sorted(findings, key=lambda one: -one.evidence * one.verdict.score):
-        by_machine.setdefault((finding.verdict.task, finding.verdict.machine), []).append(finding)
+        verdict = finding.verdict
+        key = verdict.task, verdict.machine, is_symptom(verdict.metric), is_host(verdict.metric)
+        by_machine.setdefault(key, []).append(finding)
     return [_merged(*found) for found in by_machine.values()]
 
 

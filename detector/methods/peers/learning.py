@@ -75,7 +75,7 @@ def _learn_baseline(panel: Panel, step: Judgement, config: Config) -> None:
     batch = MetricBatch(slice(place % weight, metrics, weight), weight)
     if panel.window.table not in config.fast_tables:
         reset_on_level_shift(baseline, step.values, groups, batch, step.bounds, config)
-    reset_contaminated(baseline, step.values, comparison, groups, batch, config)
+    reset_contaminated(baseline, step.values, comparison, groups, batch)
     update_baseline(baseline, step.values, comparison, batch, _suspect(panel, step, batch), config)
     update_lag_variance(baseline, comparison, MetricBatch(slice(place % depth, metrics, depth), depth))
     if panel.peers_valid.shape != (metrics, groups.count + 1):

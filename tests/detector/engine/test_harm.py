@@ -36,7 +36,9 @@ def training(bend: Bend | None = None, seed: int = 41) -> dict[str, np.ndarray]:
     return found
 
 
-def tables(found: dict[str, np.ndarray], silent: dict[int, slice] | None = None) -> dict[str, pa.Table]:
+def tables(
+    found: dict[str, np.ndarray], silent: dict[int, slice] | None = None, step_s: int = 1
+) -> dict[str, pa.Table]:
     """The same as the store has them; `silent` machines write no rows meanwhile."""
     step, machine = (index.reshape(-1) for index in np.indices((STEPS, MACHINES)))
     there = np.ones(len(step), bool)
@@ -46,7 +48,8 @@ def tables(found: dict[str, np.ndarray], silent: dict[int, slice] | None = None)
     for key, values in found.items():
         table, _, metric = key.partition(".")
         columns = out.setdefault(
-            table, {"time": START + step[there] * SECOND, "machine": np.char.add("m", machine.astype(str))[there]}
+            table,
+            {"time": START + step_s * step[there] * SECOND, "machine": np.char.add("m", machine.astype(str))[there]},
         )
         if table in ("gpu", "rdma"):
             columns["gpu" if table == "gpu" else "port"] = ["0" if table == "gpu" else "mlx5_0/1"] * int(there.sum())
@@ -292,6 +295,63 @@ def test_processors_at_other_work_since_the_task_lost_much_of_its_pace_are_the_c
 
     said, _ = watch(memory, tables(training(kernel)))
     assert {verdict.machine for verdict in said} == named
+
+
+@pytest.mark.parametrize("step_s", [1, 11])
+def test_a_port_that_has_to_send_less_since_the_task_lost_its_pace_is_the_cause(memory: Any, step_s: int) -> None:
+    """Notifications alone are of other ports; since a loss of 20 %, on one port alone, they show which is slow.
+
+    Readings each 11 s show it as well.
+    """
+
+    def held_back(found: dict[str, np.ndarray]) -> None:
+        found["rdma.cnp_handled_total"] = 0.05 * step_s * np.random.default_rng(12).random((STEPS, MACHINES))
+        found["rdma.cnp_handled_total"][ONSET:, 2] += 28 * step_s
+        slower(found, 0.8)
+
+    said, _ = watch(memory, tables(training(held_back), step_s=step_s))
+    assert {(one.machine, one.metric) for one in said} == {("m2", "rdma.cnp_handled_total")}
+
+
+def test_a_harmless_reading_does_not_hide_a_harmful_one(memory: Any) -> None:
+    """A port of which packets overtake each other by thousands, a note, and that loses some for minutes, is named."""
+
+    def loses(found: dict[str, np.ndarray]) -> None:
+        for metric, rate in (("out_of_sequence_total", 7300.0), ("ack_timeouts_total", 6.0)):
+            found[f"rdma.{metric}"] = np.zeros((STEPS, MACHINES))
+            found[f"rdma.{metric}"][ONSET - 70 :, 4] = rate
+
+    said, notes = watch(memory, tables(training(loses)))
+    assert {(one.machine, one.metric) for one in said} == {("m4", "rdma.ack_timeouts_total")}
+    assert "rdma.out_of_sequence_total" in {one.metric for one in notes}
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.984, set()), (0.966, {"m6"})])
+def test_a_gpu_at_work_a_little_less_than_its_peers_is_said_from_two_per_cent_on(
+    memory: Any, share: float, named: set[str]
+) -> None:
+    """Its task loses 3 % of its pace as well: by the GPU that does 3 % less, but not by one that does 1.6 % less."""
+
+    def dims(found: dict[str, np.ndarray]) -> None:
+        for key in ("gpu.tensor_active_ratio", "gpu.sm_active_ratio"):
+            found[key] = 0.61 * (1 + 0.001 * np.random.default_rng(15).normal(0, 1, (STEPS, MACHINES)))
+            found[key][240:, 6] *= share
+        slower(found, 0.97)
+
+    said, _ = watch(memory, tables(training(dims), step_s=5))
+    assert {one.machine for one in said} == named
+
+
+def test_a_fault_that_ends_is_no_finding(memory: Any) -> None:
+    """A stray process is there from the first second; when it ends its GPU reads what its peers read: all is well."""
+
+    def ends(found: dict[str, np.ndarray]) -> None:
+        found["gpu.memory_used_bytes"] = 61e9 + 3e7 * np.random.default_rng(13).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.memory_used_bytes"][:ONSET, 5] += 18e9
+        slower(found)
+
+    said, notes = watch(memory, tables(training(ends)))
+    assert [one for one in (*said, *notes) if one.time > START + ONSET * SECOND] == []
 
 
 @pytest.mark.parametrize(("more", "named"), [(0.06, set()), (-0.06, {"m4"})])

@@ -255,3 +255,7 @@ class Lasting:
         """How far an entity is in multiples of what makes a finding, and since when (Unix ns)."""
         row = int(np.searchsorted(self.rows, metric))
         return abs(float(self.far[row, entity] / self.enough[row, entity])), int(self.since[row, entity])
+
+    def share(self, metric: int, entity: int) -> float:
+        """By which share of the peers' reading an entity differs from them more than it usually does, signed."""
+        return float(self.size[int(np.searchsorted(self.rows, metric)), entity])

@@ -9,13 +9,15 @@ from detector.methods.peers.baseline import MAX_DEVIATION
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.nccl_context import is_lateness_metric
 from detector.methods.peers.state import NO_TASK, Panel
-from detector.model.kinds import is_known
+from detector.model.kinds import is_capacity, is_known
 from detector.model.metrics import bounds_of
 from detector.model.text import subject
 from detector.model.verdict import Finding, Verdict
 from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
+_LEAST_WORK = 0.02
+"""The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
 
 
 def shape_findings(panel: Panel, now: int) -> list[Finding]:
@@ -58,6 +60,8 @@ def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
         return False
+    if not is_capacity(key) and abs(panel.lasting.share(metric, entity)) < _LEAST_WORK:
+        return False
     confirmed = is_known(key) and len(panel.lasting.rows) > 1
     return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
 
@@ -88,7 +92,9 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
         device = None
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     seconds = (now - since) / SECOND
-    message = f"{compared_text(panel, metric, entity, device)}; small, but lasting for {seconds:.0f} s"
+    share = panel.lasting.share(metric, entity)
+    apart = f"{abs(share):.1%} {'more' if share > 0 else 'less'}".replace("%", " %")
+    message = f"{compared_text(panel, metric, entity, device)}; on average {apart} than usual for {seconds:.0f} s"
     task, score = panel.tasks[panel.task_index[entity]], min(far, MAX_DEVIATION)
     verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
     return Finding(verdict, False, score, small=True)

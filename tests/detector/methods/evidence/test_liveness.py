@@ -94,6 +94,19 @@ def test_of_many_that_are_silent_none_is_named(many: int, said: str | None) -> N
     assert all((one.score == SHARED) == (one.level == "note") for one in found)
 
 
+@pytest.mark.parametrize(("moved", "said"), [(107, ["m3"]), (93, [])])
+def test_a_machine_that_a_scheduler_took_out_after_it_died_is_missed(moved: int, said: list[str]) -> None:
+    """Taken out 7 s after its last reading it is missed in the task it had; before it, it was released."""
+    tasks = Tasks(seen=set(NAMES))
+    for second, machines, task in ((0, NAMES, "run"), (moved, NAMES[3:4], "idle")):
+        idents = tuple((machine,) for machine in machines)
+        count, names = len(machines), {"task": (np.zeros(len(machines), np.int64), [task])}
+        time = np.full(count, START + second * SECOND)
+        tasks.feed(Rows("task", time, np.arange(count), idents, (), (), np.zeros((count, 0)), names))
+    found = missed_heartbeats(read(150, {3: (101, 900)}), START + 150 * SECOND, tasks, CONFIG)
+    assert [(one.machine, one.task) for one in found] == [(machine, "run") for machine in said]
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(range(MACHINES)), st.integers(0, MACHINES - 1), st.integers(-(10**6), 10**6))
 def test_neither_order_nor_date_matters(order: list[int], machine: int, later_s: int) -> None:

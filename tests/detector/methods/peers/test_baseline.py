@@ -154,5 +154,5 @@ def test_a_contaminated_baseline_is_reset() -> None:
     baseline.samples[:], baseline.threshold[:] = 30, 2.0
     baseline.offset[0, 3] = 50.0
     values = np.random.default_rng(6).normal(100, 0.1, (1, COUNT)).astype(np.float32)
-    reset_contaminated(baseline, values, compare(values, one_group(), baseline), one_group(), BATCH, CONFIG)
+    reset_contaminated(baseline, values, compare(values, one_group(), baseline), one_group(), BATCH)
     assert np.flatnonzero(baseline.samples[0] == 0).tolist() == [3]
