@@ -13,7 +13,7 @@ from store.schema.time import SECOND
 
 DAY_NS = 86_400 * SECOND
 _BINS, _WAITS = 48, 3
-"""Half hours of a day, and those that are kept back: what begins in one and lasts into the next is not usual yet."""
+"""Half hours of a day, and those that are held back: what begins in one and lasts into the next is not usual yet."""
 _FADES = 0.5
 """What is left of a change after a day without it."""
 

@@ -46,7 +46,7 @@ class Sudden:
     """The distance before the change, ..."""
     change: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     """... and how far it went then; 0: it did not."""
-    streak: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    lasted: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Samples since the change; 0: there is none."""
     since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """When that was, Unix ns."""
@@ -83,18 +83,18 @@ class Sudden:
 
     def share(self, group: Ints, machine: Ints, step_ns: int, share: float) -> None:
         """Mark what more than a share of a group's machines did at once; `group` and `machine` are [entity]."""
-        count = len(self.streak)
-        self.shared &= self.streak > 0
-        for one in np.flatnonzero((self.streak > 0) & (self.streak <= _FAR) & ~self.shared).tolist():
+        count = len(self.lasted)
+        self.shared &= self.lasted > 0
+        for one in np.flatnonzero((self.lasted > 0) & (self.lasted <= _FAR) & ~self.shared).tolist():
             alike = group[:count] == group[one]
-            near = alike & (self.streak > 0) & (np.abs(self.since - self.since[one]) <= _FAR * step_ns)
+            near = alike & (self.lasted > 0) & (np.abs(self.since - self.since[one]) <= _FAR * step_ns)
             most = max(1, int(share * len(np.unique(machine[:count][alike]))))
             if len(np.unique(machine[:count][near])) > most:
                 self.shared |= near
 
     def found(self) -> Ints:
         """Entities that differ for long enough since they changed, and few with them."""
-        return np.flatnonzero((self.streak >= _TIMES) & ~self.shared)
+        return np.flatnonzero((self.lasted >= _TIMES) & ~self.shared)
 
     def strongest(self, entity: int) -> tuple[int, int]:
         """The metric that changed most for its kind, and how many did."""
@@ -103,14 +103,14 @@ class Sudden:
 
     def reset(self, entities: Ints) -> None:
         """Forget some entities, as when they change their task."""
-        some = entities[entities < len(self.streak)]
-        self.ring[:, :, some], self.streak[some], self.samples[:, some], self.variance[:, some] = np.nan, 0, 0, 0
+        some = entities[entities < len(self.lasted)]
+        self.ring[:, :, some], self.lasted[some], self.samples[:, some], self.variance[:, some] = np.nan, 0, 0, 0
 
     def select(self, left: Ints) -> None:
         """Forget the entities that are not left."""
-        some = left[left < len(self.streak)]
+        some = left[left < len(self.lasted)]
         self.daily.select(left)
-        for name in ("ring", "variance", "samples", "before", "change", "streak", "since", "shared", "height"):
+        for name in ("ring", "variance", "samples", "before", "change", "lasted", "since", "shared", "height"):
             setattr(self, name, getattr(self, name)[..., some])
 
     def _fit(self, shape: tuple[int, ...]) -> None:
@@ -119,7 +119,7 @@ class Sudden:
         self.ring = wide(self.ring, (_FAR + 1, *shape), np.nan)
         for name in ("variance", "samples", "before", "change"):
             setattr(self, name, wide(getattr(self, name), shape))
-        for name in ("streak", "since", "shared", "height"):
+        for name in ("lasted", "since", "shared", "height"):
             setattr(self, name, wide(getattr(self, name), shape[1:]))
 
     def _changes(self, groups: Groups) -> Singles:
@@ -139,12 +139,12 @@ class Sudden:
 
         A change to what is usual, by the `residual` from that, is the end of another.
         """
-        held = self.streak > 0
+        held = self.lasted > 0
         before = self.ring[: _FAR - _NEAR + 1].mean(0)
         went = self.ring[-1] - np.where(held, self.before, before)
         off = np.sign(went) * np.nan_to_num(np.clip(residual * np.sign(went), 0, np.abs(went)))
         still = (off * np.sign(self.change) >= np.abs(self.change) / 2) & (self.change != 0)
-        goes_on = held & (2 * still.sum(0) >= (self.change != 0).sum(0)) & (self.streak < _HELD)
+        goes_on = held & (2 * still.sum(0) >= (self.change != 0).sum(0)) & (self.lasted < _HELD)
         counts = np.abs(np.where(np.abs(off) >= np.abs(went) / 2, far, 0.0))
         enough = np.maximum(-(-judged // _SHARE), _FEWEST)
         height = -np.sort(-counts, axis=0)[np.minimum(enough, len(far)) - 1, np.arange(far.shape[1])]
@@ -152,7 +152,7 @@ class Sudden:
         self.before = np.where(begins, before, self.before)
         self.change = np.where(begins, np.where(counts >= 1, went, 0), self.change)
         self.since = np.where(begins, now, self.since)
-        self.streak = np.where(begins, 1, np.where(goes_on, self.streak + 1, 0))
+        self.lasted = np.where(begins, 1, np.where(goes_on, self.lasted + 1, 0))
         self.height = np.where(begins, height, np.where(goes_on, np.maximum(self.height, height), 0.0))
 
     def _learn(self, change: Singles) -> None:
