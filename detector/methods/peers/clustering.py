@@ -86,6 +86,8 @@ class PeerClustering:
             for task in np.unique(task_index[task_index != NO_TASK]).tolist():
                 mine = np.flatnonzero(task_index == task)
                 known = any(tasks.roles.machine.get(names[at], UNKNOWN) != UNKNOWN for at in mine)
+                if _are_strangers(panel, task):
+                    continue
                 if not known and panel.tasks[task] not in self.with_incidents and 2 * self.taken[table] > STEPS:
                     labels = _split_by_readings(
                         whole[:, :, mine].astype(np.float64), table, panel.window.metrics, config
@@ -94,6 +96,12 @@ class PeerClustering:
                     for at, label in zip(mine.tolist(), labels.T.tolist(), strict=True):
                         of.setdefault(names[at], []).extend(label)
         return {name: group for of in found.values() for name, group in _merged_labels(of, config.min_peers).items()}
+
+
+def _are_strangers(panel: Panel, task: int) -> bool:
+    """Whether no metric of a task is compared: of machines that are no peers some are alike by chance."""
+    valid = panel.peers_valid[:, np.unique(panel.group[panel.task_index == task])] if panel.peers_valid.size else None
+    return valid is not None and not valid.any()
 
 
 def _apart_ns(panels: Mapping[str, Panel]) -> int:
