@@ -18,6 +18,10 @@ from detector.stats.robust import NORMAL
 
 _CLIPPED_NORMAL = 1 / 0.92  # a normal variable clipped at two deviations has 0.92 of its variance
 _LAG_UPDATES = 40.0
+_SAME, _WITHIN_NOISE = 0.1, 0.5
+"""Levels are the same if they are so near to each other: as a share, and in standard deviations of their noise."""
+_MOSTLY = 2 / 3
+"""Of what moves, in real peers nine in ten metrics and of machines that are none half at most (ASD, SMD)."""
 MAX_DEVIATION = 99.0
 """Any deviation of a metric that never moves is this many thresholds."""
 _OVER = 2.0
@@ -223,17 +227,27 @@ def update_thresholds(
     samples, residual = baseline.samples[cell], comparison.residual[batch.rows]
     # Estimated from few steps the noise itself is uncertain.
     noise = _noise(baseline, cell, residual, groups) * (1 + config.warmup_steps / 2 / np.maximum(samples, 1))
-    center = np.abs(comparison.center[batch.rows])
-    floor = np.fmax(bounds.floor[batch.rows, None], bounds.relative[batch.rows, None] * center)
-    unknown = np.flatnonzero(bounds.unknown[batch.rows])
-    if len(unknown):
-        sigma = np.sqrt(groups.middle(baseline.level_variance[cell][unknown]))
-        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sigma)
+    floor = least_distance(comparison, baseline, groups, bounds, batch.rows, config)
     threshold = np.maximum(np.fmax(config.deviation_sigmas * noise, groups.each(floor)), _TINY)
     enough = groups.total(~np.isnan(residual)) >= config.min_peers
     active = (samples >= config.warmup_steps) & groups.each(enough & peers_valid[batch.rows])
     baseline.threshold[cell] = threshold
     baseline.active_threshold[cell] = np.where(active, threshold, np.nan)
+
+
+def least_distance(
+    comparison: Comparison, baseline: Baseline, groups: Groups, bounds: Bounds, rows: slice, config: Config
+) -> Array:
+    """[metric of the rows, group]: the smallest distance that says anything, however quiet a metric is."""
+    center = np.abs(comparison.center[rows])
+    floor: Array = np.fmax(bounds.floor[rows, None], bounds.relative[rows, None] * center)
+    unknown = np.flatnonzero(bounds.unknown[rows])
+    if len(unknown):
+        shape = comparison.residual.shape
+        level = baseline.level_variance[: shape[0], : shape[1]][rows]
+        sigma = np.sqrt(groups.middle(level[unknown]))
+        floor[unknown] = np.fmax(floor[unknown], config.unknown_metric_spread_floor * sigma)
+    return floor
 
 
 def _noise(baseline: Baseline, cell: tuple[slice, slice], residual: Array, groups: Groups) -> Array:
@@ -252,7 +266,8 @@ def peers_are_predictive(baseline: Baseline, shape: tuple[int, ...], groups: Gro
     """[metric, group]: whether the peers predict a member's reading; False until enough steps were seen.
 
     Where the residual wanders as far as the reading itself, and wanders slowly (noise does not), the entities have
-    nothing to do with each other; where that holds for most metrics, no metric of the group is compared.
+    nothing to do with each other. Peers are alike in most of what moves: it follows theirs, or is at the same level. A
+    group of which that does not hold is compared by no metric.
     """
     cell = tuple(slice(size) for size in shape)
     seen = groups.middle(baseline.samples[cell]) >= config.comparability_steps
@@ -266,6 +281,16 @@ def peers_are_predictive(baseline: Baseline, shape: tuple[int, ...], groups: Gro
         moves = residual > tiny
         alone = moves & (explained < config.min_explained_variance)
         alone &= autocorrelation > config.max_residual_autocorrelation
-    strangers = 2 * (alone & seen).sum(0) > (moves & seen).sum(0)
+    related = (explained >= config.min_explained_variance) | _are_level(baseline, cell, residual, groups)
+    strangers = (related & moves & seen).sum(0) < _MOSTLY * (moves & seen).sum(0)
     valid: Bools = seen & ~alone & ~strangers
     return valid
+
+
+def _are_level(baseline: Baseline, cell: tuple[slice, ...], residual: Array, groups: Groups) -> Bools:
+    """[metric, group]: whether members read the same; beside their noise, of which `residual` is the mean square."""
+    level = baseline.level[cell]
+    middle = groups.middle(level)
+    apart = NORMAL * groups.middle(np.abs(level - groups.each(middle)))
+    alike: Bools = apart <= np.fmax(_SAME * np.abs(middle), _WITHIN_NOISE * np.sqrt(residual))
+    return alike

@@ -18,6 +18,7 @@ from detector.methods.peers.baseline import (
     update_thresholds,
 )
 from detector.methods.peers.cusum import write
+from detector.methods.peers.slow.sudden import RARE_NS
 from detector.methods.peers.stages import Judgement, fusion_turn
 from detector.methods.peers.state import Panel, looked_up
 from detector.model.kinds import is_capacity, tells_pace
@@ -59,6 +60,10 @@ def learn(panel: Panel, step: Judgement, config: Config) -> None:
         fusion.learn(panel.fusion, *step.fused, panel.groups, fusion_turn(panel), config)
         learned = looked_up(panel.limits.small, np.arange(len(rows))[:, None], panel.machine[None])
         panel.lasting.update(step.now, step.comparison, panel.baseline, panel.groups, rows, learned)
+    if window.step_ns >= RARE_NS:
+        times = step.now, window.step_ns
+        panel.sudden.update(times, step.comparison, panel.baseline, panel.groups, step.bounds, config)
+        panel.sudden.share(panel.group, panel.machine, window.step_ns, config.common_cause_share)
     _learn_baseline(panel, step, config)
 
 

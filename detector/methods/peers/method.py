@@ -20,7 +20,7 @@ from detector.methods.peers.findings import (
     strongest_by_machine,
 )
 from detector.methods.peers.learning import learn, read
-from detector.methods.peers.slow.small_findings import lasting_findings, shape_findings
+from detector.methods.peers.slow.small_findings import lasting_findings, shape_findings, sudden_findings
 from detector.methods.peers.stages import STAGES, begin
 from detector.methods.peers.state import Panel
 from detector.model.verdict import Finding
@@ -76,6 +76,7 @@ class Peers(Method):
         panels = self.panels.values()
         found = [finding for panel in panels for finding in alarm_findings(panel, now)]
         found += corroborated_findings(self.panels, now)
+        found += [finding for panel in panels for finding in sudden_findings(panel, now)]
         known = {finding.verdict.machine for finding in found}
         found += [finding for panel in panels for finding in fused_findings(panel, now, known)]
         small = [finding for panel in panels for finding in lasting_findings(panel, now, self.config)]
@@ -90,6 +91,7 @@ class Peers(Method):
             for cusum in (panel.cusum, panel.fusion.cusum):
                 cusum.reset(covered[covered < cusum.value.shape[-1]])
             panel.lasting.reset(covered)
+            panel.sudden.reset(covered)
 
     def compared(self) -> Mapping[str, Panel]:
         """The panels by table."""

@@ -15,6 +15,7 @@ from detector.methods.peers.fusion import Fusion
 from detector.methods.peers.slow.frozen import Frozen
 from detector.methods.peers.slow.lag import Lag
 from detector.methods.peers.slow.lasting import Lasting
+from detector.methods.peers.slow.sudden import Sudden
 from detector.methods.peers.throughput_loss import ThroughputLoss
 from detector.stats.arrays import Array, Bools, Floats, Ints, Singles
 from detector.stats.grouped import Groups, groups_of
@@ -58,6 +59,7 @@ class Panel:
     """[entity]: whether its readings repeat themselves."""
     lag: Lag = field(default_factory=Lag)
     lasting: Lasting = field(default_factory=Lasting)
+    sudden: Sudden = field(default_factory=Sudden)
     tasks: list[str] = field(default_factory=list)
     task_index: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
@@ -105,6 +107,7 @@ class Panel:
         for state in (self.smoothing, self.baseline, self.cusum, sums.baseline, sums.cusum):
             _select(state, left)
         self.lasting.select(left)
+        self.sudden.select(left)
         self.frozen.select(left)
         self.lag = Lag()
         self.repeating = _left(self.repeating, left)

@@ -48,6 +48,11 @@ def lasting_findings(panel: Panel, now: int, config: Config) -> list[Finding]:
     return found
 
 
+def sudden_findings(panel: Panel, now: int) -> list[Finding]:
+    """Changes of many readings at once."""
+    return [_sudden(panel, at, now) for at in panel.sudden.found().tolist() if panel.group[at] != NO_TASK]
+
+
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
     """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
 
@@ -106,6 +111,17 @@ def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: 
     key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.task_index[entity]]
     verdict = Verdict(now, task, machine, device, "peer", key, 0.0, now - abs(time), "note", message)
     return Finding(verdict, False, 0.0)
+
+
+def _sudden(panel: Panel, entity: int, now: int) -> Finding:
+    sudden, (machine, device) = panel.sudden, panel.window.entities[entity]
+    metric, count = sudden.strongest(entity)
+    text = compared_text(panel, metric, entity, device)
+    message = f"{text}; {count} of its readings changed at once, as they did not at this hour before"
+    task, score, since = panel.tasks[panel.task_index[entity]], float(sudden.height[entity]), int(sudden.since[entity])
+    key = f"{panel.window.table}.{panel.window.metrics[metric]}"
+    verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
+    return Finding(verdict, False, score)
 
 
 def _by_group(cells: list[tuple[int, int]], panel: Panel) -> dict[tuple[int, int], list[int]]:

@@ -79,3 +79,16 @@ def test_a_stage_that_does_less_is_not_blamed(memory: Any, fleet: Make) -> None:
     assert said[0].message.endswith("(its peers were found by their readings)")
     saved, _ = restore(dump(detector.state, 0), detector.config)
     assert groups(Detector(state=saved), 24) == groups(detector, 24)
+
+
+def test_rare_readings_are_of_several_days(memory: Any, fleet: Make) -> None:
+    """Jobs of hours part machines for hours, at a sample each five minutes: they are no groups."""
+    day, hours = 288, 48
+
+    def bend(values: np.ndarray) -> None:
+        rng = np.random.default_rng(37)
+        jobs = np.stack([rng.permutation(values.shape[1]) % 2 for _ in range(0, len(values), hours)])
+        values[:] = 300 + 2 * (values - 100) + 200 * np.repeat(jobs, hours, axis=0)[: len(values)]
+
+    detector, _ = judged(memory, fleet("power_watts", machines=14, steps=3 * day, step_s=300, bend=bend))
+    assert groups(detector, 14) == [0] * 14

@@ -202,6 +202,22 @@ def without(memory: Any, **tables: pa.Table) -> list[str]:
     return detector.uncompared_text()
 
 
+@pytest.mark.parametrize("machines", [4, 7, 12, 28])
+def test_bursts_of_strangers_name_no_machine(memory: Any, machines: int) -> None:
+    """Loads of their own levels, with bursts at times of their own, name no machine in a group of any size."""
+    steps, rng = 900, np.random.default_rng(31)
+    level = rng.uniform(5, 80, (6, machines))
+    values = level[:, None] * (1 + 0.05 * rng.normal(0, 1, (6, steps, machines)))
+    for metric, machine in np.ndindex(6, machines):
+        for begin in rng.integers(150, steps - 60, 4):
+            values[metric, begin : begin + 45, machine] *= rng.uniform(2, 5)
+    time = np.repeat(START + np.arange(steps) * 60 * SECOND, machines)
+    names = np.tile([f"m{n}" for n in range(machines)], steps)
+    columns = {f"reading_{at}": metric.reshape(-1) for at, metric in enumerate(values)}
+    said = replay(memory({"server": pa.table({"time": time, "machine": names, **columns})}))
+    assert [verdict.machine for verdict in said if verdict.level != "ok"] == []
+
+
 def test_who_has_no_peers_is_said(memory: Any, fleet: Make) -> None:
     """Too few, or strangers to each other: that none was compared is said, with the reason; of peers it is not."""
 
