@@ -168,7 +168,8 @@ class Harm:
             held_up = self.share.held_up(verdict.machine, on, runs, _PLAINLY if goes_on else LEAST)
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
-            return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO
+            works = verdict.metric.endswith("_bytes_total")  # a copy may last for hours
+            return YES if now - verdict.since >= _UNSEEN_HOST_NS and not works else NO
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
@@ -212,15 +213,11 @@ class Harm:
             for_long = self._ran_for(verdict.task, self._when(verdict, panels, far), longest) >= _IMPAIRED_NS
             return YES if for_long else UNKNOWN
         ran = self._ran_for(verdict.task, on, longest)
-        if small and self._is_only(verdict, panels):
+        if small and _is_one_reading(panels):
             return YES if ran >= _IDLES_NS else UNKNOWN
         if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
             return UNKNOWN
         return YES if ran >= _UNSEEN_NS else WAIT
-
-    def _is_only(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
-        """Whether a table's only reading is all that tells of a machine."""
-        return len(panels) == 1 and all(len(panel.lasting.rows) == 1 for panel in panels.values())
 
     def _fell_with(self, verdict: Verdict, now: int) -> bool:
         """Whether the task's pace fell when this began, and stays low; and the same began on no other machine."""
@@ -295,6 +292,11 @@ class Harm:
         """[block, signal]: the machine's part of the task, beside its peers."""
         at = self.share.machines.get(machine)
         return self.share.values[:, at] if at is not None else np.zeros((len(self.pace.times), 0))
+
+
+def _is_one_reading(panels: Mapping[str, Panel]) -> bool:
+    """Whether one reading is all that tells how the machines work."""
+    return len(panels) == 1 and all(len(panel.lasting.rows) == 1 for panel in panels.values())
 
 
 def _at_least(finding: Finding, level: Level) -> Finding:
