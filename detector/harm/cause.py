@@ -17,6 +17,7 @@ from detector.methods.peers.state import Panel
 from detector.model.kinds import is_symptom
 from detector.model.metrics import bounds_of
 from detector.model.verdict import Finding, Level, Verdict
+from detector.stats.grouped import middle
 from store.schema.time import SECOND
 
 _LEFT = 0.4
@@ -115,7 +116,7 @@ class Causes:
         """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
         now = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
         before, self.suspect[task] = self.suspect.get(task), now
-        return before == now and self.changes.left(found, panel, 1) > _LEFT
+        return before == now and self.changes.left(found, panel, 1) > _LEFT and _is_off(found, panel)
 
     def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:
         """Whether the task still goes slower, or stands, and the reading is still off."""
@@ -130,6 +131,13 @@ class Causes:
             if lost < _LEFT * cause.fall.size:
                 return False
         return self.changes.left(shifted, panel) > _LEFT
+
+
+def _is_off(found: Shifted, panel: Panel) -> bool:
+    """Whether the reading is known at this moment, and still off by what is left of such a shift at least."""
+    values = panel.values[found.metric]
+    others = values[np.flatnonzero(panel.group[: len(values)] == panel.group[found.entity])]
+    return bool((values[found.entity] - middle(others[None])[0]) / found.size > _LEFT)
 
 
 def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:

@@ -47,7 +47,7 @@ from detector.stats.arrays import Bools
 from store.schema.time import SECOND
 
 Key = tuple[str, str, str, str, str]
-Place = tuple[str, str, str]
+Place = tuple[str, str, str, bool]
 SILENT = "event.silent"
 _LASTS = 6
 """Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
@@ -93,7 +93,7 @@ class Harm:
     harmless: dict[tuple[str, str, str, str], tuple[int, int]] = field(default_factory=dict)
     """Task, machine, device, metric of differences that did no harm: since when, and when that was seen (Unix ns)."""
     harmful: dict[Place, int] = field(default_factory=dict)
-    """Task, machine and device of findings that do harm: when (Unix ns) they were there last."""
+    """Task, machine, device of findings that do harm, small ones apart: when (Unix ns) they were there last."""
 
     def update(self, now: int, panels: Mapping[str, Panel], config: Config) -> None:
         """Sample the panels at `now` (Unix ns), and judge once a block of time."""
@@ -115,10 +115,11 @@ class Harm:
     def graded(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
         """The finding as it is to be said: as it is, as a note, or not yet (None)."""
         verdict = finding.verdict
-        place = verdict.task, verdict.machine, verdict.device or ""
-        key = *place, verdict.metric, verdict.level
+        place = verdict.task, verdict.machine, verdict.device or "", finding.small
+        key = *place[:3], verdict.metric, verdict.level
         if key not in self.answers:
-            held = place in self.harmful and not (finding.small and self._rests(verdict.task))
+            fades = finding.small and (verdict.score < 1 or self._rests(verdict.task))
+            held = place in self.harmful and not fades
             self.answers[key] = YES if held else self._answer(finding, panels, now)
         answer = self.answers[key]
         if answer in (YES, LOST):

@@ -31,7 +31,10 @@ def slower_at_once(pace: Pace, blamed: Blamed, verdict: Verdict, on: Bools) -> s
 
     Blocks in which a pause begins or ends, and those of earlier incidents of the same machine, do not count.
     """
-    here = _counts(pace, blamed, verdict) & ~blamed.before(verdict, pace.times) & ~beside(pace.paused(verdict.task))
+    explained = blamed.before(verdict, pace.times)
+    if explained[np.searchsorted(pace.times, verdict.since) :][:1].any():
+        return NO  # what is left of an incident that is over
+    here = _counts(pace, blamed, verdict) & ~explained & ~beside(pace.paused(verdict.task))
     answer = _answer(pace, verdict, on, here, _SURE_OF_LITTLE)
     if answer != YES:
         return answer

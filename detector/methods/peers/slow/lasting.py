@@ -65,6 +65,9 @@ class Lasting:
     """Signed differences in spreads, of the mean that is farther."""
     size: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     """The same as shares of the peers' reading."""
+    beside: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """How far the last minute's mean is from the peers', as a share of their reading, whatever is usual; the sign of
+    `size` is taken for plus."""
     found: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
     """Whether it is a finding."""
     level: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -93,7 +96,8 @@ class Lasting:
         works = self._works(center, groups, seconds)
         with np.errstate(invalid="ignore", divide="ignore"):
             away: Singles = comparison.residual[rows] + baseline.offset[rows, : comparison.residual.shape[1]]
-            apart = (away / groups.each(np.abs(center))).astype(np.float32)
+            # By what they read at work: in the pauses of long iterations a share of little would be much.
+            apart = (away / groups.each(np.fmax(np.abs(center), self.level))).astype(np.float32)
         known = (
             np.isfinite(apart)
             & np.isfinite(baseline.active_threshold[rows, : apart.shape[1]])
@@ -109,13 +113,13 @@ class Lasting:
     def reset(self, entities: Ints) -> None:
         """Forget some entities."""
         some = entities[entities < self.known_s.shape[1]]
-        for array in (self.known_s, self.since, self.far, self.size, self.found):
+        for array in (self.known_s, self.since, self.far, self.size, self.beside, self.found):
             array[:, some] = 0
 
     def select(self, left: Ints) -> None:
         """Forget the entities that are not left."""
         some = left[left < self.known_s.shape[1]]
-        for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "found"):
+        for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "beside", "found"):
             setattr(self, name, getattr(self, name)[..., some])
         self.enough = self.enough[:, left[left < self.enough.shape[1]]]
 
@@ -125,7 +129,7 @@ class Lasting:
             for part in fields(fresh):
                 setattr(self, part.name, getattr(fresh, part.name))
         shape = (len(rows), entities)
-        for name in ("base", "latest", "known_s", "far", "size", "since", "found"):
+        for name in ("base", "latest", "known_s", "far", "size", "beside", "since", "found"):
             setattr(self, name, grown(getattr(self, name), shape, 0))
         for name in ("means", "power"):
             setattr(self, name, grown(getattr(self, name), (len(SPANS_S), *shape), 0))
@@ -201,10 +205,12 @@ class Lasting:
         found = self.found[:, :count]
         base, late = self.base[:, :count], self.latest[:, :count]
         latest, now, beside = (
-            (array - groups.each(groups.middle(array))) * np.sign(size) for array in (late - base, apart - base, late)
+            (array - groups.each(groups.middle(array))) * np.sign(size)
+            for array in (late - base, apart - base, self.means[0, :, :count])
         )
         # One that was faster than its peers, and is now as fast, holds none of them up.
-        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST * 2 / 3)
+        self.beside[:, :count] = beside
+        found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST / 2)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
         lasts = alike & self.lasts()[:, :count]
         found |= (
@@ -252,6 +258,9 @@ class Lasting:
         row = int(np.searchsorted(self.rows, metric))
         return abs(float(self.far[row, entity] / self.enough[row, entity])), int(self.since[row, entity])
 
-    def share(self, metric: int, entity: int) -> float:
-        """By which share of the peers' reading an entity differs from them more than it usually does, signed."""
-        return float(self.size[int(np.searchsorted(self.rows, metric)), entity])
+    def share(self, metric: int, entity: int) -> tuple[float, float]:
+        """By which share of the peers' reading an entity differs from them more than it usually does, signed; and by
+        how much it differs at all, in the same direction.
+        """
+        row = int(np.searchsorted(self.rows, metric))
+        return float(self.size[row, entity]), float(self.beside[row, entity])

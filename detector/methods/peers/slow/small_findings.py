@@ -17,7 +17,7 @@ from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
 _DONE = ("gpu.tensor_", "gpu.fp")
-"""Readings of work that is done: who does more of it holds up no other."""
+"""Readings of work that is done: who does more of it holds up no other, nor who does no more than its peers."""
 _LEAST_WORK = 0.02
 """The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
 
@@ -62,8 +62,10 @@ def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
         return False
-    share = panel.lasting.share(metric, entity)
-    if not is_capacity(key) and (abs(share) < _LEAST_WORK or (share > 0 and key.startswith(_DONE))):
+    share, beside = panel.lasting.share(metric, entity)
+    if not is_capacity(key) and abs(share) < _LEAST_WORK:
+        return False
+    if share > 0 and (key.startswith(_DONE) or beside < _LEAST_WORK):
         return False
     confirmed = is_known(key) and len(panel.lasting.rows) > 1
     return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
@@ -95,7 +97,7 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
         device = None
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     seconds = (now - since) / SECOND
-    share = panel.lasting.share(metric, entity)
+    share, _ = panel.lasting.share(metric, entity)
     apart = f"{abs(share):.1%} {'more' if share > 0 else 'less'}".replace("%", " %")
     message = f"{compared_text(panel, metric, entity, device)}; on average {apart} than usual for {seconds:.0f} s"
     task, score = panel.tasks[panel.task_index[entity]], min(far, MAX_DEVIATION)
