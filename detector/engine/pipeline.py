@@ -111,7 +111,7 @@ class Detector:
         state.harm.update(now, panels, self.config)
         if self.config.false_pages_per_1000_machine_hours:
             state.thresholds.note(now, panels, state.tasks, state.harm.blamed.spans, self.config)
-        findings += state.harm.stalls.findings()
+        findings += state.harm.stalls.findings() + state.harm.exits.findings()
         state.harm.blamed.note(now, (finding.verdict for finding in incidents.open.values()))
         graded = (state.harm.graded(finding, panels, now) for finding in findings)
         causes = [annotate_clustered(finding, state.tasks.roles) for finding in state.harm.causes.findings()]

@@ -23,6 +23,7 @@ from detector.harm.before_after import (
 from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
 from detector.harm.deviations import Deviations
+from detector.harm.exits import Exits
 from detector.harm.loss import goes_slower, slower_at_once
 from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
 from detector.harm.share import LEAST, Share
@@ -84,6 +85,7 @@ class Harm:
     share: Share = field(default_factory=Share)
     deviations: dict[str, Deviations] = field(default_factory=dict)
     stalls: Stalls = field(default_factory=Stalls)
+    exits: Exits = field(default_factory=Exits)
     causes: Causes = field(default_factory=Causes)
     metrics: dict[str, list[str]] = field(default_factory=dict)
     """By table, the names of the rows of its deviations."""
@@ -98,6 +100,7 @@ class Harm:
     def update(self, now: int, panels: Mapping[str, Panel], config: Config) -> None:
         """Sample the panels at `now` (Unix ns), and judge once a block of time."""
         self.pace.add(panels)
+        self.exits.update(now, panels)
         if not self.pace.due(now):
             return
         self.answers.clear()
@@ -131,6 +134,7 @@ class Harm:
         """Forget machines that are gone for good."""
         self.share.evict(gone)
         self.causes.evict()
+        self.exits.evict()
         self.deviations.clear()
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:

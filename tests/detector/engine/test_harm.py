@@ -446,6 +446,26 @@ def test_a_gpu_at_work_a_little_less_than_its_peers_is_said_from_two_per_cent_on
     assert {one.machine for one in said} == named
 
 
+@pytest.mark.parametrize(("lead_s", "named"), [(7, {"m4"}), (1, set()), (STEPS, set())])
+def test_of_a_task_that_ends_the_process_that_let_go_of_its_memory_first_has_crashed(
+    memory: Any, lead_s: int, named: set[str]
+) -> None:
+    """7 s before all others it crashed; 1 s before them the job was stopped; where none follows the task goes on."""
+
+    def ends(found: dict[str, np.ndarray]) -> None:
+        found["gpu.memory_used_bytes"] = 58e9 + 2e7 * np.random.default_rng(16).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.memory_used_bytes"][ONSET : ONSET + 40, 4] = 0.6e9
+        if ONSET + lead_s < STEPS:
+            found["gpu.memory_used_bytes"][ONSET + lead_s : ONSET + 40] = 0.6e9
+            for key, rest in (("tensor_active_ratio", 0.0), ("duty_cycle_ratio", 0.0), ("power_watts", 77.0)):
+                found[f"gpu.{key}"][ONSET + lead_s : ONSET + 40] = rest
+
+    said, _ = watch(memory, tables(training(ends)))
+    crashed = [one for one in said if "before all others" in one.message]
+    assert {one.machine for one in crashed} == named
+    assert all(one.time - START <= (ONSET + lead_s + 2) * SECOND for one in crashed)
+
+
 def test_a_fault_that_ends_is_no_finding(memory: Any) -> None:
     """A stray process is there from the first second; when it ends its GPU reads what its peers read: all is well."""
 
