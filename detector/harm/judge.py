@@ -126,7 +126,8 @@ class Harm:
             self.answers[key] = YES if held else self._answer(finding, panels, now)
         answer = self.answers[key]
         if answer in (YES, LOST):
-            self.harmful[place] = now
+            if verdict.kind == "peer":
+                self.harmful[place] = now
             return _at_least(finding, "crit" if answer == LOST else "warn")
         return None if answer == WAIT else replace(finding, verdict=replace(verdict, level="note"))
 
