@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from detector.stats.arrays import Floats, Ints, Singles
+from detector.harm.share import Share
+from detector.methods.peers.state import Panel
+from detector.model.verdict import Verdict
+from detector.stats.arrays import Bools, Floats, Ints, Singles
+from store.schema.time import SECOND
 
-LEAST = 0.5
-"""In multiples of the smallest significant one: smaller ones are taken for none."""
+LEAST, DEVIATES = 0.5, 0.8
+"""In multiples of the smallest significant one: smaller ones are taken for none; from here on a reading is odd."""
+_TOGETHER_NS = 20 * SECOND
+"""Deviations that begin so near to each other have one cause."""
 
 
 @dataclass(slots=True)
@@ -44,3 +51,46 @@ class Deviations:
         apart = self.time[mine] - time
         here, before = np.abs(apart) <= near, (apart < -near) & (apart >= -4 * near)
         return np.setdiff1d(self.entity[mine][here], self.entity[mine][before])
+
+
+@dataclass(slots=True)
+class Odd:
+    """The deviations of all tables, and what is asked of them."""
+
+    tables: dict[str, Deviations] = field(default_factory=dict)
+    metrics: dict[str, list[str]] = field(default_factory=dict)
+    """By table, the names of the rows of its deviations."""
+
+    def update(self, now: int, panels: Mapping[str, Panel], span: int) -> None:
+        """Take in how the panels stand at `now` (Unix ns); what is older than `span` (ns) is dropped."""
+        for name, panel in panels.items():
+            self.tables.setdefault(name, Deviations()).update(now, panel.deviation, span)
+            self.metrics[name] = list(panel.window.metrics)
+
+    def evict(self) -> None:
+        """Forget all: the entities get new numbers."""
+        self.tables.clear()
+
+    def when(self, verdict: Verdict, times: Ints, panels: Mapping[str, Panel], least: float = DEVIATES) -> Bools:
+        """[time]: whether the machine, or its device, deviated by the verdict's metric then, so far at `least`."""
+        table, _, metric = verdict.metric.partition(".")
+        panel = panels.get(table)
+        row = panel.row_of(metric) if panel is not None else None
+        if panel is None or row is None:
+            return times > verdict.since
+        mine = [
+            at
+            for at, (name, device) in enumerate(panel.window.entities)
+            if name == verdict.machine and verdict.device in (None, device)
+        ]
+        return self.tables[table].of(times, row, np.array(mine, np.int64)) >= least
+
+    def began_elsewhere(self, verdict: Verdict, share: Share) -> bool:
+        """Whether another machine began to deviate by the same reading at the same time."""
+        table, _, metric = verdict.metric.partition(".")
+        at = share.machines.get(verdict.machine)
+        if table not in self.tables or at is None or metric not in self.metrics.get(table, []):
+            return False
+        row = self.metrics[table].index(metric)
+        began = self.tables[table].began(verdict.since, row, _TOGETHER_NS, DEVIATES)
+        return bool((share.owners[table][began] != at).any())

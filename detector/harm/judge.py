@@ -22,7 +22,7 @@ from detector.harm.before_after import (
 )
 from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
-from detector.harm.deviations import Deviations
+from detector.harm.deviations import Odd
 from detector.harm.exits import Exits
 from detector.harm.loss import goes_slower, slower_at_once
 from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
@@ -58,9 +58,6 @@ _RECENT = 6
 """Blocks in which a reading deviates once at least, as long as it does at all."""
 _HELD_NS = 60 * SECOND
 """For so long a finding that did harm is taken to do harm."""
-_DEVIATES = 0.8
-_TOGETHER_NS = 20 * SECOND
-"""Deviations that begin so near to each other have one cause."""
 _UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
 _UNSEEN_HOST_NS = 300 * SECOND
@@ -83,12 +80,10 @@ class Harm:
 
     pace: Pace = field(default_factory=Pace)
     share: Share = field(default_factory=Share)
-    deviations: dict[str, Deviations] = field(default_factory=dict)
+    odd: Odd = field(default_factory=Odd)
     stalls: Stalls = field(default_factory=Stalls)
     exits: Exits = field(default_factory=Exits)
     causes: Causes = field(default_factory=Causes)
-    metrics: dict[str, list[str]] = field(default_factory=dict)
-    """By table, the names of the rows of its deviations."""
     answers: dict[Key, str] = field(default_factory=dict)
     """What was found out in this block of time."""
     blamed: Blamed = field(default_factory=Blamed)
@@ -109,9 +104,7 @@ class Harm:
         self.harmful = {place: seen for place, seen in self.harmful.items() if now - seen < held}
         self.pace.end(now)
         self.share.update(panels, len(self.pace.times))
-        for name, panel in panels.items():
-            self.deviations.setdefault(name, Deviations()).update(now, panel.deviation, SPAN_NS)
-            self.metrics[name] = list(panel.window.metrics)
+        self.odd.update(now, panels, SPAN_NS)
         self.stalls.update(now, self.pace, panels, config)
         self.causes.update(now, self.pace, self.share, panels, self.blamed.tasks(now - _HELD_NS), config)
 
@@ -136,7 +129,7 @@ class Harm:
         self.share.evict(gone)
         self.causes.evict()
         self.exits.evict()
-        self.deviations.clear()
+        self.odd.evict()
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
         verdict = finding.verdict
@@ -156,7 +149,7 @@ class Harm:
             return WAIT if rests or is_idle(verdict.task, panels, verdict.machine) else YES
         if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
-        on = self.pace.times > verdict.since if finding.small else self._when(verdict, panels)
+        on = self.pace.times > verdict.since if finding.small else self.odd.when(verdict, self.pace.times, panels)
         return self._deviation(finding, on, panels, now)
 
     def _deviation(self, finding: Finding, on: Bools, panels: Mapping[str, Panel], now: int) -> str:
@@ -216,8 +209,8 @@ class Harm:
         longest = now - verdict.since
         far = _CORRECTED if is_corrected(verdict.metric) else _IMPAIRED
         if is_impaired(verdict.metric) and verdict.score >= far:
-            for_long = self._ran_for(verdict.task, self._when(verdict, panels, far), longest) >= _IMPAIRED_NS
-            return YES if for_long else UNKNOWN
+            so_far = self.odd.when(verdict, self.pace.times, panels, far)
+            return YES if self._ran_for(verdict.task, so_far, longest) >= _IMPAIRED_NS else UNKNOWN
         ran = self._ran_for(verdict.task, on, longest)
         if small and _is_one_reading(panels):
             return YES if ran >= _IDLES_NS else UNKNOWN
@@ -229,19 +222,9 @@ class Harm:
         """Whether the task's pace fell when this began, and stays low; and the same began on no other machine."""
         if now - verdict.since < _UNSEEN_NS or not self.pace.fell_at(verdict.task, verdict.since):
             return False
-        if self._began_elsewhere(verdict):
-            return False
+        if self.odd.began_elsewhere(verdict, self.share):
+            return False  # a job of several machines
         return goes_slower(self.pace, self.blamed, verdict, self.pace.times > verdict.since) == YES
-
-    def _began_elsewhere(self, verdict: Verdict) -> bool:
-        """Whether another machine began to deviate by the same reading at the same time: a job of several machines."""
-        table, _, metric = verdict.metric.partition(".")
-        at = self.share.machines.get(verdict.machine)
-        if table not in self.deviations or at is None or metric not in self.metrics.get(table, []):
-            return False
-        row = self.metrics[table].index(metric)
-        began = self.deviations[table].began(verdict.since, row, _TOGETHER_NS, _DEVIATES)
-        return bool((self.share.owners[table][began] != at).any())
 
     def _idles(self, verdict: Verdict, on: Bools, now: int) -> bool:
         """Whether a machine's GPUs have less to do than those of any other for minutes: so its peers wait for it."""
@@ -278,21 +261,6 @@ class Harm:
 
     def _is_paced(self, task: str) -> bool:
         return self.pace.logs(task).size > 0
-
-    def _when(self, verdict: Verdict, panels: Mapping[str, Panel], least: float = _DEVIATES) -> Bools:
-        """[block]: whether the machine, or its device, deviated by this metric then, so far at `least`."""
-        table, _, metric = verdict.metric.partition(".")
-        panel = panels.get(table)
-        row = panel.row_of(metric) if panel is not None else None
-        if panel is None or row is None:
-            return self.pace.times > verdict.since
-        mine = [
-            at
-            for at, (name, device) in enumerate(panel.window.entities)
-            if name == verdict.machine and verdict.device in (None, device)
-        ]
-        entities = np.array(mine, np.int64)
-        return self.deviations[table].of(self.pace.times, row, entities) >= least
 
     def _mine(self, machine: str) -> NDArray[Any]:
         """[block, signal]: the machine's part of the task, beside its peers."""
