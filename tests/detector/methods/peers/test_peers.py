@@ -94,9 +94,11 @@ def test_a_difference_below_the_floor_is_no_fault(memory: Any, fleet: Make) -> N
         values[150:, 2] += shift
 
     shift = 12.0
-    assert named(memory, host=fleet("processes_running", bend=bend)) == []
+    assert named(memory, host=fleet("processes_running", step_s=3.0, bend=bend)) == []
     shift = 300.0
-    assert named(memory, host=fleet("processes_running", bend=bend)) == [("m2", None, "host.processes_running")]
+    assert named(memory, host=fleet("processes_running", step_s=3.0, bend=bend)) == [
+        ("m2", None, "host.processes_running")
+    ]
 
 
 def test_the_harmless_direction_is_no_fault(memory: Any, fleet: Make) -> None:
@@ -107,9 +109,11 @@ def test_the_harmless_direction_is_no_fault(memory: Any, fleet: Make) -> None:
         values[150:, 3] += shift
 
     shift = -0.45
-    assert named(memory, host=fleet("memory_pressure_ratio", bend=bend)) == []
+    assert named(memory, host=fleet("memory_pressure_ratio", step_s=3.0, bend=bend)) == []
     shift = 0.45
-    assert named(memory, host=fleet("memory_pressure_ratio", bend=bend)) == [("m3", None, "host.memory_pressure_ratio")]
+    assert named(memory, host=fleet("memory_pressure_ratio", step_s=3.0, bend=bend)) == [
+        ("m3", None, "host.memory_pressure_ratio")
+    ]
 
 
 def test_one_gpu_is_named_and_a_whole_machine_too(memory: Any) -> None:
