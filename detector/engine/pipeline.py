@@ -97,10 +97,15 @@ class Detector:
     def _evict(self, now: int) -> None:
         """Forget machines that are gone."""
         state = self.state
-        state.swept, known = now, state.tasks.seen.copy()
+        state.swept, known, numbered = now, state.tasks.seen.copy(), self._numbered()
         evict(state.tasks, state.methods)
-        if gone := known - state.tasks.seen:
+        gone = known - state.tasks.seen
+        if gone or self._numbered() != numbered:
             state.harm.evict(gone)
+
+    def _numbered(self) -> list[int]:
+        """How many entities each table has: they get new numbers when some are forgotten."""
+        return [len(panel.window.entities) for panel in (self.state.panels() or {}).values()]
 
     def _grade(self, now: int, findings: list[Finding], panels: Mapping[str, Panel]) -> list[Finding]:
         """The findings with the device at fault, as verdicts if they harm the task, else as notes."""

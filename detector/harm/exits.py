@@ -16,6 +16,7 @@ from detector.methods.peers.state import Panel
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools, Ints, Singles, grown
+from detector.timeseries.live_window import Entity
 from store.schema.time import SECOND
 
 _FREED, _HELD = 0.5, 0.8
@@ -37,6 +38,8 @@ class Exits:
     """Bytes in use while the task ran; forgotten slowly."""
     freed: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """When (Unix ns) they were let go of; 0: they are in use, or never were."""
+    entities: list[Entity] = field(default_factory=list)
+    """Those of the window that the arrays are of: another list has other numbers."""
     first: dict[str, Verdict] = field(default_factory=dict)
     """By task: who let go while nearly all others held on."""
     found: dict[str, Verdict] = field(default_factory=dict)
@@ -48,10 +51,13 @@ class Exits:
         row = panel.row_of(MEMORY.partition(".")[2]) if panel is not None else None
         if panel is None or row is None or not len(panel.smoothing.ring):
             return
+        if panel.window.entities is not self.entities:
+            self.evict()
+            self.entities = panel.window.entities
         ring = panel.smoothing.ring
         bytes_used = ring[(panel.smoothing.place - 1) % len(ring), row]
         count = len(bytes_used)
-        self.usual, self.freed = grown(self.usual, (count,), 0), grown(self.freed, (count,), 0)
+        self.usual, self.freed = (grown(array, (count,), 0)[:count] for array in (self.usual, self.freed))
         known = ~np.isnan(bytes_used)
         let_go = known & (bytes_used < _FREED * self.usual) & (self.usual > _LEAST_BYTES)
         self.freed = np.where(let_go, np.where(self.freed > 0, self.freed, now), np.where(known, 0, self.freed))

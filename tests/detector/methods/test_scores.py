@@ -136,7 +136,7 @@ def test_what_does_harm_is_an_alarm(fleet: Any) -> None:
     (note,) = (one for one in firsts(findings(Evidence, reported(fleet, 1.0))) if one.verdict.metric == "event.xid:13")
     assert not raises(note)
     harm, verdict = Harm(), note.verdict
-    harm.harmful[verdict.task, verdict.machine, verdict.device or ""] = verdict.time
+    harm.harmful[verdict.task, verdict.machine, verdict.device or "", False] = verdict.time
     raised = harm.graded(note, {}, verdict.time)
     assert raised is not None
     assert (raised.verdict.level, raised.verdict.score, raised.evidence) == ("warn", 1.0, 1.0)

@@ -126,7 +126,7 @@ def test_a_stage_that_does_less_is_not_blamed(memory: Any, fleet: Make) -> None:
     """No machine of a stage with a new load is named: its machines are alike; without roles all would be named."""
 
     def bend(values: np.ndarray) -> None:
-        values += np.repeat(np.arange(8) * 7, 4)
+        values += np.repeat(np.arange(8) * 7, 4) + 23 * np.sin(np.arange(len(values)) / 9)[:, None]
         values[150:, 8:12] -= 55
 
     odd = fleet(machines=32, bend=bend)
