@@ -41,7 +41,7 @@ def windows(
         iteration = scale * (PERIOD + longer * (second > LATE_S))
         columns = (7.0 * second, SHARE, offset + second * BLOCKED, iteration, 3.0 * second)
         values = np.stack(np.broadcast_arrays(*columns), 1)[order]
-        there = np.array([at for at, rank in enumerate(order) if (second, rank) not in missing])
+        there = np.array([at for at, rank in enumerate(order) if (second, rank) not in missing], np.int64)
         texts = {
             "comm": (np.zeros(len(there), np.int64), ["c0de"]),
             "operation": (np.zeros(len(there), np.int64), ["AllReduce"]),
