@@ -130,13 +130,19 @@ def test_a_heartbeat_that_hangs_is_noticed_and_much_work_is_no_hanging(
     begin: Callable[..., AlertDispatcher], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A sink hangs when one call does not return, be it a heartbeat; not when it always has something to do."""
-    door, ear, stuck = threading.Event(), Ear(), Ear()
+    door, entered, ear, stuck = threading.Event(), threading.Event(), Ear(), Ear()
     stuck.heartbeat_s = 10.0
-    stuck.heartbeat = lambda _: door.wait(30) and None  # type: ignore[assignment,method-assign]
+
+    def hang(_: object) -> None:
+        entered.set()
+        door.wait(30)
+
+    stuck.heartbeat = hang  # type: ignore[method-assign]
     dispatcher = begin([], ear=ear, stuck=stuck)
     for n in range(1, 6):
         dispatcher.publish([verdict(20 + n, "crit", f"m{n}")], FLEET, 20 * SECOND + n * HANG_NS)
         ear.wait(n)
+        assert entered.wait(30)
     door.set()
     dispatcher.close()
     assert (delivery_log(tmp_path, "ear").hung, delivery_log(tmp_path, "stuck").hung) == (0, 1)
