@@ -17,7 +17,7 @@ from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
 from detector.model.kinds import is_work
 from detector.model.metrics import Bounds, is_counter
-from detector.stats.arrays import Bools, Ints, Singles
+from detector.stats.arrays import Bools, Ints, Singles, fitted
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL, shift_down
 from store.schema.time import SECOND
@@ -88,7 +88,7 @@ class Memory:
     def add(self, values: Singles, complete: bool) -> None:
         """Take in readings; `complete` ends a row with them."""
         if self.total.shape != values.shape:
-            self.total, self.count = (_fitted(array, values.shape) for array in (self.total, self.count))
+            self.total, self.count = (fitted(array, values.shape) for array in (self.total, self.count))
         known = ~np.isnan(values)
         np.add(self.total, values, out=self.total, where=known)
         self.count += known
@@ -97,7 +97,7 @@ class Memory:
         with np.errstate(invalid="ignore", divide="ignore"):
             row = (self.total / self.count)[None]
         before = self.rows[max(0, len(self.rows) + 1 - _ROWS) :]
-        self.rows = np.concatenate([_fitted(before, (len(before), *values.shape), np.nan), row])
+        self.rows = np.concatenate([fitted(before, (len(before), *values.shape), np.nan), row])
         self.total, self.count = np.zeros((2, *values.shape), np.float32)
 
 
@@ -262,12 +262,3 @@ def _loss(logs: NDArray[Any], on: Bools) -> float:
     late = on & (np.arange(len(on)) >= len(on) - on.sum() // 2)
     lasts = float(np.median(np.nanmean(logs[~on][:, best], axis=0) - np.nanmean(logs[late][:, best], axis=0)))
     return size if z > _SURE and size > _LEAST_LOSS and lasts > size / 2 else 0.0
-
-
-def _fitted(array: NDArray[Any], shape: tuple[int, ...], fill: float = 0.0) -> NDArray[Any]:
-    """The array in a larger shape."""
-    out = np.full(shape, fill, np.float32)
-    out[tuple(slice(min(old, new)) for old, new in zip(array.shape, shape, strict=True))] = array[
-        tuple(slice(size) for size in shape)
-    ]
-    return out

@@ -28,6 +28,7 @@ _SAID_NS = 60 * SECOND
 _FEWEST = 3
 """Machines of a task, at least."""
 _FADE = 0.999
+"""What is left, a step later, of what was usual for a GPU that was let go of."""
 
 
 @dataclass(slots=True)

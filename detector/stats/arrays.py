@@ -27,3 +27,12 @@ def grown(array: NDArray[Any], shape: tuple[int, ...], fill: float, axis: int = 
     larger = np.full(room, fill, array.dtype)
     larger[tuple(slice(size) for size in array.shape)] = array
     return larger
+
+
+def fitted(array: NDArray[Any], shape: tuple[int, ...], fill: float = 0) -> NDArray[Any]:
+    """The array in another shape: what is new is `fill`, what has no place is left out."""
+    out = np.full(shape, fill, array.dtype)
+    out[tuple(slice(min(old, new)) for old, new in zip(array.shape, shape, strict=True))] = array[
+        tuple(slice(size) for size in shape)
+    ]
+    return out

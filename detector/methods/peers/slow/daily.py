@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detector.stats.arrays import Ints, Singles
+from detector.stats.arrays import Ints, Singles, fitted
 from store.schema.time import SECOND
 
 DAY_NS = 86_400 * SECOND
@@ -32,7 +30,7 @@ class Daily:
     def turn(self, now: int, shape: tuple[int, ...]) -> None:
         """Go on to a time (Unix ns), and make room for [metric, entity]."""
         if self.usual.shape[2:] != shape:
-            self.usual, self.latest = wide(self.usual, (_BINS, 2, *shape)), wide(self.latest, (_WAITS, 2, *shape))
+            self.usual, self.latest = fitted(self.usual, (_BINS, 2, *shape)), fitted(self.latest, (_WAITS, 2, *shape))
         here = now * _BINS // DAY_NS
         first = here if self.half_hour < 0 else max(self.half_hour, here - _BINS)
         for over in range(first, here):
@@ -56,10 +54,3 @@ class Daily:
         """Forget the entities that are not left."""
         some = left[left < self.usual.shape[-1]]
         self.usual, self.latest = self.usual[..., some], self.latest[..., some]
-
-
-def wide(array: NDArray[Any], shape: tuple[int, ...], fill: float = 0) -> NDArray[Any]:
-    """The array in a larger shape."""
-    out = np.full(shape, fill, array.dtype)
-    out[tuple(slice(size) for size in array.shape)] = array
-    return out

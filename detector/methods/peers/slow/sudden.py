@@ -14,9 +14,9 @@ import numpy as np
 
 from detector.config import Config
 from detector.methods.peers.baseline import Baseline, Comparison, least_distance
-from detector.methods.peers.slow.daily import DAY_NS, Daily, wide
+from detector.methods.peers.slow.daily import DAY_NS, Daily
 from detector.model.metrics import Bounds
-from detector.stats.arrays import Array, Bools, Floats, Ints, Singles
+from detector.stats.arrays import Array, Bools, Floats, Ints, Singles, fitted
 from detector.stats.grouped import Groups
 from store.schema.time import SECOND
 
@@ -116,11 +116,11 @@ class Sudden:
     def _fit(self, shape: tuple[int, ...]) -> None:
         if self.variance.shape == shape:
             return
-        self.ring = wide(self.ring, (_FAR + 1, *shape), np.nan)
+        self.ring = fitted(self.ring, (_FAR + 1, *shape), np.nan)
         for name in ("variance", "samples", "before", "change"):
-            setattr(self, name, wide(getattr(self, name), shape))
+            setattr(self, name, fitted(getattr(self, name), shape))
         for name in ("lasted", "since", "shared", "height"):
-            setattr(self, name, wide(getattr(self, name), shape[1:]))
+            setattr(self, name, fitted(getattr(self, name), shape[1:]))
 
     def _changes(self, groups: Groups) -> Singles:
         """[metric, entity]: the least change from any of the samples some time ago; 0 where not all agree which way."""
