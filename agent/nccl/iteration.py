@@ -31,6 +31,8 @@ _FIRST_LOOK = 32
 _RARER, _LOOK_AGAIN = 4, 1 << 20
 _STALE, _LATE_S = 3, 3.0
 """After so many iterations and seconds without another one none is reported: logs are read every few seconds."""
+_SPAN_NS, _MANY = 4_000_000_000, 8
+"""Of so many iterations in so long, pauses in some of them count, as those of garbage collection."""
 _HURRY = 8
 _FINE_BITS = 16
 """The lower bits of a signature tell count and datatype, the others communicator and kind."""
@@ -87,7 +89,7 @@ class IterationDetector:
             self._look()
 
     def seconds(self, now: int) -> float | None:
-        """How long the last iteration took, the median of several since the last feed; None where that is not known."""
+        """How long the last iteration took, or those of the last seconds; None where that is not known."""
         if self._last is None:
             return None
         end, took = self._last
@@ -127,11 +129,18 @@ class IterationDetector:
         if not len(places):
             return
         marks, apart = np.concatenate((self._marks, times[places])), self._anchor.times
-        took = marks[apart:] - marks[:-apart]
-        took = took[-len(places) :]
+        took, ends = marks[apart:] - marks[:-apart], marks[apart:]
+        recent = int(np.searchsorted(ends, marks[-1] - _SPAN_NS // TICK_NS))
         if len(took):
-            self._last = int(marks[-1]), int(np.sort(took)[len(took) // 2]) * TICK_NS / 1e9
-        self._marks, self._since_mark = marks[-apart:], len(times) - 1 - int(places[-1])
+            self._last = int(marks[-1]), _typical(took[recent:], took[-len(places) :]) * TICK_NS / 1e9
+        self._marks, self._since_mark = marks[recent:], len(times) - 1 - int(places[-1])
+
+
+def _typical(recent: Ints, new: Ints) -> float:
+    """The mean of many recent ones but the longest, which may be a checkpoint's; else the median of the new ones."""
+    if len(recent) >= _MANY:
+        return float(np.sort(recent)[:-1].mean())
+    return float(np.sort(new)[len(new) // 2])
 
 
 @dataclass(frozen=True, slots=True)

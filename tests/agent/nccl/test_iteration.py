@@ -84,6 +84,16 @@ def test_one_long_iteration_is_seen() -> None:
     assert seconds[-1] == pytest.approx(1.9, rel=0.02)
 
 
+def test_findings_4_1_pauses_in_some_iterations_count() -> None:
+    """Where one iteration in four pauses, as for garbage collection, that is seen, but for the longest one of many."""
+    process = Process()
+    for number in range(400):
+        process.iteration(FULL, 0.2 + (0.36 if number > 200 and number % 4 == 0 else 0.0))
+    seconds = [one for one in process.seen if one is not None]
+    assert np.mean(seconds[20:38]) == pytest.approx(0.2, rel=0.02)
+    assert 0.26 < np.mean(seconds[50:]) < 0.3
+
+
 def test_another_task_of_the_process() -> None:
     """When the sequence becomes another one, its iterations are found in their turn."""
     process = Process()
