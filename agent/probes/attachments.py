@@ -59,6 +59,7 @@ class Attachments:
         self._programs = {
             name + suffix: descriptor for name, descriptor in programs.items() if name not in off for suffix in VARIANTS
         }
+        self._looks_for_waits = any(group_of(name) == SYNCHRONIZE for name in programs)
         self._finder = SymbolLookup(list(self._programs))
         self._left_out = left_out or LeftOut()
         self._known = KnownFiles()
@@ -91,7 +92,7 @@ class Attachments:
                 self._toggle(library)
         waiting = self.carrying(SYNCHRONIZE)
         for library in self.libraries.values():
-            library.waits_unseen = not library.users <= waiting
+            library.waits_unseen = self._looks_for_waits and not library.users <= waiting
         self._retry_blocked()
         self.scans += 1
 
