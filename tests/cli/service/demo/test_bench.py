@@ -1,7 +1,7 @@
 """How well the whole does: every fault, health, injections in a bigger task, healthy lives.
 
 Ranks run on NVIDIA's libnccl where it is here, one demo at a time, and enqueue ahead. The environment chooses:
-PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING `ahead` or `blocking`; PEERWATCH_SEEDS how many seeds;
+PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING a word of `demo --training`; PEERWATCH_SEEDS how many seeds;
 PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many runs of each injection and life.
 """
 
