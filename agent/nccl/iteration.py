@@ -25,6 +25,7 @@ _OFTEN = 5
 _ANCHORS, _TIMES = 12, 4
 _LIKE = 0.6
 """Share of the best likeness at which a shorter iteration is preferred: twice an iteration is as like as one."""
+_OFF = 0.15
 _LEAST = 0.5
 _ABOUT = 1.3
 _FIRST_LOOK = 32
@@ -138,9 +139,8 @@ class IterationDetector:
 
 def _typical(recent: Ints, new: Ints) -> float:
     """The mean of many recent ones but the longest, which may be a checkpoint's; else the median of the new ones."""
-    if len(recent) >= _MANY:
-        return float(np.sort(recent)[:-1].mean())
-    return float(np.sort(new)[len(new) // 2])
+    middle = float(np.sort(new)[len(new) // 2])
+    return max(middle, float(np.sort(recent)[:-1].mean())) if len(recent) >= _MANY else middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +172,19 @@ def find_anchor(signatures: Ints, times: Ints, shift: int) -> PeriodAnchor | Non
             spread = float(np.median(np.abs(took - np.median(took))) / max(float(np.median(took)), 1.0))
             length = float(np.median(np.diff(places)))
             found.append(_Candidate(code, nth, _likeness(places, codes, weights), length, spread))
-    best = max((one.like for one in found), default=0.0)
-    if best < _LEAST:
+    best = max(found, key=lambda one: (round(one.like, 1), -one.length), default=None)
+    if best is None or best.like < _LEAST:
         return None
-    good = [one for one in found if one.like >= _LIKE * best]
+    good = [one for one in found if one.like >= _LIKE * best.like and _fits(best.length / one.length)]
     shortest = min(one.length for one in good)
     good = [one for one in good if one.length <= _ABOUT * shortest]
     chosen = max(good, key=lambda one: (round(one.like, 1), -one.spread))
     return PeriodAnchor(int(words[chosen.code]), shift, chosen.times, chosen.length)
+
+
+def _fits(times: float) -> bool:
+    """Whether a stretch goes that often into a longer one: two of three alike in an iteration are no iteration."""
+    return abs(times - round(times)) <= _OFF
 
 
 def _candidates(counts: Any) -> Iterator[tuple[int, int]]:
