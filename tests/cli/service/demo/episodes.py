@@ -86,15 +86,16 @@ def nccl_fleet(
 
 
 def judged(folder: Path) -> list[Verdict]:
-    """Alarms of the detector on what was recorded."""
+    """What the detector says of what was recorded, notes left out."""
     with closing(open_store(str(folder / "readings.db"))) as store:
-        return [verdict for verdict in replay(store) if verdict.level in ("warn", "crit")]
+        return [verdict for verdict in replay(store) if verdict.level != "note"]
 
 
 def first_alarm(verdicts: list[Verdict], onset: Onset, after_s: float = 20.0) -> Verdict | None:
     """The first alarm of an episode; one may still come in the seconds after its end."""
     end = onset.end + round(after_s * SECOND)
-    return next((verdict for verdict in verdicts if onset.begin < verdict.time <= end), None)
+    alarms = (verdict for verdict in verdicts if verdict.level != "ok")
+    return next((verdict for verdict in alarms if onset.begin < verdict.time <= end), None)
 
 
 def _settle(fleet: Fleet) -> None:

@@ -33,7 +33,10 @@ def library() -> Path:
 
 
 def lived(folder: Path, episodes: tuple[Episode, ...], library: Path, **more: Any) -> None:
-    """Assert that of these episodes each is named first, in time; nothing is said of the health before them."""
+    """Assert that of these episodes each is named first, in time, and till its end.
+
+    Nothing is said of the health before them.
+    """
     training = more.pop("training", "ahead")
     onsets = record(nccl_fleet(folder, (5, 1, 1, 1), 17, library, training, **more), list(episodes))
     verdicts = judged(folder)
@@ -43,6 +46,10 @@ def lived(folder: Path, episodes: tuple[Episode, ...], library: Path, **more: An
         after = (first.time - onset.begin) / 1e9
         print(f"\n{onset.episode.fault:9} {after:4.1f} s  {first.level}  {first.message}", end="")
         assert (first.machine, first.device, after <= WITHIN_S) == (onset.episode.machine, "gpu:0", True)
+        ended = [
+            verdict.message for verdict in verdicts if verdict.level == "ok" and first.time < verdict.time < onset.end
+        ]
+        assert not ended  # a hang that lasts is one incident
     assert verdicts[0].time > onsets[0].begin
 
 
