@@ -1,4 +1,4 @@
-"""What differs between processors: numbers of system calls, and the word that tells programs whose registers they read.
+"""What differs between processors: numbers of system calls, and the word by which programs read the right registers.
 
 x86-64: arch/x86/entry/syscalls/syscall_64.tbl. ARM64: include/uapi/asm-generic/unistd.h; it was never run.
 """
@@ -43,4 +43,4 @@ def here() -> Processor | None:
 
 
 OURS = here() or X86_64
-"""The one whose numbers are used; where none is known, nothing is loaded, and no number of x86-64 is."""
+"""The one that counts; where none is known that of x86-64, and no program is loaded."""

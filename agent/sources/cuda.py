@@ -30,7 +30,7 @@ _OF_GROUP = (
 )
 """Columns and the group of probes that they need."""
 _NAMED = 2
-"""Columns that say whose row it is."""
+"""Columns that say of which GPU and process the row is."""
 
 
 class Cuda:

@@ -27,7 +27,7 @@ def carrying(living: dict[int, TrainingProcess], *without: int) -> Any:
 
 
 def test_findings_4_5_calls_without_probes_are_null() -> None:
-    """A process whose runtime carries no probes, linked in or by way of the driver, is not said never to wait."""
+    """A process with a runtime that carries no probes, linked in or the driver alone, is not said never to wait."""
     entries, living = np.zeros(1, COUNTED), {71: TrainingProcess(Process(71, 5), "2")}
     training = SimpleNamespace(living=lambda _: living, uncounted=frozenset())
     config = AgentConfig(cuda_calls=("launches",))

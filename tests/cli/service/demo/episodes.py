@@ -30,7 +30,7 @@ class Episode:
     healthy: float
     lasts: float
     restarts: bool = False
-    """Whether the task is started anew afterwards, as people do with one that hangs: new communicators."""
+    """Whether the task is started again afterwards, as people do with one that hangs: new communicators."""
 
 
 @dataclass(frozen=True, slots=True)
