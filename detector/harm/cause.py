@@ -155,7 +155,7 @@ def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
 
 def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:
     """Whether a machine's GPUs have less to do than those of any other since then."""
-    return share.held_up(machine, pace.times > fall.since, ~pace.paused(task)) is True
+    return share.held_up(machine, pace.times > fall.since, ~pace.paused(task), pace.iteration(task)) is True
 
 
 def _verdict(now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> Verdict:

@@ -170,7 +170,7 @@ class Harm:
             if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
                 return WAIT  # the task stood nearly all the time
             goes_on = goes_slower(self.pace, self.blamed, verdict, on) == NO
-            held_up = self.share.held_up(verdict.machine, on, runs, _PLAINLY if goes_on else LEAST)
+            held_up = self._is_held_up(verdict, on, _PLAINLY if goes_on else LEAST)
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
             works = verdict.metric.endswith("_bytes_total")  # a copy may last for hours
@@ -243,7 +243,7 @@ class Harm:
         """Whether a machine's GPUs have less to do than those of any other for minutes: so its peers wait for it."""
         if now - verdict.since < _IDLES_NS:
             return False
-        return self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task)) is True
+        return self._is_held_up(verdict, on) is True
 
     def _ran_for(self, task: str, on: Bools, longest: int) -> int:
         """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
@@ -257,7 +257,7 @@ class Harm:
         lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= (_LASTS_ALONE if answer == NO else _LASTS)
         if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
-        if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):
+        if answer == UNKNOWN and not is_work(verdict.metric) and self._is_held_up(verdict, on):
             return YES
         return answer
 
@@ -266,8 +266,12 @@ class Harm:
         on = self.pace.times > verdict.since
         if on.sum() < _LASTS:
             return NO
-        held_up = self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
-        return YES if held_up else self._harmed(verdict, on)
+        return YES if self._is_held_up(verdict, on) else self._harmed(verdict, on)
+
+    def _is_held_up(self, verdict: Verdict, on: Bools, least: float = LEAST) -> bool | None:
+        """Whether the machine's GPUs have less to do than those of any other when `on`; None: nothing tells."""
+        runs, iteration = ~self.pace.paused(verdict.task), self.pace.iteration(verdict.task)
+        return self.share.held_up(verdict.machine, on, runs, iteration, least)
 
     def _rests(self, task: str) -> bool:
         return bool(self.pace.paused(task)[-1:].any())

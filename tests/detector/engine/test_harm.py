@@ -150,6 +150,23 @@ def test_other_work_that_makes_its_own_gpus_wait_is_said(memory: Any) -> None:
     assert [(verdict.machine, verdict.metric) for verdict in said] == [("m5", "host.processes_running")]
 
 
+def test_gpus_that_wait_for_a_moment_of_each_long_iteration_are_held_up(memory: Any) -> None:
+    """Of iterations of 30 s one machine begins each 4 s late, as its processors are busy: its GPUs are idle then."""
+
+    def late(found: dict[str, np.ndarray]) -> None:
+        second = np.arange(STEPS) % 30
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][second >= 21] *= 0.4
+        found["gpu.graphics_active_ratio"] = found["gpu.duty_cycle_ratio"] - 0.008
+        begins = np.flatnonzero((second < 4) & (np.arange(STEPS) >= ONSET))
+        for key in ("gpu.duty_cycle_ratio", "gpu.graphics_active_ratio"):
+            found[key][begins, 5] = 0.31
+        found["host.processes_running"][ONSET:, 5] += 47
+
+    said, _ = watch(memory, tables(training(late)))
+    assert {(one.machine, one.metric) for one in said} == {("m5", "host.processes_running")}
+
+
 def test_a_backup_during_which_another_machine_slows_the_task_is_a_note(memory: Any) -> None:
     """Only a fall of the pace at the moment at which a machine begins to differ speaks against that machine."""
 
