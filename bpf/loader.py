@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bpf.maps import Map, create, dtype_of_event, dtype_of_leaf
+from bpf.processor import KNOWN, here
 from bpf.program import PROBE, TRACEPOINT
 from bpf.program import load as load_program
 from bpf.ringbuf import Ring
@@ -71,10 +72,13 @@ def load(stems: Sequence[str], keeper: Keeper | None = None) -> Kernel:
 
     Raises BpfError when bcc is missing or another project's, or the kernel refuses.
     """
-    if os.uname().machine != "x86_64":
-        raise BpfError(f"probes know the calling convention of x86_64 only, and this machine is {os.uname().machine}")
+    processor = here()
+    if processor is None:
+        names = " and ".join(KNOWN)
+        raise BpfError(f"probes know the calling conventions of {names} only, and this machine is {os.uname().machine}")
     namespace = os.stat("/proc/self/ns/pid")
-    flags = [] if namespace.st_ino == INITIAL_PID_NAMESPACE else ["-DPID_NAMESPACE"]
+    own_namespace = namespace.st_ino != INITIAL_PID_NAMESPACE
+    flags = [f"-D{processor.flag}", *["-DPID_NAMESPACE"] * own_namespace]
     request = {"stems": list(stems), "flags": flags}
     key = _key(request)
     image = _read(keeper.find(key)) if keeper is not None else None
@@ -91,7 +95,7 @@ def load(stems: Sequence[str], keeper: Keeper | None = None) -> Kernel:
     except OSError as error:
         kernel.close()
         raise BpfError(_explain(str(error))) from error
-    if flags:
+    if own_namespace:
         # The kernel compares with its own encoding of the device number (new_encode_dev), which is what st_dev carries.
         own = np.array([namespace.st_dev, namespace.st_ino], np.uint64).tobytes()
         kernel.maps["own_namespaces"].update(bytes(4), own)

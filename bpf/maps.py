@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bpf.processor import OURS
+
 _libc = ctypes.CDLL(None, use_errno=True)
-_SYS_BPF = 321  # x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)
 _CREATE, _UPDATE, _DELETE, _INFO, _LOOKUP_AND_DELETE = 0, 2, 3, 15, 21  # enum bpf_cmd (include/uapi/linux/bpf.h)
 
 # What bcc calls the C types (src/cc/json_map_decl_visitor.cc gives canonical names).
@@ -58,7 +59,7 @@ def dtype_of_event(fields: list[str]) -> np.dtype[Any]:
 def bpf(command: int, attributes: bytes) -> int:
     """The bpf system call (bpf(2)). Raises OSError."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    result: int = _libc.syscall(_SYS_BPF, command, buffer, len(attributes))
+    result: int = _libc.syscall(OURS.bpf, command, buffer, len(attributes))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

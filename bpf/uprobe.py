@@ -15,9 +15,9 @@ from threading import Thread
 import numpy as np
 
 from bpf.maps import bpf
+from bpf.processor import OURS
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_SYS_PERF_EVENT_OPEN = 298  # x86-64
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408  # include/uapi/linux/perf_event.h
 _CLOSE_ON_EXEC = 8
 _TYPE_FILE = Path("/sys/bus/event_source/devices/uprobe/type")
@@ -75,7 +75,7 @@ def _attach_event(program: int, path: str, point: Point, pid: int) -> int:
     words[8] = point.offset  # config2: where in the file
     # The event is opened on one CPU, or for one thread, but its program runs wherever its processes hit the breakpoint.
     target = (pid, -1) if pid else (-1, 0)
-    event: int = _libc.syscall(_SYS_PERF_EVENT_OPEN, words.ctypes.data_as(ctypes.c_void_p), *target, -1, _CLOSE_ON_EXEC)
+    event: int = _libc.syscall(OURS.perf_event_open, words.ctypes.data_as(ctypes.c_void_p), *target, -1, _CLOSE_ON_EXEC)
     if event < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

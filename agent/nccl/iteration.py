@@ -25,12 +25,15 @@ _OFTEN = 5
 _ANCHORS, _TIMES = 12, 4
 _LIKE = 0.6
 """Share of the best likeness at which a shorter iteration is preferred: twice an iteration is as like as one."""
+_OFF = 0.15
 _LEAST = 0.5
 _ABOUT = 1.3
 _FIRST_LOOK = 32
 _RARER, _LOOK_AGAIN = 4, 1 << 20
 _STALE, _LATE_S = 3, 3.0
 """After so many iterations and seconds without another one none is reported: logs are read every few seconds."""
+_SPAN_NS, _MANY = 4_000_000_000, 8
+"""Of so many iterations in so long, pauses in some of them count, as those of garbage collection."""
 _HURRY = 8
 _FINE_BITS = 16
 """The lower bits of a signature tell count and datatype, the others communicator and kind."""
@@ -87,7 +90,7 @@ class IterationDetector:
             self._look()
 
     def seconds(self, now: int) -> float | None:
-        """How long the last iteration took, the median of several since the last feed; None where that is not known."""
+        """How long the last iteration took, or those of the last seconds; None where that is not known."""
         if self._last is None:
             return None
         end, took = self._last
@@ -127,11 +130,17 @@ class IterationDetector:
         if not len(places):
             return
         marks, apart = np.concatenate((self._marks, times[places])), self._anchor.times
-        took = marks[apart:] - marks[:-apart]
-        took = took[-len(places) :]
+        took, ends = marks[apart:] - marks[:-apart], marks[apart:]
+        recent = int(np.searchsorted(ends, marks[-1] - _SPAN_NS // TICK_NS))
         if len(took):
-            self._last = int(marks[-1]), int(np.sort(took)[len(took) // 2]) * TICK_NS / 1e9
-        self._marks, self._since_mark = marks[-apart:], len(times) - 1 - int(places[-1])
+            self._last = int(marks[-1]), _typical(took[recent:], took[-len(places) :]) * TICK_NS / 1e9
+        self._marks, self._since_mark = marks[recent:], len(times) - 1 - int(places[-1])
+
+
+def _typical(recent: Ints, new: Ints) -> float:
+    """The mean of many recent ones but the longest, which may be a checkpoint's; else the median of the new ones."""
+    middle = float(np.sort(new)[len(new) // 2])
+    return max(middle, float(np.sort(recent)[:-1].mean())) if len(recent) >= _MANY else middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +172,19 @@ def find_anchor(signatures: Ints, times: Ints, shift: int) -> PeriodAnchor | Non
             spread = float(np.median(np.abs(took - np.median(took))) / max(float(np.median(took)), 1.0))
             length = float(np.median(np.diff(places)))
             found.append(_Candidate(code, nth, _likeness(places, codes, weights), length, spread))
-    best = max((one.like for one in found), default=0.0)
-    if best < _LEAST:
+    best = max(found, key=lambda one: (round(one.like, 1), -one.length), default=None)
+    if best is None or best.like < _LEAST:
         return None
-    good = [one for one in found if one.like >= _LIKE * best]
+    good = [one for one in found if one.like >= _LIKE * best.like and _fits(best.length / one.length)]
     shortest = min(one.length for one in good)
     good = [one for one in good if one.length <= _ABOUT * shortest]
     chosen = max(good, key=lambda one: (round(one.like, 1), -one.spread))
     return PeriodAnchor(int(words[chosen.code]), shift, chosen.times, chosen.length)
+
+
+def _fits(times: float) -> bool:
+    """Whether a stretch goes that often into a longer one: two of three alike in an iteration are no iteration."""
+    return abs(times - round(times)) <= _OFF
 
 
 def _candidates(counts: Any) -> Iterator[tuple[int, int]]:

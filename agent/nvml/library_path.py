@@ -9,7 +9,8 @@ from pathlib import Path
 
 NAME = "libnvidia-ml.so.1"
 _CACHE_BYTES = 16 << 20
-_USUAL = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib64")
+_OWN = f"lib/{os.uname().machine}-linux-gnu"
+_USUAL = (f"usr/{_OWN}", "usr/lib64", "usr/lib", _OWN, "lib64")
 _ROOTS = ("run/nvidia/driver", "driver-root", "host")
 _ELSEWHERE = ("usr/local/nvidia/lib64", "home/kubernetes/bin/nvidia/lib64", "opt/nvidia/lib64", "usr/lib/wsl/lib")
 

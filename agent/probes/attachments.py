@@ -11,7 +11,7 @@ from itertools import islice
 from agent.binaries.known_files import FileKey, KnownFiles
 from agent.binaries.struct_layouts import Layout
 from agent.binaries.symbol_lookup import LookupResult, SymbolLookup
-from agent.probes.groups import ASKED, CUDA, VARIANTS, group_of
+from agent.probes.groups import ASKED, CUDA, SYNCHRONIZE, VARIANTS, group_of
 from agent.probes.library import (
     ATTACHED,
     LISTED,
@@ -59,6 +59,7 @@ class Attachments:
         self._programs = {
             name + suffix: descriptor for name, descriptor in programs.items() if name not in off for suffix in VARIANTS
         }
+        self._looks_for_waits = any(group_of(name) == SYNCHRONIZE for name in programs)
         self._finder = SymbolLookup(list(self._programs))
         self._left_out = left_out or LeftOut()
         self._known = KnownFiles()
@@ -89,6 +90,9 @@ class Attachments:
                 library.owner = self._owner(next(iter(library.users)))
             if library.suspend.keys() != library.suspended and library.state == "on":
                 self._toggle(library)
+        waiting = self.carrying(SYNCHRONIZE)
+        for library in self.libraries.values():
+            library.waits_unseen = self._looks_for_waits and not library.users <= waiting
         self._retry_blocked()
         self.scans += 1
 
@@ -114,6 +118,11 @@ class Attachments:
     def counts_calls(self, process: Process) -> bool:
         """Whether the NCCL that a process maps counts its calls (2.31 and later), and not its launches."""
         return any(library.counts_calls for library in tuple(self.libraries.values()) if process in library.users)
+
+    def carrying(self, group: int) -> set[Process]:
+        """The processes that map a library with functions of that group which carry probes, or are to at times."""
+        libraries = tuple(self.libraries.values())
+        return {user for one in libraries if one.state == "on" and group in one.functions for user in tuple(one.users)}
 
     def close(self) -> None:
         """Take every probe off."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agent.binaries.struct_layouts import Layout
@@ -37,6 +37,8 @@ class Library:
     layout: Layout | None = None
     counts_calls: bool = False
     """Its own count of operations is one of calls."""
+    waits_unseen: bool = False
+    """Some process that maps it calls no CUDA runtime that carries probes."""
     probes: dict[int, int] = field(default_factory=dict)
     """Descriptors by file offset."""
     users: set[Process] = field(default_factory=set)
@@ -58,14 +60,21 @@ class Library:
         """What cannot be read of NCCL in this version, in words."""
         if CALLS not in self.functions or self.state != "on":
             return ()
-        if self.layout is None:
-            return ("its structures are not known: no transfers, no ranks of split communicators, no earlier counts",)
-        gaps = []
-        if not self.counts_calls and "seqNumber" not in self.layout["ncclComm"]:
-            gaps.append("before 2.24 nothing counts calls: communicators older than the probes count from there")
-        if "peer" not in self.layout.get("ncclProxyOp", ()):
-            gaps.append("the rank that a transfer waits for is not read")
+        gaps = list(self._unread_of_memory(self.layout))
+        if self.waits_unseen:
+            gaps.append(
+                "no waits of the host: a program calls CUDA's driver, or a runtime that is linked in and stripped"
+            )
         return tuple(gaps)
+
+    def _unread_of_memory(self, layout: Layout | None) -> Iterator[str]:
+        if layout is None:
+            yield "its structures are not known: no transfers, no ranks of split communicators, no earlier counts"
+            return
+        if not self.counts_calls and "seqNumber" not in layout["ncclComm"]:
+            yield "before 2.24 nothing counts calls: communicators older than the probes count from there"
+        if "peer" not in layout.get("ncclProxyOp", ()):
+            yield "the rank that a transfer waits for is not read"
 
     def pause(self, group: int, why: str) -> None:
         """Have a group carry no probes from the next scan on. Another thread may read it: a new mapping each time."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from agent.config import CUDA_CALLS
 from agent.context import Context
+from agent.probes.attachments import Attachments
 from agent.probes.groups import CUDA
 from agent.probes.sampled_counts import SampledCounts
 from agent.process.procfs import Process
@@ -28,13 +29,15 @@ _OF_GROUP = (
     *((column, group) for column, (_, group) in _GROUP_OF.items()),
 )
 """Columns and the group of probes that they need."""
+_NAMED = 2
+"""Columns that say of which GPU and process the row is."""
 
 
 class Cuda:
     """One row a GPU: the processes of one GPU are added up."""
 
-    def __init__(self, context: Context, processes: Map) -> None:
-        self._training = context.training
+    def __init__(self, context: Context, processes: Map, attachments: Attachments) -> None:
+        self._training, self._attachments = context.training, attachments
         self._groups = {group for group in CUDA_CALLS if group in context.config.cuda_calls}
         self._governor = context.governor
         self._processes = processes
@@ -50,6 +53,7 @@ class Cuda:
         there = {trainer.process for trainer in living.values()}
         self._synchronized = {process: ns for process, ns in self._synchronized.items() if process in there}
         self._sampled.forget(there)
+        carrying = {name: self._attachments.carrying(group) for group, name in CUDA.items()}
         rows: dict[str, dict[str, Value]] = {}
         partial: dict[str, set[str]] = {}
         for entry in entries:
@@ -61,14 +65,15 @@ class Cuda:
             values = self._values(trainer.process, entry, clock)
             if sampled := self._estimate(trainer.process, values, clock):
                 row["sampled_ratio"] = min(sampled, float(row.get("sampled_ratio") or 1.0))
-            partial.setdefault(trainer.gpu, set()).update(self._partial(trainer.process))
+            unseen = {column for column, group in _OF_GROUP if trainer.process not in carrying[group]}
+            partial.setdefault(trainer.gpu, set()).update(self._partial(trainer.process), unseen)
             if pid in self._training.uncounted:  # the next probed call may be long after the end of the wait
                 del values["synchronize_seconds_total"]
             for column, value in values.items():
                 row[column] = row.get(column, 0) + value  # type: ignore[operator]
         # A sum that lost one of its parts would look like a counter that was reset.
         whole = {gpu: {column: row[column] for column in row.keys() - partial[gpu]} for gpu, row in rows.items()}
-        return [Sample("cuda", row) for row in whole.values()]
+        return [Sample("cuda", row) for row in whole.values() if len(row) > _NAMED]
 
     def close(self) -> None:
         """The maps are the loader's."""
@@ -115,5 +120,5 @@ class Cuda:
 
 def open_source(context: Context) -> Cuda:
     """The source, ready to read. Raises SourceUnavailableError where probes cannot be had."""
-    kernel, _ = context.probes()
-    return Cuda(context, kernel.maps["processes"])
+    kernel, attachments = context.probes()
+    return Cuda(context, kernel.maps["processes"], attachments)

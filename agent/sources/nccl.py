@@ -18,6 +18,7 @@ from agent.nccl.row import STILL_S, of_process, of_transfers, operation_of, pend
 from agent.probes.groups import CALLS, SYNCHRONIZE
 from agent.probes.slot_pool import Pool
 from agent.probes.training_processes import TrainingProcess
+from agent.process.procfs import Process
 from bpf.loader import Kernel
 from store.schema.sample import Sample, Value
 
@@ -27,7 +28,9 @@ class Nccl:
 
     def __init__(self, context: Context, kernel: Kernel, inspector: Inspector, throttle: ProbeThrottle) -> None:
         maps, shares = kernel.maps, context.shares
-        assert shares is not None  # where there is a kernel side there are shares
+        assert shares is not None  # where there is a kernel side there are shares, a governor and probes
+        assert context.governor is not None
+        assert context.attachments is not None
         self._training = context.training
         self._inspector, self._throttle = inspector, throttle
         self._communicators = Communicators(context.config.name)
@@ -36,6 +39,8 @@ class Nccl:
         self._table = CommunicatorTable(maps["slots"], inspector)
         self._pool = Pool(maps["slots"], maps["slot_of"], maps["free_slots"], shares.slots)
         self._shares, self._left_out, self._governor = shares, context.left_out, context.governor
+        self._attachments = context.attachments
+        self._waiting: set[Process] = set()  # those with probes on synchronize calls
 
     def read(self, now: int) -> list[Sample]:
         """A row for each communicator of a living process, and an event for each process that left some behind."""
@@ -44,6 +49,7 @@ class Nccl:
         self._communicators.apply(events)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         living = self._training.living(now)
+        self._waiting = self._attachments.carrying(SYNCHRONIZE)
         rows = self._processes.rows()
         entries = [(index, rows[index]) for index in np.flatnonzero(rows["tgid"]).tolist()]
         processes = {int(row["tgid"]): row for _, row in entries}
@@ -109,7 +115,7 @@ class Nccl:
         shares = self._inspector.shares(pid, comm)
         idle_seconds = max(clock - int(entry["last_ns"]), 0) / 1e9 if entry["last_ns"] else None
         replayed = tracked.note_replays(idle_seconds, shares)
-        waits_unseen = self._governor is not None and SYNCHRONIZE in self._governor.partial(trainer.process)
+        waits_seen = trainer.process in self._waiting and SYNCHRONIZE not in self._governor.partial(trainer.process)
         return {
             "gpu": tracked.gpu,
             "slot": str(tracked.slot),
@@ -125,7 +131,7 @@ class Nccl:
             "pending": pending_of(asked, tracked.watched, shares),
             "replayed": replayed,
             "idle_seconds": idle_seconds,
-            "host_blocked_seconds_total": None if waits_unseen else tracked.host_blocked_ns(entry, clock) / 1e9,
+            "host_blocked_seconds_total": tracked.host_blocked_ns(entry, clock) / 1e9 if waits_seen else None,
             "departs": self._departs(trainer, idle_seconds),
             "iteration_seconds": self._logs.iteration_seconds(trainer.process, clock),
         } | of_transfers(shares, known.ranks)

@@ -8,16 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bpf.processor import OURS
+
 _STATES = {"R": "runs", "S": "sleeps", "D": "sleeps and cannot be woken", "T": "is stopped", "t": "is stopped"}
-_CALLS = dict(
-    re.findall(
-        r"(\d+) (\w+)",
-        """0 read 1 write 7 poll 16 ioctl 23 select 24 sched_yield 35 nanosleep 43 accept 44 sendto 45 recvfrom
-        46 sendmsg 47 recvmsg 61 wait4 74 fsync 128 rt_sigtimedwait 202 futex 219 restart_syscall 230 clock_nanosleep
-        232 epoll_wait 270 pselect6 271 ppoll 281 epoll_pwait 299 recvmmsg 426 io_uring_enter""",
-    )
-)
-"""Calls that one waits in, by their numbers on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""
+_CALLS = dict(re.findall(r"(\d+) (\w+)", OURS.waits))
+"""Calls that one waits in, by their numbers."""
 TEXT_BYTES = 8000
 """Of several threads together."""
 _THREADS, _BYTES, _DEEP = 256, 4096, 16

@@ -19,7 +19,7 @@ def identity(descriptor: int) -> str:
 
     Those mounts show a device number each for what is one file to the kernel; its inode and times they share.
     """
-    status, system = os.fstat(descriptor), (ctypes.c_long * 15)()  # struct statfs of x86-64
+    status, system = os.fstat(descriptor), (ctypes.c_long * 15)()  # struct statfs of 64 bits
     ctypes.CDLL(None).fstatfs(descriptor, system)
     device = "overlay" if system[0] == _OVERLAY else str(status.st_dev)
     return f"{device}:{status.st_ino}:{status.st_size}:{status.st_ctime_ns}:{status.st_mtime_ns}"

@@ -8,11 +8,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from bpf.processor import OURS
+
 DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, PERFMON, CHECKPOINT_RESTORE = 2, 19, 21, 38, 40
 """Numbers of capabilities (include/uapi/linux/capability.h)."""
 _DAC_OVERRIDE, _NO_USER = 1, 65534
 _VERSION, _LAST = 0x20080522, 64
-_SYS_CAPGET, _SYS_CAPSET = 125, 126  # x86-64
 _CAPBSET_DROP, _NO_NEW_PRIVS, _AMBIENT = 24, 38, 47  # include/uapi/linux/prctl.h
 _AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -36,7 +37,7 @@ def give_up(retained: Iterable[int] = (), handed_on: Iterable[int] = ()) -> None
             _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)
     _libc.prctl(_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
     _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _check(_libc.syscall(_SYS_CAPSET, _header(), struct.pack("<6I", *_words(left, left, passed))))
+    _check(_libc.syscall(OURS.capset, _header(), struct.pack("<6I", *_words(left, left, passed))))
     for number in range(_LAST):
         if passed >> number & 1:
             _check(_libc.prctl(_AMBIENT, _AMBIENT_RAISE, number, 0, 0))
@@ -56,13 +57,13 @@ def unprivileged() -> Iterator[None]:
         if root:
             _libc.setfsgid(_NO_USER)
             _libc.setfsuid(_NO_USER)
-        _check(_libc.syscall(_SYS_CAPSET, _header(), struct.pack("<6I", *_words(limited, permitted, inheritable))))
+        _check(_libc.syscall(OURS.capset, _header(), struct.pack("<6I", *_words(limited, permitted, inheritable))))
         yield
     finally:
         if root:
             _libc.setfsuid(0)
             _libc.setfsgid(os.getegid())
-        _check(_libc.syscall(_SYS_CAPSET, _header(), struct.pack("<6I", *_words(effective, permitted, inheritable))))
+        _check(_libc.syscall(OURS.capset, _header(), struct.pack("<6I", *_words(effective, permitted, inheritable))))
 
 
 def _mask(numbers: Iterable[int]) -> int:
@@ -77,7 +78,7 @@ def _permitted() -> int:
 def _sets() -> tuple[int, ...]:
     """Effective, permitted and inheritable capabilities of this thread: their low words, then their high words."""
     sets = ctypes.create_string_buffer(24)
-    _check(_libc.syscall(_SYS_CAPGET, _header(), sets))
+    _check(_libc.syscall(OURS.capget, _header(), sets))
     return struct.unpack("<6I", sets.raw)
 
 

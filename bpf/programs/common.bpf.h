@@ -7,10 +7,42 @@
 #pragma once
 #include <linux/types.h>
 
-/* x86-64 user registers as a uprobe hands them over (arch/x86/include/asm/ptrace.h). */
+/*
+ * User registers as a uprobe hands them over, and where a call's integer arguments lie. ARM64 (arch/arm64/include/uapi/
+ * asm/ptrace.h, AAPCS64) was compiled and never run.
+ */
+#ifdef REGISTERS_OF_ARM64
+struct pt_regs {
+	unsigned long regs[31], sp, pc, pstate;
+};
+#define IN_REGISTERS 8
+#define ON_STACK(ctx) ((ctx)->sp)
+#define IN_REGISTER(ctx, place) ((ctx)->regs[(place)&7])
+#else /* x86-64: arch/x86/include/asm/ptrace.h, System V ABI */
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
 };
+#define IN_REGISTERS 6
+#define ON_STACK(ctx) ((ctx)->sp + 8) /* behind the return address */
+#define IN_REGISTER(ctx, place)                                                                                        \
+	((place) == 0	? (ctx)->di                                                                                    \
+	 : (place) == 1 ? (ctx)->si                                                                                    \
+	 : (place) == 2 ? (ctx)->dx                                                                                    \
+	 : (place) == 3 ? (ctx)->cx                                                                                    \
+	 : (place) == 4 ? (ctx)->r8                                                                                    \
+			: (ctx)->r9)
+#endif
+
+/* The argument at a place, a constant, counted from 0. */
+static __always_inline u64 argument(struct pt_regs *ctx, u32 place)
+{
+	u64 value = 0;
+
+	if (place < IN_REGISTERS)
+		return IN_REGISTER(ctx, place);
+	bpf_probe_read_user(&value, sizeof(value), (void *)(ON_STACK(ctx) + 8 * (place - IN_REGISTERS)));
+	return value;
+}
 
 #define NONE 0xffffffffU
 

@@ -1,8 +1,8 @@
 /*
  * NCCL's public calls: what each communicator was asked to do, and the life of communicators.
  *
- * Operations are counted in place; only the life of communicators is streamed. Argument positions follow the x86-64
- * System V ABI and NCCL's public header (nccl.h, 2.18 to 2.31). A function here has the name of the symbol it is
+ * Operations are counted in place; only the life of communicators is streamed. Arguments are counted from
+ * 0, as NCCL's public header has them (nccl.h, 2.18 to 2.31). A function here has the name of the symbol it is
  * attached to; `<name>Config` forms take one argument more at the end and share the program.
  */
 #include "common.bpf.h"
@@ -190,13 +190,7 @@ static __always_inline int operation(u64 comm, u64 count, u32 datatype, u32 kind
 	return 0;
 }
 
-static __always_inline u64 on_stack(u64 sp, u32 place)
-{
-	u64 value = 0;
-
-	bpf_probe_read_user(&value, sizeof(value), (void *)(sp + 8 * place));
-	return value;
-}
+#define AT(place) argument(ctx, place)
 
 /* Order of kinds: agent/nccl/row.py, OPERATIONS. */
 #define OPERATION(name, kind, comm, count, datatype)                                                                   \
@@ -205,30 +199,30 @@ static __always_inline u64 on_stack(u64 sp, u32 place)
 		return operation(comm, count, datatype, kind);                                                         \
 	}
 
-OPERATION(ncclAllReduce, 0, ctx->r9, ctx->dx, ctx->cx)
-OPERATION(ncclReduceScatter, 1, ctx->r9, ctx->dx, ctx->cx)
-OPERATION(ncclAllGather, 2, ctx->r8, ctx->dx, ctx->cx)
-OPERATION(ncclBroadcast, 3, ctx->r9, ctx->dx, ctx->cx)
-OPERATION(ncclReduce, 4, on_stack(ctx->sp, 1), ctx->dx, ctx->cx)
-OPERATION(ncclSend, 5, ctx->r8, ctx->si, ctx->dx)
-OPERATION(ncclRecv, 6, ctx->r8, ctx->si, ctx->dx)
-OPERATION(ncclAlltoAll, 7, ctx->r8, ctx->dx, ctx->cx)
-OPERATION(ncclGather, 8, ctx->r9, ctx->dx, ctx->cx)
-OPERATION(ncclScatter, 9, ctx->r9, ctx->dx, ctx->cx)
+OPERATION(ncclAllReduce, 0, AT(5), AT(2), AT(3))
+OPERATION(ncclReduceScatter, 1, AT(5), AT(2), AT(3))
+OPERATION(ncclAllGather, 2, AT(4), AT(2), AT(3))
+OPERATION(ncclBroadcast, 3, AT(5), AT(2), AT(3))
+OPERATION(ncclReduce, 4, AT(6), AT(2), AT(3))
+OPERATION(ncclSend, 5, AT(4), AT(1), AT(2))
+OPERATION(ncclRecv, 6, AT(4), AT(1), AT(2))
+OPERATION(ncclAlltoAll, 7, AT(4), AT(2), AT(3))
+OPERATION(ncclGather, 8, AT(5), AT(2), AT(3))
+OPERATION(ncclScatter, 9, AT(5), AT(2), AT(3))
 
 /* Of RCCL: another spelling, a bias behind the other arguments, and counts by rank, which are not added up. */
-OPERATION(ncclAllToAll, 7, ctx->r8, ctx->dx, ctx->cx)
-OPERATION(ncclAllReduceWithBias, 0, ctx->r9, ctx->dx, ctx->cx)
-OPERATION(ncclAllToAllv, 10, on_stack(ctx->sp, 2), 0, DATATYPES)
+OPERATION(ncclAllToAll, 7, AT(4), AT(2), AT(3))
+OPERATION(ncclAllReduceWithBias, 0, AT(5), AT(2), AT(3))
+OPERATION(ncclAllToAllv, 10, AT(7), 0, DATATYPES)
 
 /* One-sided, from 2.29 on. A signal carries no data. */
-OPERATION(ncclPutSignal, 11, on_stack(ctx->sp, 4), ctx->si, ctx->dx)
-OPERATION(ncclSignal, 12, ctx->r8, 0, 0)
-OPERATION(ncclWaitSignal, 13, ctx->dx, 0, 0)
+OPERATION(ncclPutSignal, 11, AT(9), AT(1), AT(2))
+OPERATION(ncclSignal, 12, AT(4), 0, 0)
+OPERATION(ncclWaitSignal, 13, AT(2), 0, 0)
 
 int ncclCommGetAsyncError(struct pt_regs *ctx)
 {
-	struct slot_key key = {.comm = ctx->di};
+	struct slot_key key = {.comm = AT(0)};
 	u64 id = caller();
 	struct slot *slot;
 	u32 *index;
@@ -292,21 +286,28 @@ static __always_inline int init(u64 kind, u64 out, u64 ranks, s64 rank, u64 uniq
 	return 0;
 }
 
-/* The unique id is 128 bytes by value: it lies in the caller's argument area and takes no register. */
+/*
+ * The unique id is 128 bytes by value. On x86-64 it lies in the caller's argument area and takes no register; on ARM64
+ * the caller makes a copy and hands over its address.
+ */
 int ncclCommInitRank(struct pt_regs *ctx)
 {
-	return init(INIT, ctx->di, (u32)ctx->si, (s32)ctx->dx, ctx->sp + 8);
+#ifdef REGISTERS_OF_ARM64
+	return init(INIT, AT(0), (u32)AT(1), (s32)AT(3), AT(2));
+#else
+	return init(INIT, AT(0), (u32)AT(1), (s32)AT(2), ON_STACK(ctx));
+#endif
 }
 
 int ncclCommInitRankScalable(struct pt_regs *ctx)
 {
 	/* Several unique ids may be given, the same ones in the same order on all ranks: the first tells enough. */
-	return init(INIT, ctx->di, (u32)ctx->si, (s32)ctx->dx, ctx->r8);
+	return init(INIT, AT(0), (u32)AT(1), (s32)AT(2), AT(4));
 }
 
 int ncclCommInitAll(struct pt_regs *ctx)
 {
-	return init(INIT_ALL, ctx->di, (u32)ctx->si, -1, 0);
+	return init(INIT_ALL, AT(0), (u32)AT(1), -1, 0);
 }
 
 /*
@@ -315,7 +316,7 @@ int ncclCommInitAll(struct pt_regs *ctx)
  */
 int ncclCommGrow(struct pt_regs *ctx)
 {
-	return init(GROW, ctx->r8, (u32)ctx->si, (s32)ctx->cx, 0);
+	return init(GROW, AT(4), (u32)AT(1), (s32)AT(3), 0);
 }
 
 static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s64 color)
@@ -348,12 +349,12 @@ static __always_inline int child(u64 kind, u64 parent, u64 out, u64 left_out, s6
 
 int ncclCommSplit(struct pt_regs *ctx)
 {
-	return child(SPLIT, ctx->di, ctx->cx, 0, (s32)ctx->si);
+	return child(SPLIT, AT(0), AT(3), 0, (s32)AT(1));
 }
 
 int ncclCommShrink(struct pt_regs *ctx)
 {
-	return child(SHRINK, ctx->di, ctx->cx, (u32)ctx->dx, 0);
+	return child(SHRINK, AT(0), AT(3), (u32)AT(2), 0);
 }
 
 static __always_inline int end(u64 kind, u64 comm)
@@ -386,21 +387,21 @@ static __always_inline int end(u64 kind, u64 comm)
 
 int ncclCommFinalize(struct pt_regs *ctx)
 {
-	return end(FINALIZE, ctx->di);
+	return end(FINALIZE, AT(0));
 }
 
 int ncclCommDestroy(struct pt_regs *ctx)
 {
-	return end(DESTROY, ctx->di);
+	return end(DESTROY, AT(0));
 }
 
 int ncclCommAbort(struct pt_regs *ctx)
 {
-	return end(ABORT, ctx->di);
+	return end(ABORT, AT(0));
 }
 
 /* What was under way is dropped. Its ranks may still be split from it before it is destroyed. */
 int ncclCommRevoke(struct pt_regs *ctx)
 {
-	return end(REVOKE, ctx->di);
+	return end(REVOKE, AT(0));
 }

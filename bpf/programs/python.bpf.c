@@ -105,16 +105,16 @@ int python_phase(struct pt_regs *ctx)
 
 	if (!found)
 		return 0;
-	bpf_probe_read_user(&word, sizeof(word), (void *)ctx->si);
+	bpf_probe_read_user(&word, sizeof(word), (void *)argument(ctx, 1));
 	if (word != STAR && word != STOP)
-		bpf_probe_read_user(&word, sizeof(word), (void *)ctx->di);
+		bpf_probe_read_user(&word, sizeof(word), (void *)argument(ctx, 0));
 	if (word == STAR)
 		begin_pause(found, id);
 	else if (word == STOP)
 		end_pause(found, id);
 	else {
 		ADD(found->lost, 1);
-		found->unread = ctx->si >= 4096 ? ctx->si : ctx->di;
+		found->unread = argument(ctx, 1) >= 4096 ? argument(ctx, 1) : argument(ctx, 0);
 	}
 	return 0;
 }

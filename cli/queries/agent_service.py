@@ -18,6 +18,14 @@ from store.schema.time import SECOND
 FRESH_S, STATE_S = 30.0, 150.0
 """Largest age in seconds of the last reading of a running agent, and of a state that it repeats each minute."""
 
+UNSEEN = Finding(
+    "NCCL transfers",
+    "on",
+    "not seen: NVLink and shared memory within a machine, symmetric memory, copy engines, NVLS, device-initiated "
+    "networking; with PXN a transfer shows on the rank that carries it",
+)
+"""What no library lets be seen of communication, beside what is said of each."""
+
 
 def report(place: str, settings: Settings) -> tuple[Finding, list[Finding]]:
     """Whether an agent runs here, and the state of its sources and probes, empty where no agent reports.
@@ -70,7 +78,7 @@ def _sources(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
         yield Finding("kernel", "on", f"{lost:.0f} probe hits were lost since the agent started")
 
 
-def _probes(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
+def _probes(rows: list[dict[str, Any]]) -> Iterator[Finding]:
     for row in rows:
         if row["state"] == "gone":
             continue
@@ -78,3 +86,5 @@ def _probes(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
         name = row["library"] if own else f"library {row.get('path') or row['library']}"
         count = "" if own else f"{row.get('symbols') or 0:.0f} probes"
         yield Finding(name, row["state"], "; ".join(filter(None, (count, row.get("reason")))))
+    if any(row["state"] == "on" and "nccl" in row["library"] for row in rows):
+        yield UNSEEN

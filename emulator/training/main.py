@@ -20,10 +20,11 @@ from emulator.shared.errors import CallError
 from emulator.shared.fabric import Fabric, FabricError
 from emulator.training.ctypes_api import Calls
 from emulator.training.rank import Rank
+from emulator.training.replaying import ReplayingRank
 from emulator.training.run_ahead import RunAheadRank
 from emulator.training.task import Options
 
-RANKS = {"blocking": Rank, "ahead": RunAheadRank}
+RANKS = {"blocking": Rank, "ahead": RunAheadRank, "graphs": ReplayingRank}
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -55,6 +56,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Place]:
     parser.add_argument("--optimizer", type=float, default=0.02, help="seconds of the optimizer's kernel")
     parser.add_argument("--checkpoint-seconds", type=float, default=0.5)
     parser.add_argument("--gradient-bytes", type=int, default=250_000_000)
+    parser.add_argument("--no-watchdog", dest="watchdog", action="store_false", help="ask NCCL after no errors")
     parser.add_argument("--report", type=Path, required=True, help="JSON file with counts and history")
     parser.add_argument("--fabric", type=Path, required=True)
     parser.add_argument("--library-folder", type=Path, required=True)

@@ -101,7 +101,9 @@ class Rank:
         self.wait("comm", "collective")
 
     def watch(self, group: Group, stream: str) -> None:
-        """Record an event behind the last work of a stream and let the watchdog ask after it."""
+        """Record an event behind the last work of a stream and let the watchdog, if there is one, ask after it."""
+        if not self.options.watchdog:
+            return
         event = self.watchdog.take_event()
         self.calls("cudaEventRecord", event, self.streams[stream])
         self.watchdog.watch(group.communicator, event)
@@ -224,7 +226,8 @@ class Rank:
         """Connect and iterate until the wanted number or a stop."""
         try:
             self.prepare()
-            self.watchdog.start()
+            if self.options.watchdog:
+                self.watchdog.start()
             number = 0
             while not self.options.iterations or number < self.options.iterations:
                 self.check_stop()

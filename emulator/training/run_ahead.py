@@ -107,13 +107,17 @@ class RunAheadRank(Rank):
         super().evaluate()
         self.item()
 
+    def enqueue(self) -> None:
+        """All kernels, transfers and collectives of an iteration."""
+        for left in reversed(range(self.options.micro_batches)):
+            self.micro_batch(last=not left)
+        self.reduce_gradients()
+
     def iterate(self, number: int) -> None:
         """Enqueue one training iteration and wait for its loss."""
         start = time.monotonic()
         self.load_data()
-        for left in reversed(range(self.options.micro_batches)):
-            self.micro_batch(last=not left)
-        self.reduce_gradients()
+        self.enqueue()
         self.item()
         self.order("compute", behind="comm")
         self.pause(number)

@@ -33,6 +33,7 @@ class Options:
     optimizer: float
     checkpoint_seconds: float
     gradient_bytes: int
+    watchdog: bool
     report: Path
 
 

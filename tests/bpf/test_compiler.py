@@ -124,11 +124,3 @@ def test_refusal_is_explained(probes_allowed: None) -> None:
     """A program that does not compile is refused with the compiler's own complaint."""
     with pytest.raises(BpfError, match="no_such_probe"):
         load(("no_such_probe",))
-
-
-def test_findings_4_5_other_processors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where arguments of functions lie is known of x86-64 only; elsewhere nothing is loaded, and one line says why."""
-    there = types.SimpleNamespace(machine="aarch64")
-    monkeypatch.setattr("bpf.loader.os.uname", lambda: there)
-    with pytest.raises(BpfError, match="calling convention of x86_64 only, and this machine is aarch64"):
-        load(["nccl"])

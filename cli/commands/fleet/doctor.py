@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, open_place, read_settings
-from cli.queries.agent_service import report, source_finding
+from cli.queries.agent_service import UNSEEN, report, source_finding
 from cli.queries.delivery_health import START, Finding, sinks, stream, writers
 from cli.queries.remedies import remedy
 from cli.terminal import console
@@ -112,6 +112,8 @@ def _libraries(context: Context) -> Iterator[Finding]:
                 library.words,
             ]
             yield Finding(name, "on", "; ".join(filter(None, found)))
+    if any(library.state == "on" and "nccl" in library.name for library in libraries):
+        yield UNSEEN
 
 
 def _surroundings() -> Iterator[Finding]:

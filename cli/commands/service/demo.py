@@ -44,7 +44,9 @@ Nccl = Annotated[
     str,
     typer.Option(help="libnccl: real (NVIDIA's), a version such as 2.29.3, or emulated; default: real if installed."),
 ]
-Training = Annotated[str, typer.Option(help="ahead (as PyTorch enqueues) or blocking.")]
+Training = Annotated[
+    str, typer.Option(help="ahead (as PyTorch enqueues), blocking, or graphs (CUDA's, on NVIDIA's libnccl).")
+]
 Folder = Annotated[Path | None, typer.Option(help="Folder of the data; default: a temporary folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -63,8 +65,8 @@ def demo(
     json: Json = False,
 ) -> None:
     """Run Peerwatch on an emulated fleet with one fault. Exit code: 0 correct verdict, 1 wrong or missing."""
-    if training not in ("ahead", "blocking"):
-        raise ValueError(f"unknown training {training!r}: use ahead or blocking")
+    if training not in ("ahead", "blocking", "graphs"):
+        raise ValueError(f"unknown training {training!r}: use ahead, blocking or graphs")
     plan, missing = _plan(fault, machines, gpus, healthy, seed, folder), _missing()
     outcome = _run(plan, (machines, gpus, tensor, pipeline), nccl, training, missing, json)
     if json:
@@ -95,6 +97,8 @@ def _run(plan: Plan, shape: tuple[int, int, int, int], nccl: str, training: str,
             if missing:
                 return _simulated(plan, shape[0], missing, screen)
             variant: Variant = {"nccl": _library(nccl, plan.fault, screen), "training": training}
+            if training == "graphs" and not variant["nccl"]:
+                raise ValueError("the emulated libnccl plays no CUDA graphs: use --nccl real, or --training ahead")
             return _emulated(plan, shape, variant, screen)
     except KeyboardInterrupt:
         data = plan.place / "readings.db"

@@ -34,7 +34,7 @@ class Hang:
         progress = self.progress
         front = np.full(progress.comm.max() + 1, -np.inf)
         np.maximum.at(front, progress.comm, np.nan_to_num(progress.operations, nan=-np.inf))
-        lag = front[progress.comm] - progress.operations
+        lag = np.where(self._absent(), 1.0, front[progress.comm] - progress.operations)
         # The others wait for the same operation. Counts that differ all over were not counted alike.
         size, ahead = np.bincount(progress.comm), np.bincount(progress.comm, lag == 0)
         paired = np.isin(progress.comm, progress.comm[is_point_to_point(self._operations())])
@@ -109,6 +109,13 @@ class Hang:
                 peer = None if cause.peer == NO_PEER else int(places[cause.peer])
                 verdicts.append(self._blocked(int(places[cause.place]), peer, cause))
         return verdicts
+
+    def _absent(self) -> NDArray[np.bool_]:
+        """[place]: whether CUDA graphs replay its operations, which counts none, and it has none at work."""
+        progress, ranks = self.progress, self.ranks
+        replayed, active = ranks.replayed[progress.series] == 1, ranks.active[progress.series]
+        absent: NDArray[np.bool_] = replayed & (active == 0) & ~progress.process_waits
+        return absent
 
     def _operations(self) -> NDArray[np.str_]:
         return self.ranks.operation[self.progress.series].astype(str)

@@ -34,6 +34,9 @@ class HangText:
         doubt = f" The probes lost {lost:.0f} calls, so this is less certain." if lost else ""
         behind = f"it is {plural(round(lag), 'operation')} behind"
         ranks = f"{plural(len(waiting), 'rank')} waiting for it for {seconds:.0f} s"
+        if self.ranks.replayed[series] == 1:
+            graph = f"{self._rank(series)} replays no CUDA graph, and has nothing at work: {ranks}."
+            return f"{graph} Likely its process hangs or ended.{doubt}"
         return (
             f"{self._rank(series)} never entered {self._operation(waiting[0])}: {ranks}, {behind}."
             f" Likely its process hangs or ended.{doubt}"

@@ -102,7 +102,10 @@ class LatenessTrend(Columns):
         self.shift[number], self.least[number], self.slower[number] = shift, wanted / 2, stretch
         gain = np.where(judged, _nats(shift, wanted, spread), 0.0)
         clear = _is_worst(shift, task, live.machine[whole])
-        self.cusum.update(number, np.where(clear, gain, np.minimum(gain, 0.0)), now, THRESHOLD_NATS, 2 * THRESHOLD_NATS)
+        gain = np.where(clear, gain, np.minimum(gain, 0.0))
+        over = (shift < wanted / 2) & (stretch < MIN_SLOWER)  # what comes later is not the same
+        gain = np.where(over, -2 * THRESHOLD_NATS, gain)
+        self.cusum.update(number, gain, now, THRESHOLD_NATS, 2 * THRESHOLD_NATS)
         weight = self.past.warmup_weight(number, _MEMORY) * np.where(self.cusum.value[number] > 0, _SUSPECT, 1.0)
         held = np.where(judged, np.clip(away, -2 * spread, 2 * spread), mean - self.past.mean[number])
         weight = np.where(self.disturbed[number] > 0, 0.0, weight)

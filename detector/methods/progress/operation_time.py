@@ -14,6 +14,7 @@ import numpy as np
 
 from detector.attribution.features import IRREGULAR_RATIO
 from detector.methods.progress.live_ranks import LiveRanks
+from detector.methods.progress.wait_signals import waiting
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.ewma import Ewma, ewma_rows
@@ -97,7 +98,7 @@ class OperationTime(Columns):
         seconds = (ranks.last_seen[series] - last) / SECOND
         seconds[(last == 0) | (seconds > max_gap_s) | ~live.running[live.process]] = 0.0
         # Where communicators share a proxy, the rows have no steps, and their samples cannot be attributed.
-        active = np.where(np.isnan(ranks.steps[series]), np.nan, ranks.active[series])
+        active = np.where(np.isnan(ranks.steps[series]), np.nan, waiting(ranks, series))
         blocked = ranks.blocked[series]
         in_flight = np.stack([active * seconds, np.maximum(blocked - self.blocked[series], 0.0)])
         for measure, gained in enumerate(in_flight):

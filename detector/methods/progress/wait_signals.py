@@ -20,14 +20,14 @@ chunks back more (SENDING), and for which the others wait (OTHERS); steps by whi
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[signal, series]; 0 where a communicator has no other rank, or nothing is known."""
-    waiting, sending = _waiting(ranks, series), ranks.sending[series] + _held_back(ranks, series, comm)
-    others = _mean_of_others(waiting, comm)
+    awaited, sending = waiting(ranks, series), ranks.sending[series] + _held_back(ranks, series, comm)
+    others = _mean_of_others(awaited, comm)
     slower = sending - _mean_of_others(sending, comm)
     behind, length = _steps_behind(ranks, series, comm), ranks.iteration[series]
-    return np.nan_to_num(np.stack([others - waiting, slower, others, behind, length]))
+    return np.nan_to_num(np.stack([others - awaited, slower, others, behind, length]))
 
 
-def _waiting(ranks: RankTable, series: Ints) -> Floats:
+def waiting(ranks: RankTable, series: Ints) -> Floats:
     """[series]: the share of samples in which the network was asked for data that had not arrived.
 
     NCCL hands an operation to its proxy as soon as the host enqueues it, so that it is active long before its GPU gets

@@ -67,6 +67,17 @@ def test_real_library(real_nccl: Path) -> None:
     assert offsets["ncclProxySubArgs"]["sizeof"] == 512
 
 
+def test_findings_1_a_stripped_library_is_known_by_its_build_alone(real_nccl: Path, tmp_path: Path) -> None:
+    """NVIDIA's library without debug information has its layout by its build id; without that id too it has none."""
+    whole = ask(real_nccl)[1]["layout"]
+    for more, layout in (((), whole), (("-R", ".note.gnu.build-id"), None)):
+        stripped = tmp_path / f"libnccl{len(more)}.so.2"
+        subprocess.run(["strip", *more, "-o", stripped, real_nccl], check=True)
+        found = ask(stripped)
+        assert found[0]["functions"] != {}
+        assert found[1]["layout"] == layout
+
+
 def test_findings_2_no_probe_on_the_cuda_runtime_inside_of_libnccl(tmp_path: Path) -> None:
     """What NCCL's private CUDA runtime is asked is no call of the program, so its functions are not found."""
     source, library = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"

@@ -84,6 +84,32 @@ def test_one_long_iteration_is_seen() -> None:
     assert seconds[-1] == pytest.approx(1.9, rel=0.02)
 
 
+@pytest.mark.parametrize("alike", [2, 3, 4, 5, 7])
+def test_findings_4_1_hosts_that_run_ahead_ask_in_bursts(alike: int) -> None:
+    """Some reductions and a gathering at one moment of each iteration: it is as long as from one burst to the next."""
+    process = Process()
+    for _ in range(300):
+        for kind in (*[1] * alike, 2):
+            process.ask(kind, 8192)
+            process.pause(0.001)
+        process.pause(0.2)
+    anchor = process.detector._anchor
+    assert anchor is not None
+    assert anchor.length == alike + 1
+    seconds = [one for one in process.seen[20:] if one is not None]
+    assert seconds == pytest.approx([0.201 + alike / 1000] * len(seconds), rel=0.02)
+
+
+def test_findings_4_1_pauses_in_some_iterations_count() -> None:
+    """Where one iteration in four pauses, as for garbage collection, that is seen, but for the longest one of many."""
+    process = Process()
+    for number in range(400):
+        process.iteration(FULL, 0.2 + (0.36 if number > 200 and number % 4 == 0 else 0.0))
+    seconds = [one for one in process.seen if one is not None]
+    assert np.mean(seconds[20:38]) == pytest.approx(0.2, rel=0.02)
+    assert 0.26 < np.mean(seconds[50:]) < 0.3
+
+
 def test_another_task_of_the_process() -> None:
     """When the sequence becomes another one, its iterations are found in their turn."""
     process = Process()

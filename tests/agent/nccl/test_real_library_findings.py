@@ -286,3 +286,5 @@ def test_findings_4_5_what_is_not_read_is_said(version: str | None, counts_calls
     assert len(library.unread) == len(words)
     assert all(word in gap for word, gap in zip(words, library.unread, strict=True))
     assert Library("8:1:3", "/x/libcudart.so.12").unread == ()
+    library.waits_unseen = True
+    assert len(library.unread) == len(words) + 1

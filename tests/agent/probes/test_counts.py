@@ -162,7 +162,11 @@ def test_findings_4_5_other_spellings_and_one_sided_calls(one_watch: Watch, tmp_
         assert process.stdout.readline() == "done\n"
         entries = slots(seen, process.pid)
         rows = seen.until(lambda rows: of(process.pid, rows.get("nccl", [])))
+        libraries = seen.context.attachments.libraries.values()  # type: ignore[union-attr]
         process.kill()
+    # Without a CUDA runtime that carries probes its waits are not seen, which is said.
+    assert {row["host_blocked_seconds_total"] for row in rows} == {None}
+    assert ["no waits of the host" in one.words for one in libraries if one.path == str(nccl)] == [True]
     assert sorted(entries["comm"].tolist()) == [0xA00, 0xB00, 0xC00, 0xD00, 0xE00, 0xF00]
     shown = sorted((row["operation"], row["bytes_total"]) for row in rows)
     assert shown == sorted((shown, size) for _, shown, size in STAND_IN.values())

@@ -228,6 +228,25 @@ def test_a_running_agent_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["library /opt/libcudart.so.12"]["why"] == "5 probes"
     assert (found["probes: cost"]["state"], found["probes: cost"]["why"]) == ("on", "a hit costs 1.9 µs")
     assert not any("other" in name for name in found)
+    assert "NCCL transfers" not in found
+
+
+@pytest.mark.parametrize("state", ["on", "blocked"])
+def test_findings_4_5_what_no_library_lets_be_seen_is_named(state: str, tmp_path: Path) -> None:
+    """Where libnccl carries probes, doctor names the transfers that no probe and no memory shows."""
+    place, config = tmp_path / "readings.db", tmp_path / "peerwatch.toml"
+    config.write_text('[agent]\nmachine = "m19"\nsources = ["host"]\n')
+    rows = (
+        Sample("source", {"source": "host", "success": 1.0}),
+        Sample("probe", {"library": "libnccl.so.2", "state": state, "symbols": 23, "path": "/opt/libnccl.so.2"}),
+    )
+    with closing(open_store(str(place), create=True)) as store:
+        store.write([Batch("m19", time.time_ns(), rows)])
+    _, found = run("--config", str(config), "--store", str(place))
+    said = found.get("NCCL transfers", {"why": ""})["why"]
+    assert [word in said for word in ("NVLink", "PXN", "NVLS", "copy engines", "device-initiated")] == [
+        state == "on"
+    ] * 5
 
 
 def test_an_agent_that_is_silent_is_not_asked(tmp_path: Path) -> None:

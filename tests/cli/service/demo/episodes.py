@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class Episode:
     gpu: int
     healthy: float
     lasts: float
+    restarts: bool = False
+    """Whether the task is started again afterwards, as people do with one that hangs: new communicators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +53,49 @@ def record(fleet: Fleet, episodes: list[Episode]) -> list[Onset]:
             time.sleep(one.lasts)
             onsets.append(Onset(one, begin, time.time_ns()))
             fleet.heal()
+            if one.restarts:
+                fleet.restart()
     return onsets
 
 
-def nccl_fleet(folder: Path, shape: tuple[int, int, int, int], seed: int, nccl: Path | None, training: str) -> Fleet:
-    """A fleet with agents that read NCCL alone; shape: machines, GPUs of each, tensor, pipeline."""
+def nccl_fleet(
+    folder: Path,
+    shape: tuple[int, int, int, int],
+    seed: int,
+    nccl: Path | None,
+    training: str,
+    rank_options: Sequence[str] = (),
+    late_s: float = 0.0,
+) -> Fleet:
+    """A fleet with agents that read NCCL alone; shape: machines, GPUs of each, tensor, pipeline.
+
+    `late_s`: seconds by which the agents of all machines but one come later than their ranks.
+    """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "peerwatch.toml"
     settings.write_text(SETTINGS)
     data, place = folder / "readings.db", folder / "fleet"
     open_store(str(data), create=True).close()
-    agent = lambda name: agent_command(data, settings, place / name)  # noqa: E731
-    return Fleet(place, *shape, seed, agent, nccl=nccl, training=training)
+
+    def agent(name: str) -> list[str]:
+        wait = ["sh", "-c", f'sleep {late_s}; exec "$@"', "agent"] if late_s and name != "m01" else []
+        return [*wait, *agent_command(data, settings, place / name)]
+
+    return Fleet(place, *shape, seed, agent, rank_options, nccl=nccl, training=training)
 
 
 def judged(folder: Path) -> list[Verdict]:
-    """Alarms of the detector on what was recorded."""
+    """What the detector says of what was recorded, notes left out."""
     with closing(open_store(str(folder / "readings.db"))) as store:
-        return [verdict for verdict in replay(store) if verdict.level in ("warn", "crit")]
+        return [verdict for verdict in replay(store) if verdict.level != "note"]
 
 
 def first_alarm(verdicts: list[Verdict], onset: Onset, after_s: float = 20.0) -> Verdict | None:
     """The first alarm of an episode; one may still come in the seconds after its end."""
     end = onset.end + round(after_s * SECOND)
-    return next((verdict for verdict in verdicts if onset.begin < verdict.time <= end), None)
+    alarms = (verdict for verdict in verdicts if verdict.level != "ok")
+    return next((verdict for verdict in alarms if onset.begin < verdict.time <= end), None)
 
 
 def _settle(fleet: Fleet) -> None:

@@ -68,6 +68,15 @@ def test_unknown_fault_is_refused() -> None:
     assert "slow_gpu" in done.stderr
 
 
+@pytest.mark.parametrize(("words", "said"), [("graphs --nccl emulated", "plays no CUDA graphs"), ("lazy", "or graphs")])
+def test_a_training_that_cannot_be_is_refused(words: str, said: str, probes_allowed: None) -> None:
+    """A way to train that does not exist, or not on that library, is refused in one line with the mend."""
+    done = subprocess.run([*COMMAND, "--training", *words.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
 def test_faults_are_completed() -> None:
     """The shell completes the names of faults."""
     asked = {"_PEERWATCH_COMPLETE": "complete_bash", "COMP_WORDS": "peerwatch demo --fault p", "COMP_CWORD": "3"}

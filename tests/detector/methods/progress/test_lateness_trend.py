@@ -12,6 +12,12 @@ SECOND, START = 10**9, 1_700_000_000 * 10**9
 PROCESSES = 8
 
 
+def live_ranks() -> LiveRanks:
+    """One task on machines of two processes each."""
+    every = np.arange(PROCESSES)
+    return LiveRanks(every, every * 0, every, every, every // 2, every * 0, np.ones(PROCESSES, bool))
+
+
 def alarms(
     seed: int, shift: float, onset: int, seconds: int, disturbed: bool = False, offset: float = 0.0, lost: int = 0
 ) -> list[tuple[int, int]]:
@@ -19,10 +25,7 @@ def alarms(
 
     `offset` is added to what process 2 always shows; of every `lost` samples one is unknown.
     """
-    trend, chance = LatenessTrend(), np.random.default_rng(seed)
-    every = np.arange(PROCESSES)
-    running = np.ones(PROCESSES, bool)
-    live = LiveRanks(every, every * 0, every, every, every // 2, every * 0, running)
+    trend, chance, live, every = LatenessTrend(), np.random.default_rng(seed), live_ranks(), np.arange(PROCESSES)
     usual, found = chance.normal(0, 0.2, PROCESSES), list[tuple[int, int]]()
     for second in range(seconds):
         late = usual + chance.normal(0, 0.1, PROCESSES)
@@ -60,3 +63,16 @@ def test_of_what_comes_beside_a_suspect_nothing_is_learned() -> None:
 def test_what_is_always_so_and_what_is_missing_say_nothing(more: dict[str, float]) -> None:
     """With a constant lateness elsewhere, or every fourth sample missing, the process that changed is the only one."""
     assert [process for _, process in alarms(17, 0.13, 150, 240, **more)] == [5]  # type: ignore[arg-type]
+
+
+def test_what_is_over_is_forgotten() -> None:
+    """Once a process is no later than usual, and iterations are not longer, what comes later begins with nothing."""
+    trend, chance, live = LatenessTrend(), np.random.default_rng(19), live_ranks()
+    normal, seen = np.ones(PROCESSES, bool), list[float]()
+    for second in range(340):
+        late, slow = chance.normal(0, 0.05, PROCESSES), 150 <= second < 270
+        late[5] += 0.21 * slow
+        trend.update(START + second * SECOND, live, late, np.full(PROCESSES, 0.04 * slow), normal)
+        seen.append(float(trend.cusum.value[5]))
+    assert seen[269] > 20
+    assert seen[-1] == 0

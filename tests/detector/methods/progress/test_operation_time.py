@@ -14,7 +14,10 @@ from detector.topology.rank_table import RankTable
 from store.schema.time import SECOND
 
 RANKS, START = 5, 1_700_000_000 * SECOND
-METRICS = ("operations_total", "active_ratio", "host_blocked_seconds_total", "iteration_seconds", "steps_done_total")
+METRICS = (
+    *("operations_total", "active_ratio", "host_blocked_seconds_total", "iteration_seconds", "steps_done_total"),
+    "receive_pending_ratio",
+)
 SHARE = np.array([0.24, 0.4, 0.1, 0.52, 0.31])
 """[rank]: of the time in which an operation is in flight."""
 BLOCKED = np.array([0.18, 0.05, 0.27, 0.11, 0.2])
@@ -28,10 +31,12 @@ def windows(
     scale: float = 1.0,
     offset: float = 0.0,
     missing: frozenset[tuple[int, int]] = frozenset(),
+    awaited: float = np.nan,
 ) -> list[Window]:
     """Windows of 30 s of five ranks in one communicator, rows in this order; iterations are `longer` from 17 s on.
 
-    `scale` multiplies the iteration's seconds, `offset` is where the host's counters begin, `missing` (second, rank).
+    `scale` multiplies the iteration's seconds, `offset` is where the host's counters begin, `missing` (second, rank);
+    `awaited` is the share of time for which data is, NaN where that is not known.
     """
     ranks, times, found = RankTable(), OperationTime(), []
     order = order or list(range(RANKS))
@@ -39,7 +44,7 @@ def windows(
     for second in range(30):
         now = START + second * SECOND
         iteration = scale * (PERIOD + longer * (second > LATE_S))
-        columns = (7.0 * second, SHARE, offset + second * BLOCKED, iteration, 3.0 * second)
+        columns = (7.0 * second, SHARE, offset + second * BLOCKED, iteration, 3.0 * second, awaited)
         values = np.stack(np.broadcast_arrays(*columns), 1)[order]
         there = np.array([at for at, rank in enumerate(order) if (second, rank) not in missing], np.int64)
         texts = {
@@ -62,6 +67,11 @@ def test_the_time_in_flight_is_the_share_times_the_iteration() -> None:
     for window in found:
         assert window.elapsed[SAMPLED] == pytest.approx(SHARE * PERIOD)
         assert window.elapsed[HOST] == pytest.approx(BLOCKED * PERIOD)
+
+
+def test_findings_4_1_posted_is_not_in_flight() -> None:
+    """Where samples tell for how long data is awaited, that counts: operations are posted long before they run."""
+    assert windows(awaited=0.37)[0].elapsed[SAMPLED] == pytest.approx(np.full(RANKS, 0.37 * PERIOD))
 
 
 def test_the_baseline_is_the_mean_of_three_windows_or_more() -> None:

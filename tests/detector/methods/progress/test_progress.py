@@ -180,6 +180,29 @@ def test_findings_4_4_a_gpu_that_hangs_under_cuda_graphs_is_named(memory: Any) -
     )
 
 
+def test_findings_4_4_a_rank_that_hangs_under_cuda_graphs_is_named(memory: Any) -> None:
+    """Counts stand for all: the one rank with nothing at work, while the others wait in a replay, never began it."""
+
+    def active(step: Any) -> Any:
+        return np.where((step > 27) & (np.arange(6) == 5), 0.0, 0.9)
+
+    columns = {
+        "operations_total": lambda step: 0.0 * step + 13,
+        "replayed": lambda step: 0.0 * step + 1,
+        "steps_done_total": lambda step: 71.0 * np.minimum(step, 27),
+        "active_ratio": active,
+        "pending": lambda step: 1.0 * ((step > 27) & (np.arange(6) != 5)),
+        "waits_to_send_to": lambda step: 0.0 * step - 1,
+        "waits_to_receive_from": lambda step: np.where(
+            (step > 27) & (np.arange(6) != 5), (np.arange(6) - 1.0) % 6, -1.0
+        ),
+    }
+    verdict, later = ranks(memory, stops_at=27, columns=columns)
+    assert (verdict.machine, verdict.device, verdict.level, later.level) == ("m5", "gpu:0", "warn", "crit")
+    assert "m5 GPU 0 (rank 5) replays no CUDA graph, and has nothing at work: 5 ranks waiting" in verdict.message
+    assert verdict.time - START - 27 * SECOND <= 15 * SECOND
+
+
 def test_a_wrong_collective_is_found_though_hosts_ran_ahead(memory: Any) -> None:
     """All have enqueued the same operation since; the rank that departs from its own order is named."""
     columns = {
