@@ -52,7 +52,7 @@ def read_job_signals(store: ReadableStore, first: int, end: int) -> list[JobSign
     names, machines = (np.array(rows.column(name).to_pylist(), object) for name in ("job", "machine"))
     time = rows.column("time").to_numpy()
     values = {
-        name: np.array(rows.column(name).cast("float64").to_numpy(), np.float64)
+        name: np.array(rows.column(name).cast("float64", safe=False).to_numpy(), np.float64)
         for name in COLUMNS
         if name in rows.column_names
     }
