@@ -29,7 +29,21 @@ def _of_a_version_to_come() -> bytes:
     return bytes(data)
 
 
+_DEEP = b"[" * 100_000
+
+
 FOUND = {
+    **{
+        f"brackets without end in {name}": (name, begin + _DEEP)
+        for name, begin in (
+            ("delivery log", b'{"other":'),
+            ("command's runs", b'[{"other":'),
+            ("calibration", b'{"other":'),
+            ("healthy run", b'{"other":'),
+            ("configuration", b"x = "),
+            ("topology", b"x = "),
+        )
+    },
     "a trace with a column twice": (
         "operation trace",
         b"optype,start_ts,duration,rank,rank\nforward-compute,1.5,0.7,3,5\n",
