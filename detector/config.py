@@ -125,6 +125,10 @@ class Config:
     """Tables of the task's own progress, which other work on the machine does not disturb."""
     fast_factor: float = 0.3
     """Factor on correlation_seconds and min_alarm_seconds for fast_tables."""
+    device_tables: tuple[str, ...] = ("gpu", "rdma")
+    """Tables of devices, which other work on the machine seldom disturbs."""
+    device_factor: float = 0.5
+    """Factor on min_alarm_seconds for device_tables."""
     max_deviation: float = 6.0
     """Clip of a deviation, in multiples of its threshold."""
     false_pages_per_1000_machine_hours: float = 0.5
@@ -163,6 +167,11 @@ class Config:
     """Live: several detectors share the store, and one of them speaks."""
     history_seconds: float = 300.0
     """Live: time before the start that is read to learn the baseline."""
+
+    def earliest_alarm_seconds(self, table: str) -> float:
+        """How long a deviation lasts at least before it raises an alarm."""
+        factors = (self.fast_tables, self.fast_factor), (self.device_tables, self.device_factor)
+        return self.min_alarm_seconds * next((factor for tables, factor in factors if table in tables), 1.0)
 
     def threshold_multiplier(self, what: str) -> float:
         """Multiplier on the alarm threshold of this table or method; `*` for those not named."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.harm.change import FAR, ROW_NS, Changes, Fall, Shifted
+from detector.harm.change import FAR, ROW_NS, Changes, Fall, Shifted, peers_of
 from detector.harm.pace import STANDS, Pace
 from detector.harm.share import Share
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.state import Panel
 from detector.model.kinds import is_symptom
 from detector.model.metrics import bounds_of
+from detector.model.text import change, subject
 from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.grouped import middle
 from store.schema.time import SECOND
@@ -30,7 +31,12 @@ _CRITICAL = 0.1
 """A loss of pace from which on it is critical."""
 _SYSTEM = ("host.", "process.")
 """Tables of a machine's own system, which other work on it moves as well."""
-_PLAIN = ("host.cpu_utilization_ratio", "host.cpu_system_ratio", "rdma.cnp_handled_total")
+_PLAIN = (
+    "host.cpu_utilization_ratio",
+    "host.cpu_system_ratio",
+    "host.tcp_retransmit_segments_total",
+    "rdma.cnp_handled_total",
+)
 """Readings that count as a cause by themselves where they, and the loss, are great enough: a port that has to send
 less, for minutes, while all wait, is one that cannot send more."""
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
@@ -136,8 +142,8 @@ class Causes:
 def _is_off(found: Shifted, panel: Panel) -> bool:
     """Whether the reading is known at this moment, and still off by what is left of such a shift at least."""
     values = panel.values[found.metric]
-    others = values[np.flatnonzero(panel.group[: len(values)] == panel.group[found.entity])]
-    return bool((values[found.entity] - middle(others[None])[0]) / found.size > _LEFT)
+    others = values[peers_of(panel, found.entity, len(values))]
+    return bool((values[found.entity] - middle(others[None])[0] - found.usual) / found.size > _LEFT)
 
 
 def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
@@ -149,7 +155,7 @@ def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
 
 def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:
     """Whether a machine's GPUs have less to do than those of any other since then."""
-    return share.held_up(machine, pace.times > fall.since, ~pace.paused(task)) is True
+    return share.held_up(machine, pace.times > fall.since, ~pace.paused(task), pace.iteration(task)) is True
 
 
 def _verdict(now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> Verdict:
@@ -157,10 +163,13 @@ def _verdict(now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> V
     device = None if found.whole else device
     lost = 100 * (1 - float(np.exp(-fall.size)))
     seconds = (now - fall.since) / SECOND
-    message = (
-        f"{compared_text(panel, found.metric, found.entity, device)}; changed {seconds:.0f} s ago on no other machine, "
-        f"when task {task} lost {lost:.0f} % of its pace"
-    )
     key = f"{found.table}.{panel.window.metrics[found.metric]}"
+    if found.before is None:
+        words = compared_text(panel, found.metric, found.entity, device)
+    else:
+        value = float(panel.values[found.metric, found.entity])
+        words = change(subject(machine, device), key, value, found.before)
+    when = f"{seconds:.0f} s ago on no other machine, when task {task} lost {lost:.0f} % of its pace"
+    message = f"{words}; changed {when}"
     level: Level = "crit" if fall.size >= _CRITICAL else "warn"
     return Verdict(now, task, machine, device, "peer", key, min(found.far / FAR, 99.0), fall.since, level, message)

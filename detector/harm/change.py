@@ -7,7 +7,7 @@ compared with what the same reading of all peers shifts by, and with its own pas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_work
+from detector.model.kinds import is_fault, is_work
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles, fitted
-from detector.stats.grouped import middle
+from detector.stats.grouped import distinct, middle
 from detector.stats.robust import NORMAL, shift_down
 from store.schema.time import SECOND
 
@@ -73,6 +73,10 @@ class Shifted:
     """Signed, in the metric's unit."""
     whole: bool
     """Whether most devices of the machine changed alike."""
+    before: float | None = None
+    """What it read before, where machines of other tasks are its peers: they read something else anyway, ..."""
+    usual: float = 0.0
+    """... and how far that was above their median."""
 
 
 @dataclass(slots=True)
@@ -155,10 +159,27 @@ class Changes:
         if memory is None or len(memory.rows) < fall.rows + _BEFORE:
             return
         rows = memory.rows[-fall.rows - 2 * _BEFORE :]
+        alone = few_machines(panel, rows.shape[2])
+        if alone[panel.task_index[: rows.shape[2]] == task].any():
+            yield from self._among_tasks(rows, np.flatnonzero(alone), fall, table, panel, task, bounds)
+            return
         for number, (of, _) in enumerate(panel.group_labels):
             members = np.flatnonzero(panel.group[: rows.shape[2]] == number)
             if of == task and len(np.unique(panel.machine[members])) >= _FEWEST:
                 yield from self._within(rows[:, :, members], members, fall, table, panel, bounds)
+
+    def _among_tasks(
+        self, rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds
+    ) -> Iterator[Shifted]:
+        """The same for a task of few machines, beside those of other such tasks: by what no work of theirs moves."""
+        if len(np.unique(panel.machine[members])) < _FEWEST:
+            return
+        for one in self._within(rows[:, :, members], members, fall, table, panel, bounds):
+            if panel.task_index[one.entity] == task and is_fault(f"{table}.{panel.window.metrics[one.metric]}"):
+                old = rows[: -fall.rows, one.metric]
+                before = old[:, one.entity]
+                usual = before - middle(old[:, members])
+                yield replace(one, before=float(np.nanmean(before)), usual=float(np.nanmean(usual)))
 
     def _within(
         self, rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, bounds: Bounds
@@ -190,15 +211,28 @@ class Changes:
         """What share of a shift is left in the `last` rows, by the peers of today; 1 where nothing is known."""
         memory = self.tables[shifted.table]
         rows = memory.rows[-last:, shifted.metric]
-        members = panel.group[: rows.shape[1]] == panel.group[shifted.entity]
-        apart = rows[:, shifted.entity] - middle(rows[:, np.flatnonzero(members)])
-        now = float(np.nanmean(apart)) if np.isfinite(apart).any() else shifted.size
+        apart = rows[:, shifted.entity] - middle(rows[:, peers_of(panel, shifted.entity, rows.shape[1])])
+        now = float(np.nanmean(apart)) - shifted.usual if np.isfinite(apart).any() else shifted.size
         return now / shifted.size
 
     def evict(self) -> None:
         """Forget all: the entities get new numbers."""
         self.tables.clear()
         self.times = self.times[:0]
+
+
+def few_machines(panel: Panel, count: int) -> Bools:
+    """[entity], of the first `count`: whether its task has too few machines to tell by them what is usual."""
+    task = panel.task_index[:count]
+    machines = distinct(task, panel.machine[:count], len(panel.tasks))
+    few: Bools = (task >= 0) & (machines[task] < _FEWEST)
+    return few
+
+
+def peers_of(panel: Panel, entity: int, count: int) -> Ints:
+    """Those, of the first `count` entities, that one is compared with, itself too."""
+    few = few_machines(panel, count)
+    return np.flatnonzero(few if few[entity] else panel.group[:count] == panel.group[entity])
 
 
 _ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")

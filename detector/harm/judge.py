@@ -34,6 +34,7 @@ from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     is_capacity,
     is_corrected,
+    is_held_back,
     is_host,
     is_impaired,
     is_known,
@@ -42,6 +43,7 @@ from detector.model.kinds import (
     is_symptom,
     is_work,
     tells_idleness,
+    tells_use,
 )
 from detector.model.verdict import RANK, Finding, Level, Verdict
 from detector.stats.arrays import Bools
@@ -68,6 +70,8 @@ _KNOWN_NS = 300 * SECOND
 """For so long it is remembered that a difference did no harm."""
 _PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
+_PLAINLY_SMALL = 1.25
+"""Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
 _CORRECTED = 10.0
@@ -156,15 +160,17 @@ class Harm:
         """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time."""
         verdict, small = finding.verdict, finding.small
         if is_symptom(verdict.metric):
-            return NO
+            return self._symptom(verdict, panels, now)
         if self._waits(verdict, on, now, small):
             return WAIT
+        if small and tells_use(verdict.metric):
+            return NO
         if is_host(verdict.metric):
             runs = ~self.pace.paused(verdict.task)
             if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
                 return WAIT  # the task stood nearly all the time
             goes_on = goes_slower(self.pace, self.blamed, verdict, on) == NO
-            held_up = self.share.held_up(verdict.machine, on, runs, _PLAINLY if goes_on else LEAST)
+            held_up = self._is_held_up(verdict, on, _PLAINLY if goes_on else LEAST)
             if held_up is not None or self._is_paced(verdict.task):
                 return YES if held_up or self._fell_with(verdict, now) else NO
             works = verdict.metric.endswith("_bytes_total")  # a copy may last for hours
@@ -179,6 +185,13 @@ class Harm:
         unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
 
+    def _symptom(self, verdict: Verdict, panels: Mapping[str, Panel], now: int) -> str:
+        """A port that is held back strongly for minutes, and alone, while its task goes slower, cannot send more."""
+        far = self.odd.when(verdict, self.pace.times, panels, _IMPAIRED)
+        if not is_held_back(verdict.metric) or self._ran_for(verdict.task, far, now - verdict.since) < _IMPAIRED_NS:
+            return NO
+        return YES if goes_slower(self.pace, self.blamed, verdict, far) == YES else NO
+
     def _remembered(self, verdict: Verdict, answer: str, now: int) -> str:
         """The answer, or the last one where too little of the time before is remembered to ask again."""
         key = verdict.task, verdict.machine, verdict.device or "", verdict.metric
@@ -190,7 +203,7 @@ class Harm:
 
     def _waits(self, verdict: Verdict, on: Bools, now: int, small: bool) -> bool:
         """Whether nothing is to be said yet of a deviation."""
-        if verdict.score < 1:
+        if verdict.score < (_PLAINLY_SMALL if small else 1):
             return True  # it was enough to raise an alarm once, and is not now
         if on.any() and not on[-_RECENT:].any():
             return True  # it is over: what the task does since then is no effect of it
@@ -230,7 +243,7 @@ class Harm:
         """Whether a machine's GPUs have less to do than those of any other for minutes: so its peers wait for it."""
         if now - verdict.since < _IDLES_NS:
             return False
-        return self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task)) is True
+        return self._is_held_up(verdict, on) is True
 
     def _ran_for(self, task: str, on: Bools, longest: int) -> int:
         """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
@@ -244,7 +257,7 @@ class Harm:
         lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= (_LASTS_ALONE if answer == NO else _LASTS)
         if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
-        if answer == UNKNOWN and not is_work(verdict.metric) and self.share.held_up(verdict.machine, on, moves):
+        if answer == UNKNOWN and not is_work(verdict.metric) and self._is_held_up(verdict, on):
             return YES
         return answer
 
@@ -253,8 +266,12 @@ class Harm:
         on = self.pace.times > verdict.since
         if on.sum() < _LASTS:
             return NO
-        held_up = self.share.held_up(verdict.machine, on, ~self.pace.paused(verdict.task))
-        return YES if held_up else self._harmed(verdict, on)
+        return YES if self._is_held_up(verdict, on) else self._harmed(verdict, on)
+
+    def _is_held_up(self, verdict: Verdict, on: Bools, least: float = LEAST) -> bool | None:
+        """Whether the machine's GPUs have less to do than those of any other when `on`; None: nothing tells."""
+        runs, iteration = ~self.pace.paused(verdict.task), self.pace.iteration(verdict.task)
+        return self.share.held_up(verdict.machine, on, runs, iteration, least)
 
     def _rests(self, task: str) -> bool:
         return bool(self.pace.paused(task)[-1:].any())

@@ -197,6 +197,10 @@ class Pace:
         self.logs(task)
         return self._rhythms.get(task, 1) * BLOCK_NS
 
+    def iteration(self, task: str) -> int:
+        """The same in blocks."""
+        return self.rhythm_ns(task) // BLOCK_NS
+
     def longest_pause(self, task: str, before: int) -> int:
         """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns)."""
         stands = self.paused(task)[self.times <= before]

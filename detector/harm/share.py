@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.harm.rhythm import trailing_mean
 from detector.methods.peers.state import Panel
 from detector.stats.arrays import Bools, Ints
 from detector.stats.robust import mad, shift_down
@@ -68,10 +70,11 @@ class Share:
         wide[:, : recent.shape[1]] = recent
         self.values = np.concatenate([wide, new[None]])
 
-    def held_up(self, machine: str, on: Bools, counts: Bools, least: float = LEAST) -> bool | None:
+    def held_up(self, machine: str, on: Bools, counts: Bools, iteration: int, least: float = LEAST) -> bool | None:
         """Whether a machine, more than any other, has less to do beside its peers when `on` [block].
 
-        By `least` of what it usually has; blocks that do not count (`counts` [block]) are left out. The same blocks are
+        By `least` of what it usually has; blocks that do not count (`counts` [block]) are left out, and means over an
+        `iteration` (blocks) are compared: of a long one only seconds show who is late. The same blocks are
         compared on other machines: what happens to several of them at once, or by chance, is no effect of this one.
         None: nothing tells.
         """
@@ -81,6 +84,7 @@ class Share:
         others = [other for other in range(len(self.machines)) if other != at]
         some = [at, *others[:: max(1, len(others) // _PLACEBOS)]]
         values = self.values[counts][:, some][:, :, BUSY]
+        values = trailing_mean(values.reshape(len(values), -1), iteration).reshape(values.shape)
         known = ~np.isnan(values)
         usable = (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)
         signals = np.flatnonzero(usable[0] & (usable[1:].sum(0) >= _FEWEST))
@@ -106,7 +110,7 @@ class Share:
         return self.owners[table]
 
 
-def _stands_out(values: NDArray[np.float32], on: Bools, least: float) -> bool:
+def _stands_out(values: NDArray[np.floating[Any]], on: Bools, least: float) -> bool:
     """Whether the first machine of values [block, machine, signal] falls farther than all others when `on` [block]."""
     blocks, machines, signals = values.shape
     shift = shift_down(values.reshape(blocks, -1), on, _LEAST_ERROR)

@@ -42,7 +42,8 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         and unexplained[on].any()
         and (~on).sum() >= OFF_BLOCKS
         and slower(logs, on, _STANDS) == YES
-        and now - verdict.since > PAUSES * pace.longest_pause(verdict.task, verdict.since)
+        and now - verdict.since
+        > max(PAUSES * pace.longest_pause(verdict.task, verdict.since), pace.rhythm_ns(verdict.task))
     ):
         return LOST
     if now - verdict.since > _GONE_NS and not shared:

@@ -82,6 +82,8 @@ LOSS = frozenset(
 a contact or a chip that fails (NVIDIA, "Xid errors", 92: high single-bit ECC error rate)."""
 IMPAIRED = LOSS | {"rdma.pfc_transmit_frames_total"}
 """A link that pauses its senders or sends again is slowed each time."""
+_USES = frozenset({"gpu.tensor_active_ratio", "gpu.dram_active_ratio"})
+"""What a GPU uses for its share of an iteration, however long that takes: others wait, and use no more of it."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
 
@@ -129,6 +131,23 @@ def is_corrected(metric: str) -> bool:
 def tells_idleness(metric: str) -> bool:
     """Whether this reading is low on a GPU without work; one that waits for its peers runs NCCL's kernel."""
     return metric in _IDLE
+
+
+def is_held_back(metric: str) -> bool:
+    """Whether this reading counts how often a port has to send less than it could."""
+    return metric == "rdma.cnp_handled_total"
+
+
+def tells_use(metric: str) -> bool:
+    """Whether this reading is of what an iteration uses, which is as much on a GPU that is a little slower."""
+    return metric in _USES
+
+
+def is_fault(metric: str) -> bool:
+    """Whether this reading tells of a fault, or of capacity that is lost, whatever task the machine works for."""
+    known = METRICS.get(metric)
+    counts = known is not None and known.local
+    return counts or metric in CAPACITY | IMPAIRED or metric.endswith("retransmit_segments_total")
 
 
 def is_symptom(metric: str) -> bool:

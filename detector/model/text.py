@@ -63,8 +63,17 @@ def compared_with(message: str, others: int) -> str:
 
 def comparison(name: str, key: str, value: float, median: float, peers: int) -> str:
     """One sentence: the value of one machine or device, and the median of its peers."""
+    return f"{_stated(name, key, value)} (median of {peers} peers: {quantity(median, METRICS.get(key))})"
+
+
+def change(name: str, key: str, value: float, before: float) -> str:
+    """One sentence: the value of one machine or device, and what it was before."""
+    return f"{_stated(name, key, value)} (before: {quantity(before, METRICS.get(key))})"
+
+
+def _stated(name: str, key: str, value: float) -> str:
     metric = METRICS.get(key)
     phrase = metric.phrase if metric else ""
     if not phrase:
         phrase = f"{metric.help.split(':')[0].split(' (')[0] if metric else key} {{}}"
-    return f"{name}: {phrase.format(quantity(value, metric))} (median of {peers} peers: {quantity(median, metric)})"
+    return f"{name}: {phrase.format(quantity(value, metric))}"

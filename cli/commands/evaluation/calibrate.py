@@ -93,10 +93,9 @@ def _table(found: Calibration, config: Config) -> Any:
 
     table = Table("reading or method", "excursions", "highest", "threshold", "earliest alarm", box=None, pad_edge=False)
     for name, streams in found.tables.items():
-        factor = config.fast_factor if name in config.fast_tables else 1.0
         for reading, one in streams.items():
             if one.peaks:
-                soonest = f"{config.min_alarm_seconds * factor * one.multiplier:.0f} s"
+                soonest = f"{config.earliest_alarm_seconds(name) * one.multiplier:.0f} s"
                 cells = f"{len(one.peaks)}", f"{max(one.peaks):.2f}", f"{one.multiplier:.2f}", soonest
                 table.add_row(f"{name}.{reading}", *cells)
     for what, tail in found.tails.items():

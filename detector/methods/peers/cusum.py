@@ -111,7 +111,7 @@ def cusum_params(table: str, step_ns: int, streams: Ints, config: Config) -> Cus
     independent_s = max(config.correlation_seconds * factor, step_s)
     samples = np.maximum(streams, 1) * config.false_alarm_days * 86400 / independent_s
     threshold = np.maximum(np.log(samples), config.cusum_gain_nats)
-    fewest_steps = max(3.0, config.min_alarm_seconds * factor / step_s)
+    fewest_steps = max(3.0, config.earliest_alarm_seconds(table) / step_s)
     return CusumParams(
         step_s / independent_s,
         threshold / fewest_steps,

@@ -150,6 +150,23 @@ def test_other_work_that_makes_its_own_gpus_wait_is_said(memory: Any) -> None:
     assert [(verdict.machine, verdict.metric) for verdict in said] == [("m5", "host.processes_running")]
 
 
+def test_gpus_that_wait_for_a_moment_of_each_long_iteration_are_held_up(memory: Any) -> None:
+    """Of iterations of 30 s one machine begins each 4 s late, as its processors are busy: its GPUs are idle then."""
+
+    def late(found: dict[str, np.ndarray]) -> None:
+        second = np.arange(STEPS) % 30
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][second >= 21] *= 0.4
+        found["gpu.graphics_active_ratio"] = found["gpu.duty_cycle_ratio"] - 0.008
+        begins = np.flatnonzero((second < 4) & (np.arange(STEPS) >= ONSET))
+        for key in ("gpu.duty_cycle_ratio", "gpu.graphics_active_ratio"):
+            found[key][begins, 5] = 0.31
+        found["host.processes_running"][ONSET:, 5] += 47
+
+    said, _ = watch(memory, tables(training(late)))
+    assert {(one.machine, one.metric) for one in said} == {("m5", "host.processes_running")}
+
+
 def test_a_backup_during_which_another_machine_slows_the_task_is_a_note(memory: Any) -> None:
     """Only a fall of the pace at the moment at which a machine begins to differ speaks against that machine."""
 
@@ -427,18 +444,26 @@ def test_a_harmless_reading_does_not_hide_a_harmful_one(memory: Any) -> None:
     assert "rdma.out_of_sequence_total" in {one.metric for one in notes}
 
 
-@pytest.mark.parametrize(("share", "named"), [(0.984, set()), (0.966, {"m6"}), (1.034, set())])
+@pytest.mark.parametrize(
+    ("key", "share", "named"),
+    [
+        ("gpu.sm_active_ratio", 0.984, set()),
+        ("gpu.sm_active_ratio", 0.966, {"m6"}),
+        ("gpu.sm_active_ratio", 1.034, set()),
+        ("gpu.tensor_active_ratio", 0.967, set()),
+    ],
+)
 def test_a_gpu_at_work_a_little_less_than_its_peers_is_said_from_two_per_cent_on(
-    memory: Any, share: float, named: set[str]
+    memory: Any, key: str, share: float, named: set[str]
 ) -> None:
-    """Its task loses 3 % of its pace as well: by the GPU that does 3 % less, but not by one that does 1.6 % less, nor
-    by one that does more.
+    """Its task loses 3 % of its pace as well: by the GPU that is active 3 % less, but not by one that is 1.6 % less,
+    nor by one that is more, nor by one that uses its tensor cores less: an iteration uses them as much on each.
     """
 
     def dims(found: dict[str, np.ndarray]) -> None:
-        for key in ("gpu.tensor_active_ratio", "gpu.fp16_active_ratio"):
-            found[key] = 0.61 * (1 + 0.001 * np.random.default_rng(15).normal(0, 1, (STEPS, MACHINES)))
-            found[key][240:, 6] *= share
+        for one in (key, "gpu.fp16_active_ratio"):
+            found[one] = 0.61 * (1 + 0.001 * np.random.default_rng(15).normal(0, 1, (STEPS, MACHINES)))
+            found[one][240:, 6] *= share
         slower(found, 0.97)
         found["gpu.fp16_active_ratio"][ONSET:] *= 0.97
 
@@ -577,6 +602,21 @@ def test_a_port_that_pauses_its_senders_is_slow_and_one_that_has_to_send_less_is
 
     said, _ = watch(memory, tables(training(throttled)))
     assert {(verdict.machine, verdict.device) for verdict in said} == {(name, "rdma:mlx5_0/1") for name in named}
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.968, {"m1"}), (1.0, set())])
+def test_a_port_that_is_held_back_for_minutes_while_its_task_loses_pace_is_slow(
+    memory: Any, share: float, named: set[str]
+) -> None:
+    """Thousands of notifications on one port alone, and 3 % less pace since then: that port cannot send more."""
+
+    def held_back(found: dict[str, np.ndarray]) -> None:
+        found["rdma.cnp_handled_total"] = 0.04 * np.random.default_rng(12).random((STEPS, MACHINES))
+        found["rdma.cnp_handled_total"][ONSET:, 1] += 5800
+        slower(found, share)
+
+    said, _ = watch(memory, tables(training(held_back), step_s=2))
+    assert {(one.machine, one.metric) for one in said} == {(name, "rdma.cnp_handled_total") for name in named}
 
 
 @pytest.mark.parametrize(

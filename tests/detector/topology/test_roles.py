@@ -192,7 +192,8 @@ def test_a_simulated_pipeline_with_stages_that_shift(memory: Any) -> None:
     culprits = {one["machine"] for one in labels["faults"]}
     assert named(memory, **tables) == culprits
     tables["nccl"] = tables["nccl"].drop(["rank"])
-    assert len(named(memory, **tables) - culprits) == 4  # a whole stage, which lacks a quarter of its work
+    others = named(memory, **tables) - culprits  # whole stages, which lack a quarter of their work
+    assert (len(others) > 0, len(others) % 4) == (True, 0)
 
 
 def test_what_a_communicator_is_for_may_show_late() -> None:

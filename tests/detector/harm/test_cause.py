@@ -1,0 +1,46 @@
+"""Cause: what changed on one machine when its task lost pace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.detector.engine.test_harm import MACHINES, ONSET, START, STEPS, tables, training, watch
+
+SECOND = 10**9
+
+
+def each_its_own(found: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The same readings, of machines that each work for a task of their own."""
+    names = [f"m{at}" for at in range(MACHINES)]
+    tasks = {"time": [START] * MACHINES, "machine": names, "task": [f"job-{at + 30}" for at in range(MACHINES)]}
+    return found | {"task": pa.table(tasks)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "usual", "changed", "lost", "named"),
+    [
+        ("gpu.sm_clock_hertz", 1.93e9, 1.71e9, 0.1, {"m2"}),
+        ("host.tcp_retransmit_segments_total", 1.2, 47.0, 0.11, {"m2"}),
+        ("host.disk_write_bytes_total", 2.9e6, 8e8, 0.12, set()),
+        ("gpu.sm_clock_hertz", 1.94e9, 1.72e9, 0.0, set()),
+    ],
+)
+def test_a_task_of_one_machine_is_compared_with_its_own_past(
+    memory: Any, metric: str, usual: float, changed: float, lost: float, named: set[str]
+) -> None:
+    """Beside machines of other tasks: a lower clock or lost segments, when it loses pace, but not other work there."""
+
+    def own_tasks(found: dict[str, np.ndarray]) -> None:
+        level = usual * np.linspace(0.7, 1.3, MACHINES)  # each task asks for something else
+        found[metric] = level * (1 + 0.01 * np.random.default_rng(9).normal(0, 1, (STEPS, MACHINES)))
+        found[metric][ONSET:, 2] *= changed / usual
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][ONSET:, 2] *= 1 - lost
+
+    said, _ = watch(memory, each_its_own(tables(training(own_tasks), step_s=2)))
+    assert {(one.machine, one.metric) for one in said} == {(name, metric) for name in named}
+    assert all("before: " in one.message and "job-32 lost" in one.message for one in said)
