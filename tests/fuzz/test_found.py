@@ -123,6 +123,7 @@ ROWS: dict[str, tuple[tuple[str, ...], str, dict[str, Value], str]] = {
         "m3",
     ),
     "a count beyond what a double holds": (("jobs",), "job_log", {"job": "j", "nan_total": 2**63 - 1}, "m3"),
+    "a name that ends in a zero byte": (("jobs",), "job_log", {"job": "j\0", "step": 7.0}, "m3"),
     "a silence that began at no time": (("status", "--at", f"{_AT + 5}000000000"), "verdict", _SILENCE, "m3"),
     "a verdict from before all times": (("show", "1"), "verdict", {**_SILENCE, "since": -(2**63) + 1}, "silent"),
     "a verdict that begins after its end": (("show", "1"), "verdict", {**_SILENCE, "since": 2**63 - 1}, "silent"),
