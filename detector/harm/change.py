@@ -237,9 +237,9 @@ def peers_of(panel: Panel, entity: int, count: int) -> Ints:
 
 _ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")
 """Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
-_DONE = ("_bytes_total", "_packets_total", "operations_total", "launches_total")
+_DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
 """Ends of readings of work that is done."""
-_AMOUNTS = ("_bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
+_AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
 
 

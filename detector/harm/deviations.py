@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -84,6 +84,14 @@ class Odd:
             if name == verdict.machine and verdict.device in (None, device)
         ]
         return self.tables[table].of(times, row, np.array(mine, np.int64)) >= least
+
+    def any_of(self, metrics: Iterable[str], verdict: Verdict, times: Ints, panels: Mapping[str, Panel]) -> Bools:
+        """[time]: the same of any of these metrics that is read."""
+        found = np.zeros(len(times), bool)
+        for table, _, metric in (one.partition(".") for one in metrics):
+            if metric in self.metrics.get(table, []):
+                found |= self.when(replace(verdict, metric=f"{table}.{metric}"), times, panels)
+        return found
 
     def began_elsewhere(self, verdict: Verdict, share: Share) -> bool:
         """Whether another machine began to deviate by the same reading at the same time."""

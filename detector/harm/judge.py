@@ -10,21 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.harm.before_after import (
-    LOST,
-    NO,
-    ON_BLOCKS,
-    UNKNOWN,
-    WAIT,
-    YES,
-    are_enough,
-    does_less,
-)
+from detector.harm.before_after import LOST, NO, ON_BLOCKS, UNKNOWN, WAIT, YES, are_enough, does_less
 from detector.harm.blamed import Blamed
 from detector.harm.cause import Causes
 from detector.harm.deviations import Odd
 from detector.harm.exits import Exits
-from detector.harm.loss import goes_slower, slower_at_once
+from detector.harm.loss import goes_slower, is_remnant, slower_at_once
 from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
@@ -32,6 +23,7 @@ from detector.harm.stalls import WRITES_NS, Stalls
 from detector.harm.waiting import is_idle
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
+    CONGESTION,
     is_capacity,
     is_corrected,
     is_held_back,
@@ -163,7 +155,7 @@ class Harm:
             return self._symptom(verdict, panels, now)
         if self._waits(verdict, on, now, small):
             return WAIT
-        if small and tells_use(verdict.metric):
+        if small and (tells_use(verdict.metric) or is_remnant(self.pace, self.blamed, verdict)):
             return NO
         if is_host(verdict.metric):
             runs = ~self.pace.paused(verdict.task)
@@ -186,11 +178,12 @@ class Harm:
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
 
     def _symptom(self, verdict: Verdict, panels: Mapping[str, Panel], now: int) -> str:
-        """A port that is held back strongly for minutes, and alone, while its task goes slower, cannot send more."""
+        """What others make is a note, unless a port is held back strongly, and for minutes, by nothing else."""
         far = self.odd.when(verdict, self.pace.times, panels, _IMPAIRED)
         if not is_held_back(verdict.metric) or self._ran_for(verdict.task, far, now - verdict.since) < _IMPAIRED_NS:
             return NO
-        return YES if goes_slower(self.pace, self.blamed, verdict, far) == YES else NO
+        crowded = self.odd.any_of(CONGESTION, verdict, self.pace.times, panels)[far].any()
+        return NO if crowded else slower_at_once(self.pace, self.blamed, verdict, far)
 
     def _remembered(self, verdict: Verdict, answer: str, now: int) -> str:
         """The answer, or the last one where too little of the time before is remembered to ask again."""

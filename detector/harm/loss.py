@@ -32,8 +32,6 @@ def slower_at_once(pace: Pace, blamed: Blamed, verdict: Verdict, on: Bools) -> s
     Blocks in which a pause begins or ends, and those of earlier incidents of the same machine, do not count.
     """
     explained = blamed.before(verdict, pace.times)
-    if explained[np.searchsorted(pace.times, verdict.since) :][:1].any():
-        return NO  # what is left of an incident that is over
     here = _counts(pace, blamed, verdict) & ~explained & ~beside(pace.paused(verdict.task))
     answer = _answer(pace, verdict, on, here, _SURE_OF_LITTLE)
     if answer != YES:
@@ -41,6 +39,12 @@ def slower_at_once(pace: Pace, blamed: Blamed, verdict: Verdict, on: Bools) -> s
     logs, first = pace.logs(verdict.task), here & (pace.times <= verdict.since + _AT_ONCE_NS)
     falls = [_fall(logs[those], on[those]) for those in (here, first)]
     return YES if min(falls) > LEAST_LOSS / 2 else NO
+
+
+def is_remnant(pace: Pace, blamed: Blamed, verdict: Verdict) -> bool:
+    """Whether a difference began in an incident of the same machine that is over: it is what is left of that."""
+    explained = blamed.before(verdict, pace.times)
+    return bool(explained[np.searchsorted(pace.times, verdict.since) :][:1].any())
 
 
 def _counts(pace: Pace, blamed: Blamed, verdict: Verdict) -> Bools:

@@ -35,6 +35,8 @@ DONE = (4, 5, 6, 7, 10)
 """Of these, what is done in proportion to the iterations."""
 _ON, _OFF = 2, 6
 """Blocks of time with and without a deviation that it takes to compare them."""
+_OFF_SHARE = 0.25
+"""The least ratio of these: where nearly all that is remembered is with it, the rest says little."""
 _PLACEBOS = 48
 """Other machines in which the same blocks are compared, at most ..."""
 _FEWEST = 2
@@ -79,7 +81,7 @@ class Share:
         None: nothing tells.
         """
         at, on = self.machines.get(machine), on[counts]
-        if at is None or on.sum() < _ON or (~on).sum() < _OFF:
+        if at is None or on.sum() < _ON or (~on).sum() < max(_OFF, _OFF_SHARE * on.sum()):
             return None
         others = [other for other in range(len(self.machines)) if other != at]
         some = [at, *others[:: max(1, len(others) // _PLACEBOS)]]

@@ -19,6 +19,10 @@ _GONE_NS = 300 * SECOND
 """A machine that is silent for longer is missed, whether or not its task goes on."""
 _UNSEEN_NS = 120 * SECOND
 """So long a silence has to last where nothing tells the pace."""
+_RESTART_NS = 120 * SECOND
+"""So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
+_ROWS_NS = 30 * SECOND
+"""So long the rows of a single device are missing by chance: there are many devices."""
 _RECENT = 6
 """Blocks without a known pace: the task has not begun, or has ended."""
 
@@ -33,20 +37,26 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
     if not shared and np.isnan(pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
         return WAIT if now - verdict.since < _UNSEEN_NS else YES
     on, logs = pace.times > verdict.since, pace.logs(verdict.task)
-    stands = pace.stands_since(verdict.task)
+    stands, runs = pace.stands_since(verdict.task), ~pace.paused(verdict.task)
     if (
         stands is not None
         and -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
         and now - stands >= _STANDS_NS
         and not pace.stood_before(verdict.task, verdict.since)
-        and unexplained[on].any()
-        and (~on).sum() >= OFF_BLOCKS
-        and slower(logs, on, _STANDS) == YES
-        and now - verdict.since
-        > max(PAUSES * pace.longest_pause(verdict.task, verdict.since), pace.rhythm_ns(verdict.task))
+        and (unexplained[on].any() or now - verdict.since > _RESTART_NS)
+        and (runs & ~on).sum() >= OFF_BLOCKS
+        and slower(logs[runs | on], on[runs | on], _STANDS) == YES
+        and now - verdict.since > _longest_ns(pace, verdict)
     ):
         return LOST
     if now - verdict.since > _GONE_NS and not shared:
         return YES
     early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
     return WAIT if early else NO
+
+
+def _longest_ns(pace: Pace, verdict: Verdict) -> float:
+    """How long (ns) rows are missing for another reason while the task stands; an iteration tells nothing either."""
+    pause = PAUSES * pace.longest_pause(verdict.task, verdict.since)
+    chance = _ROWS_NS if verdict.device else 0
+    return max(min(pause, _RESTART_NS), pace.rhythm_ns(verdict.task), chance)

@@ -9,7 +9,7 @@ import numpy as np
 from detector.config import Config
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.stats.arrays import Bools, Ints
-from detector.stats.grouped import groups_of
+from detector.stats.grouped import distinct, groups_of
 from detector.topology.roles import UNKNOWN, named
 from detector.topology.tasks import Tasks
 
@@ -43,6 +43,8 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
         for state in (panel.baseline, panel.lasting, panel.sudden):
             state.reset(np.flatnonzero(moved & ~idle))
         panel.baseline.shorten(np.flatnonzero(moved & idle), config)
+    if (parted := _parted(panel.group, group)).any():
+        panel.lasting.reset(np.flatnonzero(parted))
     panel.tasks, panel.task_index, panel.machine = list(numbers), task_index, machine
     panel.groups = groups_of(group)
     panel.fusion.assign(group)
@@ -94,3 +96,13 @@ def _moved(before: Ints, after: Ints) -> Bools:
         most[pairs[by_count] // (int(old.max()) + 1)] = pairs[by_count] % (int(old.max()) + 1)
         moved[both] = most[new] != old
     return moved
+
+
+def _parted(before: Ints, after: Ints) -> Bools:
+    """[entity]: whether some of those that were in its group are in another one now: their median was another one."""
+    parted = np.zeros(len(after), bool)
+    both = np.flatnonzero((before != NO_TASK) & (after[: len(before)] != NO_TASK))
+    if len(both):
+        old, new = before[both], after[both]
+        parted[both] = distinct(old, new, int(old.max()) + 1)[old] > 1
+    return parted

@@ -604,15 +604,22 @@ def test_a_port_that_pauses_its_senders_is_slow_and_one_that_has_to_send_less_is
     assert {(verdict.machine, verdict.device) for verdict in said} == {(name, "rdma:mlx5_0/1") for name in named}
 
 
-@pytest.mark.parametrize(("share", "named"), [(0.968, {"m1"}), (1.0, set())])
+@pytest.mark.parametrize(
+    ("share", "received", "named"), [(0.968, 0.0, {"m1"}), (1.0, 0.0, set()), (0.967, 170.0, set())]
+)
 def test_a_port_that_is_held_back_for_minutes_while_its_task_loses_pace_is_slow(
-    memory: Any, share: float, named: set[str]
+    memory: Any, share: float, received: float, named: set[str]
 ) -> None:
-    """Thousands of notifications on one port alone, and 3 % less pace since then: that port cannot send more."""
+    """Thousands of notifications on one port alone, and 3 % less pace since then: that port cannot send more.
+
+    One that receives pause frames as well stands in a crowd.
+    """
 
     def held_back(found: dict[str, np.ndarray]) -> None:
         found["rdma.cnp_handled_total"] = 0.04 * np.random.default_rng(12).random((STEPS, MACHINES))
         found["rdma.cnp_handled_total"][ONSET:, 1] += 5800
+        found["rdma.pfc_receive_frames_total"] = 0.3 * np.random.default_rng(14).random((STEPS, MACHINES))
+        found["rdma.pfc_receive_frames_total"][ONSET:, 1] += received
         slower(found, share)
 
     said, _ = watch(memory, tables(training(held_back), step_s=2))

@@ -14,23 +14,51 @@ from tests.detector.harm.test_pace import swinging
 START = 1_700_000_000 * 10**9
 
 
-@pytest.mark.parametrize(("silent_blocks", "answer"), [(5, WAIT), (9, LOST)])
-def test_a_silence_shorter_than_an_iteration_is_not_yet_what_the_task_stands_for(
-    silent_blocks: int, answer: str
-) -> None:
-    """With iterations of 40 s a machine is lost after 45 s of silence, and not after 25 s."""
-    blocks = 118
-    shares = swinging(blocks, 8, len(SIGNALS))
-    shares[-silent_blocks - 2 :] = 0.0
-    pace = Pace(
+def standing(shares: np.ndarray, stands_blocks: int) -> Pace:
+    """A task with these shares of its pace that stands in the last blocks."""
+    shares[-stands_blocks:] = 0.0
+    blocks = len(shares)
+    return Pace(
         ["job-7"],
         START + BLOCK_NS * np.arange(blocks),
         shares[:, None].astype(np.float32),
         np.ones((1, len(SIGNALS)), np.float32),
         np.zeros((2, 1, len(SIGNALS)), np.float32),
     )
+
+
+def judged(pace: Pace, silent_blocks: int, device: str | None = None) -> str:
+    """What is said of a machine, or a device, that is silent for so long."""
     now = int(pace.times[-1])
     silent = now - silent_blocks * BLOCK_NS
-    verdict = Verdict(now, "job-7", "m3", None, "evidence", "event.silent", 0.6, silent, "note", "m3: no reading")
+    verdict = Verdict(now, "job-7", "m3", device, "evidence", "event.silent", 0.6, silent, "note", "m3: no reading")
+    return judge_silence(verdict, now, pace, np.ones(len(pace.times), bool))
+
+
+@pytest.mark.parametrize(("silent_blocks", "answer"), [(5, WAIT), (9, LOST)])
+def test_a_silence_shorter_than_an_iteration_is_not_yet_what_the_task_stands_for(
+    silent_blocks: int, answer: str
+) -> None:
+    """With iterations of 40 s a machine is lost after 45 s of silence, and not after 25 s."""
+    pace = standing(swinging(118, 8, len(SIGNALS)), silent_blocks + 2)
     assert pace.rhythm_ns("job-7") == 8 * BLOCK_NS
-    assert judge_silence(verdict, now, pace, np.ones(blocks, bool)) == answer
+    assert judged(pace, silent_blocks) == answer
+
+
+@pytest.mark.parametrize(
+    ("device", "silent_blocks", "answer"), [(None, 4, LOST), ("gpu:6", 4, WAIT), ("gpu:6", 7, LOST)]
+)
+def test_rows_of_one_device_are_missing_by_chance_for_longer(
+    device: str | None, silent_blocks: int, answer: str
+) -> None:
+    """Of hundreds of devices one lacks 20 s of rows, as its task stands: that is no more than chance."""
+    pace = standing(np.ones((112, len(SIGNALS))), silent_blocks)
+    assert judged(pace, silent_blocks, device) == answer
+
+
+@pytest.mark.parametrize(("silent_blocks", "answer"), [(23, WAIT), (25, LOST)])
+def test_no_agent_restarts_for_longer_than_two_minutes(silent_blocks: int, answer: str) -> None:
+    """After a pause of three minutes, earlier, a machine for which its task stands is lost after two."""
+    shares = np.ones((150, len(SIGNALS)))
+    shares[31:67] = 0.0
+    assert judged(standing(shares, silent_blocks), silent_blocks) == answer

@@ -48,6 +48,19 @@ def test_a_clear_gap_parts_machines(memory: Any, fleet: Make, how: str) -> None:
     assert blamed == set()
 
 
+@pytest.mark.parametrize("parts", [True, False])
+def test_small_differences_are_learned_again_beside_other_peers(memory: Any, fleet: Make, parts: bool) -> None:
+    """What is usual for a machine, a per cent apart from its peers, holds until some of them are no peers any more."""
+
+    def bend(values: np.ndarray) -> None:
+        values[:] = 310 + 2 * (values - 100)
+        values[:, :5] += 47 * parts
+
+    detector, _ = judged(memory, fleet("power_watts", machines=15, steps=TEN_MINUTES + 75, bend=bend))
+    known_s = detector.state.panels()["gpu"].lasting.known_s
+    assert (known_s.max() < 90, known_s.max() > 500) == (parts, not parts)
+
+
 @pytest.mark.parametrize("spread", [0.0, 6.0])
 def test_without_a_gap_all_are_alike(memory: Any, fleet: Make, spread: float) -> None:
     """Machines with offsets of their own, and three odd ones, are one group."""
