@@ -66,7 +66,7 @@ def read_settings(file: Path | None = None) -> Settings:
         return msgspec.convert(found, Settings)
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror}; use --config FILE") from error
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         text = str(error).splitlines()[0].replace("Object contains unknown field", "unknown key:")
         raise ConfigError(f"{place}: {text.replace('`', '')}") from error
 

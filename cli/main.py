@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -57,6 +58,8 @@ def _line(error: OSError | ValueError) -> str:
     """The first line of the error; for errors of the operating system file and reason, without the number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the output cannot be written: no space is left where it goes"
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -138,6 +141,11 @@ def main() -> None:
             hang_up()
             sys.exit(HUNG_UP)
         raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # only what prints help gets here without a command
+            raise
+        say(f"peerwatch: {_line(error)}", err=True)
+        sys.exit(FAILED)
     finally:
         try:
             sys.stdout.flush()

@@ -79,7 +79,10 @@ class _Record(logging.LogRecord):
 
 
 def guard() -> None:
-    """Escape log records, and replace symbols that the terminal's encoding lacks."""
+    """Escape log records, and replace symbols that the terminal's encoding lacks; what is closed discards."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open as long as the program
     logging.setLogRecordFactory(_Record)
     codecs.register_error(_ERRORS, _replaced)
     for stream in (sys.stdout, sys.stderr):

@@ -177,7 +177,7 @@ def load(file: Path) -> Calibration:
         found = msgspec.json.decode(file.read_bytes(), type=Calibration)
     except OSError as error:
         raise CalibrationError(f"{file}: {error.strerror}{_mend(file)}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CalibrationError(f"{file} is no calibration: {str(error).splitlines()[0]}{_mend(file)}") from error
     if found.version != VERSION:
         raise CalibrationError(f"{file} was made by another version of the detector{_mend(file)}")

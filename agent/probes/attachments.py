@@ -25,7 +25,7 @@ from agent.probes.library import (
 )
 from agent.process.procfs import FILES, MappedFile, Process, Processes
 from agent.system.costs import Owner
-from agent.system.file_identity import identity
+from agent.system.file_identity import content, identity
 from agent.system.left_out import LeftOut
 from bpf.uprobe import Point, attach, detach
 
@@ -82,19 +82,28 @@ class Attachments:
         for answer in self._finder.poll():
             self._learn(answer)
         for library in self.libraries.values():
-            library.users = {process for process in library.users if self._processes.alive(process)}
-            if not library.users:
-                self._detach(library, "no process maps it any more")
-                continue
-            if library.owner[1] not in {process.pid for process in library.users}:
-                library.owner = self._owner(next(iter(library.users)))
-            if library.suspend.keys() != library.suspended and library.state == "on":
-                self._toggle(library)
+            self._check_again(library)
         waiting = self.carrying(SYNCHRONIZE)
         for library in self.libraries.values():
             library.waits_unseen = self._looks_for_waits and not library.users <= waiting
         self._retry_blocked()
         self.scans += 1
+
+    def _check_again(self, library: Library) -> None:
+        """Who maps it now, whether its file is as it was, and which groups of its functions shall carry probes."""
+        library.users = {process for process in library.users if self._processes.alive(process)}
+        if not library.users:
+            self._detach(library, "no process maps it any more")
+            return
+        if library.overwritten:
+            self._detach(library, "its file was overwritten in place")
+            for process in library.users:
+                self._processes.again(process)
+            return
+        if library.owner[1] not in {process.pid for process in library.users}:
+            library.owner = self._owner(next(iter(library.users)))
+        if library.suspend.keys() != library.suspended and library.state == "on":
+            self._toggle(library)
 
     @property
     def busy(self) -> bool:
@@ -238,6 +247,7 @@ class Attachments:
         except OSError:
             self._detach(library, "its process ended while probes were being attached")
             return
+        library.content = content(library.file)
         if identity(library.file) != answer.identity:
             self._detach(library, "its process put another file in its place")
             return

@@ -12,6 +12,7 @@ from agent.binaries.struct_layouts import Layout
 from agent.probes.groups import CALLS
 from agent.process.procfs import Process
 from agent.system.costs import Owner
+from agent.system.file_identity import Content, content
 
 ATTACHED, OF_USER, OF_PROCESS = 256, 64, 16
 """Libraries that may carry probes: of all, found through processes of one user, and through one process."""
@@ -54,6 +55,8 @@ class Library:
     """Why probes stay that cost more than they should."""
     file: int = -1
     """Descriptor by which probes are put on."""
+    content: Content | None = None
+    """Of the file, when its functions were looked up."""
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -75,6 +78,11 @@ class Library:
             yield "before 2.24 nothing counts calls: communicators older than the probes count from there"
         if "peer" not in layout.get("ncclProxyOp", ()):
             yield "the rank that a transfer waits for is not read"
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether the file that carries probes has another content by now: offsets in it would be wrong."""
+        return self.file >= 0 and content(self.file) != self.content
 
     def pause(self, group: int, why: str) -> None:
         """Have a group carry no probes from the next scan on. Another thread may read it: a new mapping each time."""

@@ -56,6 +56,7 @@ class Probe:
             "state": library.state,
             "reason": library.words or None,
             "symbols": len(library.probes),
+            "suspended": len(library.suspended),
             "path": library.path,
             "hit_seconds": self._governor.cost_of(library) if on else None,
             "core_ratio": self._governor.of_library(library) if on else None,

@@ -48,7 +48,7 @@ def load(path: Path, behaviour: Behaviour) -> dict[str, History]:
         saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BaselineError(f"{path} is no saved behaviour: {str(error).splitlines()[0]}") from None
     if saved.version != _VERSION:
         raise BaselineError(f"{path} is of version {saved.version}, this program reads {_VERSION}: save it again")

@@ -42,7 +42,7 @@ def read_toml(text: str) -> list[Link]:
     """The links of a TOML file; `machines` may be in Slurm's bracket form. Raises ValueError for other content."""
     try:
         found = msgspec.toml.decode(text, type=_File)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error).splitlines()[0].replace("`", "")) from error
     return [
         Link(machine, leaf.name, leaf.pod, str(leaf.rail))

@@ -42,6 +42,8 @@ def read_trace(file: Path) -> Trace:
     """
     notes: list[str] = []
     table = _table(file, notes)
+    if double := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+        raise ValueError(f"{file}: column {double[0]} is there twice")
     if missing := [name for name in ("optype", "start_ts") if name not in table.column_names]:
         raise ValueError(
             f"{file}: no column {' and '.join(missing)}; an operation trace has optype, start_ts, duration"
@@ -102,7 +104,7 @@ def _numbers(column: Any) -> Floats:
         column = compute.if_else(compute.match_substring_regex(column, _NUMBER), column, None)
         column = compute.utf8_trim_whitespace(column)
     try:
-        values = column.cast(pa.float64()).to_numpy()
+        values = column.cast(pa.float64(), safe=False).to_numpy()
     except pa.ArrowException:
         return np.full(len(column), np.nan)
     return np.where(np.abs(values) < _LARGEST, values, np.nan)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cli import time_format
 from cli.queries.learning import read_learning
 from cli.queries.probes import ProbeShare, read_graph_machines, read_probe_share
+from detector.model.verdict_rows import since_of
 from detector.topology.maintenance import in_maintenance
 from store.schema.catalogue import METRICS, UNJUDGED
 from store.schema.contract import Store
@@ -78,7 +79,7 @@ def read_fleet_status(store: Store, now: int, silent_ns: int) -> FleetStatus:
     orders, alone = operator_state_of(store, now)
     idle = in_maintenance(orders)
     # A machine that has been silent for long is known from its open verdict only.
-    seen = {str(one["machine"]): int(one["since"]) for one in verdicts if one.get("metric") == _SILENT} | seen
+    seen = {str(one["machine"]): since_of(one) for one in verdicts if one.get("metric") == _SILENT} | seen
     machines = {}
     for name in sorted(seen):
         silent = now - seen[name] > silent_ns and name not in idle

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from store.schema.contract import Store
 from store.schema.time import SECOND
 
+if TYPE_CHECKING:
+    from detector.model.verdict import Verdict
+
 COST = "probes: cost"
 """The name of each agent's row about all of its probes (agent/sources/probe.py)."""
+_LIMITED = ("are suspended", "are sampled")
+_PROBED = ("nccl.", "cuda.")
 REPORT_S = 150.0
 """Age in seconds up to which a row counts: agents repeat them each minute."""
 REPLAYED_S = 30.0
@@ -43,9 +49,25 @@ def read_probe_share(store: Store, now: int) -> ProbeShare | None:
     most = max(costs, key=lambda row: row["core_ratio"])
     places = [
         tuple(sorted({row["machine"] for row in last.values() if words in (row.get("reason") or "")}))
-        for words in ("are suspended", "are sampled")
+        for words in _LIMITED
     ]
     return ProbeShare(most["machine"], most["core_ratio"], most["reason"] or "", *places)
+
+
+def read_uncounted(store: Store, verdict: Verdict) -> tuple[str, ...]:
+    """Which probes on a verdict's machine were suspended or sampled when it was reached, and why: a sentence each.
+
+    Empty for a verdict that rests on no count of calls.
+    """
+    if verdict.kind != "progress" and not verdict.metric.startswith(_PROBED):
+        return ()
+    rows = store.read("probe", verdict.time - round(REPORT_S * SECOND), verdict.time).to_pylist()
+    last = {row["library"]: row.get("reason") or "" for row in rows if row["machine"] == verdict.machine}
+    return tuple(
+        f"{library} on {verdict.machine}: {why}"
+        for library, why in last.items()
+        if library != COST and any(words in why for words in _LIMITED)
+    )
 
 
 def read_graph_machines(store: Store, now: int) -> tuple[str, ...]:

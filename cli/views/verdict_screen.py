@@ -38,10 +38,12 @@ def draw(
     hardware: Mapping[str, str],
     earlier: str = "",
     shared: str = "",
+    uncounted: tuple[str, ...] = (),
 ) -> None:
     """Print it; `anomalies` are those of the task's iteration time, `place` is the store.
 
-    `hardware` names the GPU; `earlier` is a line about earlier incidents, `shared` about a switch.
+    `hardware` names the GPU; `earlier` is a line about earlier incidents, `shared` about a switch, `uncounted` lines
+    about probes that were off.
     """
     screen, verdict = console(), record.verdict
     _head(record, explained, hardware, (earlier, shared))
@@ -54,6 +56,8 @@ def draw(
         screen.print(Text(f"{ends}\n", "dim"))
     for time, what in timeline(record, explained):
         screen.print(Text(f"{after(time, verdict.since):>7}  {what}"))
+    for line in uncounted:
+        screen.print(Text(f"probes    {line}"))
     for anomaly in anomalies:
         screen.print(Text(f"its task  {pace_words(anomaly)}"))
     _hang(explained)

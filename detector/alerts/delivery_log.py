@@ -44,7 +44,7 @@ def read_delivery_log(file: Path) -> DeliveryLog | None:
         return msgspec.json.decode(file.read_bytes(), type=DeliveryLog)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         log.warning("%s cannot be read, so it is replaced: %s", file, str(error).splitlines()[0])
         return None
 

@@ -70,7 +70,7 @@ class SharedLog:
     def _remember_blindness(self, words: str) -> None:
         try:
             verdict = msgspec.json.decode(words, type=Verdict)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             log.warning("an alert on blindness in the store cannot be read, so it may be sent again: %s", error)
             return
         self.blind = None if verdict.level == "ok" else verdict

@@ -92,5 +92,5 @@ def load(path: Path = SHIPPED) -> Forest:
         floats = {name: np.array(stored[name], np.float64) for name in ("threshold", "share", "middle", "spread")}
         arrays: dict[str, Any] = ints | floats
         return Forest(**arrays, origin=stored["origin"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForestError(f"{path} holds no model of operators: {error}") from None

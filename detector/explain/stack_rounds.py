@@ -82,5 +82,5 @@ def _rounds(stacks: pa.Table) -> list[pa.Table]:
 
     if "round" not in stacks.column_names:
         return [stacks] if stacks.num_rows else []
-    number = np.nan_to_num(np.asarray(stacks.column("round").cast("float64").to_numpy(), np.float64))
+    number = np.nan_to_num(np.asarray(stacks.column("round").cast("float64", safe=False).to_numpy(), np.float64))
     return [stacks.filter(pa.array(number == one)) for one in np.unique(number).tolist()]

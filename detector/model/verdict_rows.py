@@ -19,10 +19,15 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
     task, machine, kind, metric, message = (
         str(row.get(name) or "") for name in ("task", "machine", "kind", "metric", "message")
     )
-    since, score = int(row.get("since") or row["time"]), float(row.get("score") or 0)
+    since, score = since_of(row), float(row.get("score") or 0)
     level: Level = row["level"] if row.get("level") in RANK else "warn"
     found = Verdict(row["time"], task, machine, row.get("device"), kind, metric, score, since, level, message)
     return replace(found, job=job_from(row))
+
+
+def since_of(row: Mapping[str, Any]) -> int:
+    """When the fault of such a row began, Unix ns; its own time where it says nothing that can be."""
+    return min(max(int(row.get("since") or row["time"]), 0), int(row["time"]))
 
 
 def batch_of(verdict: Verdict) -> Batch:

@@ -294,6 +294,7 @@ source | unavailable | text | text | none | 0 | 0 | - | why this machine has not
 probe | state | text | text | none | 0 | 0 | - | on, blocked or gone
 probe | reason | text | text | none | 0 | 0 | - | why it is not on, or not on every function
 probe | symbols | number | gauge | none | 0 | 0 | - | functions that carry a probe
+probe | suspended | number | gauge | none | 0 | 0 | - | groups of functions that carry no probe now, to hold agent.probe_share
 probe | hit_seconds | seconds | gauge | none | 0 | 0 | - | time that one hit of its dearest probes takes from the process, measured at the agent's start
 probe | core_ratio | ratio | gauge | none | 0 | 0 | - | share of a core that its probes take of the process that loses the most
 probe | path | text | text | none | 0 | 0 | - | where the library was seen

@@ -16,12 +16,12 @@ from store.schema.contract import StoreError
 DECLARED: dict[Type, str] = {"int64": "INTEGER", "double": "REAL", "string": "TEXT"}
 _TYPES: dict[str, Type] = {word: kind for kind, word in DECLARED.items()}
 
-_DAMAGED = "is damaged: move it away (a new one is begun), or rescue it with sqlite3 FILE .recover"
+DAMAGED = "is damaged: move it away (a new one is begun), or rescue it with sqlite3 FILE .recover"
 # How SQLite words an error (all versions), and what a person can do about it.
 _MEANINGS = (
     ("not a database", "is not an SQLite file: name another file, or move this one away"),
-    ("malformed", _DAMAGED),
-    ("decode", _DAMAGED),  # a text, or SQLite's own message that quotes one, is not UTF-8
+    ("malformed", DAMAGED),
+    ("decode", DAMAGED),  # a text, or SQLite's own message that quotes one, is not UTF-8
     ("disk is full", "cannot grow, the disk is full: free space or lower the store's size"),
     ("readonly", "may only be read by this user: run as the user who owns it"),
     ("unable to open", "cannot be opened: this user needs the right to read and write the file and its folder"),

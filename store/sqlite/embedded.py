@@ -20,7 +20,7 @@ from store.schema.sample import Batch
 from store.schema.time import LATEST
 from store.schema.version import VERSION
 from store.sqlite import insert, retention
-from store.sqlite.connection import DECLARED, connect, declared_types, explain, is_busy, quote
+from store.sqlite.connection import DAMAGED, DECLARED, connect, declared_types, explain, is_busy, quote
 from store.sqlite.schema_check import check_version
 
 if TYPE_CHECKING:
@@ -67,7 +67,11 @@ class Embedded:
             )
             query = f"SELECT {cells} FROM {quote(table)} WHERE time > ? AND time <= ? ORDER BY time, rowid"  # noqa: S608 - names are quoted
             with closing(connection.execute(query, (after, until))) as cursor:
-                return arrow.from_rows(iter(lambda: cursor.fetchmany(_CHUNK_ROWS), []), types)
+                rows = iter(lambda: cursor.fetchmany(_CHUNK_ROWS), [])
+                try:
+                    return arrow.from_rows(rows, types)
+                except (ValueError, TypeError, OverflowError) as error:
+                    raise StoreError(f"{self.path} {DAMAGED} (table {table} holds what fits no column)") from error
 
         return self._patiently(lambda: self._locked(select))
 

@@ -58,6 +58,21 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (1, f"peerwatch: {tmp_path}/none: No such file or directory\n")
 
 
+@pytest.mark.parametrize("words", [("--help",), ("config", "show"), ("history", "--help")])
+def test_output_that_has_no_room(words: tuple[str, ...]) -> None:
+    """Output to a full disk is one line that says so; closed output, like closed errors, changes no exit code."""
+    command = [sys.executable, "-m", "cli.main", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "the output cannot be written: no space is left" in done.stderr
+    for closed in (">&-", "2>&-"):
+        shell = ["/bin/sh", "-c", f'"$@" {closed}', "sh", *command]
+        done = subprocess.run(shell, capture_output=True, text=True, env=env, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_library_that_is_not_installed() -> None:
     """A command that needs one which a machine's package leaves out says so in a line, with the mend."""
 

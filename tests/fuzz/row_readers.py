@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -32,8 +33,28 @@ _TIMES = (1, _BEGIN - 10**17, _BEGIN + 10**17, 2**63 - 1)
 _CODES = ("xid:79", "maintenance", "clear", "ack", "false_alarm", "maintenance_end", "zoom", "left", "begin", "")
 _TABLES = sorted({metric.table for metric in METRICS.values()})
 _COLUMNS = {table: [metric.name for metric in METRICS.values() if metric.table == table] for table in _TABLES}
-_SCREENS = (("status",), ("status", "--json"), ("show", "1"), ("show", "m1"), ("tasks",), ("history",), ("jobs",))
-_SCREENS += (("report", "startup"), ("maintenance",), ("placement", "--topology", "{folder}/t.csv"))
+_THEN, _LATER = "2023-11-14T22:14:00Z", "2023-11-15T00:00:00Z"
+"""A minute, and hours, after the rows that are as they should be."""
+_SCREENS = (
+    *(("status",), ("status", "--at", _THEN, "--all"), ("status", "--at", _THEN, "--notes", "--json")),
+    *(("show", "1"), ("show", "m1"), ("show", "1", "--json"), ("report", "verdict", "1", "--html", "{folder}/v.html")),
+    *(("tasks",), ("tasks", "--at", _THEN, "--json"), ("history", "--until", _LATER), ("jobs",), ("jobs", "--json")),
+    *(("report", "startup"), ("report", "startup", "--days", "300", "--until", _LATER, "--json")),
+    *(("maintenance",), ("placement", "--topology", "{folder}/t.csv"), ("suspects", "stacks", "--since", _THEN)),
+    *(("suspects", "standby"), ("behaviour", "{place}"), ("operators", "{place}"), ("replay", "{place}", "--json")),
+    *(("report", "stragglers", "{place}", "--days", "3"), ("export", "{folder}/exported")),
+)
+_VERDICT: dict[str, tuple[Value, ...]] = {
+    "task": ("m1", "0x1:0x2", "all"),
+    "device": ("gpu:0", "rdma:mlx5_0", None),
+    "kind": ("peer", "progress", "evidence"),
+    "metric": ("gpu.power_watts", "event.silent", "event.xid", "gpu.", ""),
+    "score": (3.0,),
+    "since": (_BEGIN + 5 * 10**9,),
+    "level": ("crit", "warn", "ok"),
+    "message": ("draws 311 W",),
+}
+"""What a verdict may say, where it is as it should be."""
 
 
 def _value(chance: Random, words: list[str]) -> Value:
@@ -55,15 +76,22 @@ def _rows(data: bytes, chance: Random) -> list[Batch]:
                 if table == "event":
                     keys = {"source": chance.choice(words), "code": chance.choice((*_CODES, *words))}
                 columns = chance.sample(_COLUMNS[table], min(len(_COLUMNS[table]), 4))
-                time = chance.choice(_TIMES) if chance.random() < 0.005 else None
+                time = chance.choice(_TIMES) if chance.random() < 0.001 else None  # each is long to replay
                 samples.append(Sample(table, {**keys, **{name: _value(chance, words) for name in columns}}, time))
+            if chance.random() < 0.03:
+                samples.append(Sample("verdict", _verdict(chance, words)))
             found.append(Batch(machine, _BEGIN + at * 10**9, tuple(samples)))
     return found
 
 
+def _verdict(chance: Random, words: list[str]) -> dict[str, Value]:
+    right = {name: chance.choice(values) for name, values in _VERDICT.items()}
+    return {name: value if chance.random() < 0.8 else _value(chance, words) for name, value in right.items()}
+
+
 def _stored(data: bytes, folder: Path, chance: Random, read: Callable[[str], None]) -> None:
     for left in folder.iterdir():
-        left.unlink()
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     with closing(Embedded(folder / "s.db")) as store:
         for batch in _rows(data, chance):
             store.write([batch])
@@ -90,10 +118,11 @@ def _shown(data: bytes, folder: Path, chance: Random) -> None:
 
     def show(place: str) -> None:
         (folder / "t.csv").write_text("machine,leaf\nm0,leaf1\nm1,leaf2\n")
-        words = [word.format(folder=folder) for word in chance.choice(_SCREENS)]
+        words = [word.format(folder=folder, place=place) for word in chance.choice(_SCREENS)]
+        words += [] if place in words else ["--store", place]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as above
-            done = CliRunner().invoke(app, [*words, "--store", place], env={"COLUMNS": "200"}, prog_name="peerwatch")
+            done = CliRunner().invoke(app, words, env={"COLUMNS": "200"}, prog_name="peerwatch")
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert not set(done.output) & set("\x1b\x07\x9b\x9d"), done.output

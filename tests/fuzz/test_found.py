@@ -13,7 +13,7 @@ import pytest
 from agent.nvml.client import ChildError
 from detector.alerts.delivery_log import read_delivery_log
 from detector.alerts.sinks.command import Command, CommandConfig
-from store.schema.sample import Batch, Sample
+from store.schema.sample import Batch, Sample, Value
 from store.sqlite.embedded import Embedded
 from tests.cli.conftest import run
 from tests.fuzz.readers import READERS, SaidByChild
@@ -29,7 +29,25 @@ def _of_a_version_to_come() -> bytes:
     return bytes(data)
 
 
+_DEEP = b"[" * 100_000
+
+
 FOUND = {
+    **{
+        f"brackets without end in {name}": (name, begin + _DEEP)
+        for name, begin in (
+            ("delivery log", b'{"other":'),
+            ("command's runs", b'[{"other":'),
+            ("calibration", b'{"other":'),
+            ("healthy run", b'{"other":'),
+            ("configuration", b"x = "),
+            ("topology", b"x = "),
+        )
+    },
+    "a trace with a column twice": (
+        "operation trace",
+        b"optype,start_ts,duration,rank,rank\nforward-compute,1.5,0.7,3,5\n",
+    ),
     "brackets without end in an answer with zoom requests": ("zoom requests", b"[" * 100_000),
     "no UTF-8 in a delivery log": ("delivery log", b'{"error":"\xe1("}'),
     "an answer without a column of times": (
@@ -93,6 +111,39 @@ def test_brackets_without_end_are_no_answer(tmp_path: Path) -> None:
     (tmp_path / "said").write_bytes(b'{"gpus":' + b"[" * 300_000 + b"\n")
     with pytest.raises(ChildError, match="gives an answer that is none"):
         SaidByChild(tmp_path / "said").answer(0.0)
+
+
+_AT = 1_700_000_000
+_SILENCE = {"task": "t", "kind": "evidence", "metric": "event.silent", "level": "crit", "message": "is silent"}
+ROWS: dict[str, tuple[tuple[str, ...], str, dict[str, Value], str]] = {
+    "a phase below any clock": (
+        ("report", "startup"),
+        "startup",
+        {"gpu": "0", "pid": 41, "start_time_seconds": _AT + 1.5, "nccl_loaded_seconds": -1e300},
+        "m3",
+    ),
+    "a count beyond what a double holds": (("jobs",), "job_log", {"job": "j", "nan_total": 2**63 - 1}, "m3"),
+    "a name that ends in a zero byte": (("jobs",), "job_log", {"job": "j\0", "step": 7.0}, "m3"),
+    "a silence that began at no time": (("status", "--at", f"{_AT + 5}000000000"), "verdict", _SILENCE, "m3"),
+    "a verdict from before all times": (("show", "1"), "verdict", {**_SILENCE, "since": -(2**63) + 1}, "silent"),
+    "a verdict that begins after its end": (("show", "1"), "verdict", {**_SILENCE, "since": 2**63 - 1}, "silent"),
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_a_row_stops_no_command(what: str, tmp_path: Path) -> None:
+    """Whatever one agent has written, a command shows it beside the rows of the others."""
+    words, table, values, shown = ROWS[what]
+    other = {"gpu": "0", "pid": 43, "start_time_seconds": _AT + 0.5, "nccl_loaded_seconds": 2.0}
+    with closing(Embedded(tmp_path / "s.db")) as store:
+        store.write(
+            [Batch("m5", _AT * 10**9, (Sample("startup", other), Sample("host", {"cpu_utilization_ratio": 0.5})))]
+        )
+        store.write([Batch("m3", _AT * 10**9 + 7, (Sample(table, values),))])
+    done = run(*words, "--store", tmp_path / "s.db")
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 2), done.stderr
+    assert shown in done.stdout
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), 1e300, float(2**63)])

@@ -222,7 +222,7 @@ def _bar(phases: Any, scale: float) -> Text:
 
     bar = Text()
     # Round ends, not lengths, so that the bar has the length of its sum.
-    ends = np.rint(np.cumsum(np.nan_to_num(phases)) * scale).astype(int)
+    ends = np.rint(np.clip(np.cumsum(np.nan_to_num(phases)) * scale, 0, _WIDTH)).astype(int)
     for name, length in zip(PHASES, np.diff(ends, prepend=0).tolist(), strict=True):
         bar.append(_SYMBOLS[name][0] * length, _SYMBOLS[name][1])
     return bar

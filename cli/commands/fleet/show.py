@@ -15,6 +15,7 @@ from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.analysis.shared_switch import read_shared
 from cli.queries.completion import verdict_numbers
 from cli.queries.iteration_time import pace_json, pace_of
+from cli.queries.probes import read_uncounted
 from cli.queries.verdict_history import RECENT, VerdictRecord, pick, read_verdicts, with_operator_actions
 from cli.terminal import console, say_json
 
@@ -49,15 +50,21 @@ def show(
         hardware = identity(source, record.verdict.machine, record.verdict.device, record.verdict.since)
         anomalies = pace_of(source, record.verdict.machine, record.verdict.since)
         past = earlier(source, record.verdict, record.verdicts[0].since)
+        uncounted = read_uncounted(source, record.verdict)
         shared = read_shared(source, record.verdict.machine, record.closed or time.time_ns(), settings.topology)
     if json:
-        more = {"hardware": hardware, "irregular": [*map(pace_json, anomalies)], "earlier": past.as_json()}
+        more = {
+            "hardware": hardware,
+            "irregular": [*map(pace_json, anomalies)],
+            "earlier": past.as_json(),
+            "uncounted": uncounted,
+        }
         switch = {"shared_switch": asdict(shared) if shared else None}
         say_json(explanation_json(record, explained) | more | switch)
         return
     from cli.views.verdict_screen import draw
 
-    draw(record, explained, anomalies, place, hardware, past.words, shared.in_words() if shared else "")
+    draw(record, explained, anomalies, place, hardware, past.words, shared.in_words() if shared else "", uncounted)
 
 
 def _list(records: list[VerdictRecord], place: str, json: bool) -> None:

@@ -20,6 +20,7 @@ from cli.terminal import console, say, say_json
 from cli.views.fleet_table import STYLE, table
 from detector.model.job import job_from
 from detector.model.text import plural
+from detector.model.verdict_rows import since_of
 from store.schema.time import LATEST
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _probes(share: ProbeShare) -> str:
 def _verdict(found: FleetStatus, at: int) -> str:
     """An open verdict: message, age, and acknowledgement if there is one."""
     verdict, ack = found.verdicts[at], found.acks.get(at)
-    since = time_format.ago((found.time - int(verdict.get("since") or verdict["time"])) / 1e9)
+    since = time_format.ago((found.time - since_of(verdict)) / 1e9)
     known = ""
     if ack:
         reason = f": {ack.reason}" if ack.reason else ""

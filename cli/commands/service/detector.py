@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from detector.config import Config
+    from detector.model.verdict import Verdict
     from detector.service.lease import Lease
     from store.signed import Signed
 
@@ -98,6 +99,7 @@ class _Service:
     def speak(self, opened: Signed, lease: Lease | None = None) -> None:
         """Judge and send alerts until it is stopped, or another holds the lease."""
         from cli.queries.analysis.shared_switch import switch_notes
+        from cli.queries.probes import read_uncounted
         from detector.alerts.open import open_dispatcher
         from detector.alerts.shared_log import SharedLog
         from detector.service import runner  # loads numpy, which the agent's process must not
@@ -106,7 +108,11 @@ class _Service:
         from detector.service.standby import STALE_NS
 
         alerts, influxdb = self.settings.alerts, self.settings.influxdb
-        notes = switch_notes(self.settings.topology)
+        switches = switch_notes(self.settings.topology)
+
+        def notes(store: Store, verdict: Verdict) -> tuple[str, ...]:
+            return (*switches(store, verdict), *read_uncounted(store, verdict))
+
         source: Store = opened
         stale_ns = runner.STALE_NS
         if lease is None:

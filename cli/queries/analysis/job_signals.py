@@ -49,18 +49,20 @@ def read_job_signals(store: ReadableStore, first: int, end: int) -> list[JobSign
             'no job was read then: add "job_log" to agent.sources and a table [[agent.job_log]] '
             "(docs/analysis/job_logs.md); jobs of Slurm and Kubernetes are in: peerwatch tasks"
         )
-    names, machines = (np.array(rows.column(name).to_pylist(), object) for name in ("job", "machine"))
+    places: dict[tuple[str, str], list[int]] = {}
+    for at, names in enumerate(zip(*(rows.column(name).to_pylist() for name in ("job", "machine")), strict=True)):
+        places.setdefault((names[0] or "", names[1]), []).append(at)
     time = rows.column("time").to_numpy()
     values = {
-        name: np.array(rows.column(name).cast("float64").to_numpy(), np.float64)
+        name: np.array(rows.column(name).cast("float64", safe=False).to_numpy(), np.float64)
         for name in COLUMNS
         if name in rows.column_names
     }
     errors = rows.column("error").to_pylist() if "error" in rows.column_names else [None] * len(time)
     place = np.minimum((time - first) * POINTS // max(1, end - first), POINTS - 1)
     found = []
-    for job, machine in sorted(set(zip(names.tolist(), machines.tolist(), strict=True))):
-        mine = np.flatnonzero((names == job) & (machines == machine))
+    for (job, machine), listed in sorted(places.items()):
+        mine = np.array(listed)
         last = {name: _last(values[name][mine]) if name in values else None for name in COLUMNS}
         curves = {name: _curve(values[name][mine], place[mine]) for name in CURVES if name in values}
         found.append(JobSignals(job, machine, int(time[mine[-1]]), last, curves, errors[mine[-1]] or ""))

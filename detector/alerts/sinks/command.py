@@ -184,7 +184,7 @@ class Command(Sink):
             return msgspec.json.decode(self.file.read_bytes(), type=list[Run])
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(
                 f"{self.file}, the record of alerts.command, cannot be read: check it, then remove it"
             ) from error

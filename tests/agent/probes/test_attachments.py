@@ -66,6 +66,50 @@ def test_deleted_library(seen: Any, caller: Any, emulated: Libraries, tmp_path: 
     assert total(seen, process.pid) == 17
 
 
+BUILD = """
+#define X __attribute__((visibility("default"), noinline))
+#ifdef NEXT
+X int ncclNotProbed(int n) { __asm__ volatile(".fill 173, 1, 0x90"); return n; }
+#endif
+X int ncclAllReduce(void *a, void *b, long n, int t, int o, void *comm, void *s) { __asm__ volatile(""); return 0; }
+X int ncclCommInitRank(void **out, int n, char *id, int rank) { __asm__ volatile(""); return 0; }
+"""
+
+
+def built(path: Path, *options: str) -> Path:
+    """A library with two of NCCL's functions, in the next version at other places."""
+    command = ["cc", "-shared", "-fPIC", "-O1", *options, "-o", str(path), "-x", "c", "-"]
+    subprocess.run(command, input=BUILD, text=True, check=True)
+    return path
+
+
+def test_a_library_that_is_overwritten_in_place(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
+    """Its probes come off, so that none is at a wrong place of the new version, which gets its own; a cut is borne."""
+    nccl = built(tmp_path / "libnccl.so.2")
+    following = built(tmp_path / "next.so", "-DNEXT").read_bytes()
+    older = caller(emulated.cudart, nccl, calls=23)
+    seen.wait_attached(nccl)
+    older.call()
+    assert total(seen, older.pid) == 23
+    (before,) = [one for one in listed(seen) if one.path == str(nccl)]
+    places = set(before.probes)
+    nccl.write_bytes(following)  # the same inode: cp does so, unlike mv, pip and dpkg
+    newer = caller(emulated.cudart, nccl, calls=29)
+    users = {older.pid, newer.pid}
+
+    def shared() -> list[Library]:
+        on = [one for one in listed(seen) if one.path == str(nccl) and one.state == "on"]
+        return [one for one in on if {user.pid for user in one.users} == users]
+
+    (library,) = seen.until(lambda _: shared(), 20.0)
+    assert len(library.probes) == len(places)
+    assert not places & set(library.probes)
+    newer.call()
+    assert total(seen, newer.pid) == 29
+    os.truncate(nccl, 0)
+    seen.until(lambda _: all(one.state != "on" for one in listed(seen) if one.path == str(nccl)), 20.0)
+
+
 def test_library_loaded_later(seen: Any, caller: Any, emulated: Libraries, tmp_path: Path) -> None:
     """A process that loads the library long after its start is looked at again."""
     cudart, nccl = copies(emulated, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.cli.conftest import SECOND, one_line, run
 BEGIN = 1_780_000_000 * SECOND
 ONSET = BEGIN + 150 * SECOND
 VOID = {"meta", "br", "img", "link", "input", "hr"}
+CALLS = {"kind": "progress", "metric": "nccl.active_ratio"}
 RUDE = '<script>alert("m3")</script> & its peers'
 
 
@@ -165,6 +167,22 @@ def test_a_narrow_terminal(place: Path) -> None:
     assert max(map(len, said.splitlines())) <= 80
     assert folded("nccl.host_blocked_seconds_total", 18) == ["nccl.host_blocked_", "seconds_total"]
     assert folded("gpu.sm_clock_hertz", 9) == ["gpu.sm_", "clock_", "hertz"]
+
+
+def test_probes_that_were_off_are_said(place: Path) -> None:
+    """A verdict on calls comes with the probes on its machine that were suspended then; one on readings does not."""
+    store = Embedded(place)
+    suspended = "probes on its calls are suspended: a process calls it 91000 times a second"
+    for name, why in (("m3", suspended), ("m1", "probes on its launches are sampled, on 31% of the time"), ("m2", "")):
+        row = {"library": "libnccl.so.2", "state": "on", "reason": why or None, "suspended": float(bool(why))}
+        store.write([Batch(name, ONSET + 150 * SECOND, (Sample("probe", row),))])
+    (row,) = said("m3", 190, "crit").samples
+    store.write([Batch("m3", ONSET + 190 * SECOND, (replace(row, values={**row.values, **CALLS}),))])
+    store.close()
+    assert f"probes    libnccl.so.2 on m3: {suspended}" in run("show", "3", "--store", place).stdout
+    found = json.loads(run("show", "3", "--json", "--store", place).stdout)
+    assert found["uncounted"] == [f"libnccl.so.2 on m3: {suspended}"]
+    assert json.loads(run("show", "2", "--json", "--store", place).stdout)["uncounted"] == []
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:

@@ -161,6 +161,54 @@ def test_without_memory(tmp_path: Path, megabytes: int) -> None:
     assert process.returncode in (0, 1)
 
 
+HOG = "import time\nheld = []\nwhile True: held.append(bytearray(b'x' * (8 << 20))); time.sleep(0.005)"
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[], None]]:
+    """Puts the process that calls it under a limit of 256 MB, as MemoryMax does, beyond which the kernel kills."""
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root) / f"peerwatch-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(256 << 20))
+        except OSError:
+            if group.exists():
+                group.rmdir()
+            continue
+        yield lambda group=group: (group / "cgroup.procs").write_text("0") and None  # type: ignore[misc]
+        group.rmdir()
+        return
+    pytest.skip("no group of processes can be given a limit of memory here")
+
+
+def test_killed_at_its_limit_of_memory(tmp_path: Path, limited: Callable[[], None]) -> None:
+    """An agent that the kernel kills at the limit leaves a whole store, and the next one goes on behind it."""
+    file, log = config(tmp_path, str(tmp_path / "s.db")), tmp_path / "log"
+
+    def times() -> list[int]:
+        with closing(open_store(str(tmp_path / "s.db"))) as store:
+            found: list[int] = store.read("host").column("time").to_pylist()
+            return found
+
+    def first_to_go() -> None:
+        limited()
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+    with agent(file, log, first_to_go) as victim:
+        until(lambda: (tmp_path / "s.db").exists() and len(times()) > 5, log)
+        with subprocess.Popen([sys.executable, "-c", HOG], preexec_fn=limited) as hog:
+            assert victim.wait(60) == -signal.SIGKILL
+            hog.kill()
+    before = times()
+    with agent(file, log):
+        until(lambda: len(times()) > len(before) + 5, log)
+    after = times()
+    assert after[: len(before)] == before
+    assert len(after) == len(set(after))
+    assert "ERROR" not in log.read_text()
+
+
 def test_half_an_answer_is_none(tmp_path: Path) -> None:
     """A server that breaks off in its answer is an error that names it, never an answer with fewer rows."""
     server = influxd(tmp_path)

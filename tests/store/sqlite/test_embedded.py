@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -327,6 +328,21 @@ def test_damaged_words_are_explained(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"CREATE TABLE", b"CREATE \x9b\xff\xfeBLE"))
     with pytest.raises(StoreError, match=r"s\.db is damaged: move it away"):
+        Embedded(path).read("host")
+
+
+@pytest.mark.parametrize("value", ["GPU-3", b"\x07\xff"])
+def test_a_value_that_fits_no_column(tmp_path: Path, value: str | bytes) -> None:
+    """A text or bytes in a column of numbers, which SQLite lets stand, are damage that is named."""
+    path = tmp_path / "s.db"
+    store = Embedded(path)
+    store.write([host("m1", 3, 5)])
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        names = [row[1] for row in connection.execute("PRAGMA table_info(host)") if row[2] == "REAL"]
+        connection.execute(f'UPDATE host SET "{names[0]}" = ?', (value,))  # noqa: S608 - a name of the catalogue
+        connection.commit()
+    with pytest.raises(StoreError, match=r"s\.db is damaged: move it away .* \(table host holds what fits no column\)"):
         Embedded(path).read("host")
 
 
