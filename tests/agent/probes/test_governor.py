@@ -214,11 +214,11 @@ def test_cuda_probes_let_go_of_a_busy_process(watch: Any, emulated: Libraries, m
             return [one for one in attachments.libraries.values() if one.path == str(emulated.cudart)]
 
         seen.until(lambda rows: [row for row in rows.get("cuda", ()) if row.get("graph_launches_total")])
-        seen.until(lambda _: any(GRAPHS in one.suspended for one in cudart()))
+        seen.until(lambda rows: any(row.get("suspended") == 1 for row in rows.get("probe", ())))
         (library,) = cudart()
+        assert GRAPHS in library.suspended
         assert not library.functions[GRAPHS].keys() & library.probes.keys()
         assert "probes on its graph launches are suspended" in library.words
-        seen.until(lambda rows: any(row.get("suspended") == 1 for row in rows.get("probe", ())))
         rows = seen.until(lambda rows: [row for row in rows.get("cuda", ()) if row["pid"] == process.pid])
         assert "graph_launches_total" not in rows[0]
         before = rows[0]["synchronize_calls_total"]
