@@ -50,7 +50,7 @@ def test_a_zoom_is_drawn(place: Path) -> None:
 def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
     """The order is in the store before any verdict, for the agent of the suspect and for no other."""
     store, rng = Embedded(tmp_path / "s.db"), np.random.default_rng(6)
-    watts = 500 + rng.normal(0, 4, (260, 8))
+    watts = 500 + rng.normal(0, 4, (250, 8))
     watts[225:, 3] += 220
     rows = [
         Batch(f"m{machine}", BEGIN + second * SECOND, (Sample("gpu", {"gpu": "0", "power_watts": value}),))
@@ -58,7 +58,7 @@ def test_a_suspect_is_asked_for(tmp_path: Path) -> None:
         for machine, value in enumerate(row)
     ]
     store.write(rows)
-    end = BEGIN + 259 * SECOND
+    end = BEGIN + 249 * SECOND
     runner = Runner(store, Config(), end)
     assert runner.catch_up(end, threading.Event()) == []
     runner.request_zoom(end)
