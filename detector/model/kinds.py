@@ -56,16 +56,14 @@ PACED = frozenset(
     }
 )
 """Readings of a GPU's own pace, which neither other programs nor other routes of the traffic move."""
-SYMPTOM = frozenset(
-    {
-        "rdma.cnp_handled_total",
-        "rdma.cnp_sent_total",
-        "rdma.ecn_marked_packets_total",
-        "rdma.out_of_sequence_total",
-        "rdma.pfc_receive_frames_total",
-        "gpu.remapped_rows",
-    }
+CONGESTION = (
+    "rdma.cnp_sent_total",
+    "rdma.ecn_marked_packets_total",
+    "rdma.pfc_receive_frames_total",
+    "rdma.out_of_sequence_total",
 )
+"""What a port reads where others send it, or the network, too much."""
+SYMPTOM = frozenset({*CONGESTION, "rdma.cnp_handled_total", "gpu.remapped_rows"})
 """What harms nothing by itself: congestion shows at ports where it does not begin, and so do packets that took several
 ways; a memory row that is remapped is mended (NVIDIA, "GPU memory error management": a failed remap or an Xid tells
 what is not)."""
@@ -82,13 +80,6 @@ LOSS = frozenset(
 a contact or a chip that fails (NVIDIA, "Xid errors", 92: high single-bit ECC error rate)."""
 IMPAIRED = LOSS | {"rdma.pfc_transmit_frames_total"}
 """A link that pauses its senders or sends again is slowed each time."""
-CONGESTION = (
-    "rdma.cnp_sent_total",
-    "rdma.ecn_marked_packets_total",
-    "rdma.pfc_receive_frames_total",
-    "rdma.out_of_sequence_total",
-)
-"""What a port reads where others send it, or the network, too much."""
 _USES = frozenset({"gpu.tensor_active_ratio", "gpu.dram_active_ratio"})
 """What a GPU uses for its share of an iteration, however long that takes: others wait, and use no more of it."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
