@@ -89,7 +89,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         (
             "ecc_corrected_total",
             rises_fast,
-            75,
+            95,
             120,
             "warn",
             1.0,

@@ -137,7 +137,7 @@ REPORTED = [
     (
         "gpu.ecc_corrected_total",
         corrects(31.0),
-        115,
+        135,
         "corrects more than ten memory errors a second, for over a minute",
     ),
     ("gpu.recovery_action", put("recovery_action", 2.0), 41, "asks for recovery: reboot the machine"),
