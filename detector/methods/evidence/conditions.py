@@ -28,6 +28,8 @@ QUIET_S = 30.0
 BUSY = 0.2
 FAR_BELOW = 0.7
 """Of the peers' clock under load: chips of one model differ by less, also hot ones and those of another stage."""
+BELOW, ALIKE = 0.92, 0.03
+"""Of the clock of the machine's other GPUs, which do the same work: chips of one model differ by half of it at most."""
 THERMAL, _BRAKE = 0x40, 0x80  # NVML clock event reasons that hardware gives
 
 
@@ -85,6 +87,20 @@ def clock_far_below_peers(states: StateTable, column: str, now: int) -> Bools:
     usual = middle_of(busy, states.task)
     known = np.bincount(states.task[~np.isnan(busy)], minlength=int(states.task.max(initial=0)) + 1)
     found: Bools = (busy < FAR_BELOW * usual) & (known[np.maximum(states.task, 0)] > QUORUM)
+    return found
+
+
+def clock_below_siblings(states: StateTable, column: str, now: int) -> Bools:
+    """Its clock under load is below that of all other GPUs of its machine, which are alike, since whenever."""
+    duty, value = states.now("duty_cycle_ratio", now), states.now(column, now)
+    busy = np.where((duty >= BUSY) & (states.task != NO_TASK), value, np.nan)
+    if np.isnan(busy).all() or np.nanmin(busy) >= BELOW * np.nanmax(busy):
+        return np.zeros(len(value), bool)
+    usual = middle_of(busy, states.machine)
+    size = int(states.machine.max()) + 1
+    known = np.bincount(states.machine[~np.isnan(busy)], minlength=size)
+    unlike = np.bincount(states.machine[np.abs(busy - usual) > ALIKE * usual], minlength=size)
+    found: Bools = (busy < BELOW * usual) & (known > QUORUM)[states.machine] & (unlike == 1)[states.machine]
     return found
 
 

@@ -268,6 +268,37 @@ def test_ports_of_one_name_that_lose_packets_together_have_a_switch_in_common(me
     assert found[0].message.endswith("packets a second, as do 3 others of this name: look at their switch")
 
 
+@pytest.mark.parametrize(
+    ("clocks", "duty", "named"),
+    [
+        ((1.49, 1.5, 1.33, 1.48, 1.49), 0.91, {"gpu:2"}),
+        ((1.49, 1.5, 1.42, 1.48, 1.49), 0.92, set()),
+        ((1.49, 1.5, 1.33, 1.34, 1.49), 0.93, set()),
+        ((1.49, 1.5, 1.33, 1.41, 1.49), 0.94, set()),
+        ((1.49, 1.5, 1.33, 1.48, 1.49), 0.04, set()),
+    ],
+)
+def test_one_gpu_that_clocks_below_all_others_of_its_machine_is_named_from_the_first_reading_on(
+    memory: Any, clocks: tuple[float, ...], duty: float, named: set[str]
+) -> None:
+    """11 % below four GPUs that are alike is a fault, one of one machine too; 5 %, two such GPUs, or rest are not."""
+    step, gpu = (index.reshape(-1) for index in np.indices((130, 5)))
+    found = {
+        "time": START + step * SECOND,
+        "machine": np.full(len(step), "m8"),
+        "gpu": gpu.astype(str),
+        "sm_clock_hertz": 1e9 * np.array(clocks)[gpu],
+        "duty_cycle_ratio": np.where(gpu == 2, duty, 0.97),
+    }
+    verdicts = alone(memory, gpu=pa.table(found))
+    assert {v.device for v in verdicts} == named
+    assert all(v.level == "warn" and v.time <= START + 62 * SECOND for v in verdicts)
+    assert all(
+        v.message.endswith("runs at 1.33 GHz under load, more than 8 % below all other GPUs of its machine")
+        for v in verdicts
+    )
+
+
 def test_load_is_taken_from_power_where_the_duty_cycle_is_unknown(memory: Any) -> None:
     """A GPU that draws what its peers draw is at work; one that draws little rests its link."""
 
