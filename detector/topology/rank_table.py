@@ -92,6 +92,8 @@ class RankTable(Columns):
     unsent: Floats = column()
     """Share of samples in which a chunk was ready and nothing moved."""
     steps: Floats = column()
+    pace: Floats = column(np.nan)
+    """Steps a second since the row before."""
     ring_step: Floats = column()
     blocked: Floats = column()
     """Counter: seconds for which the host waited behind operations."""
@@ -144,6 +146,7 @@ class RankTable(Columns):
         formed = comm != self.comm[series]
         self.moves[series[formed]] = self.gap[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
+        self._note_pace(series, formed | away, time, rows.number("steps_done_total")[row])
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress])
@@ -223,6 +226,10 @@ class RankTable(Columns):
         steps = rows.number("steps_done_total")[row]
         moves: Bools = (rows.number("replayed")[row] == 1) & (steps != self.steps[series]) & ~np.isnan(steps)
         return moves
+
+    def _note_pace(self, series: Ints, restarted: Bools, time: Ints, steps: Floats) -> None:
+        seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
+        self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 
     def _note_origin(
         self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools

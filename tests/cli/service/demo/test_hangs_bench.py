@@ -1,4 +1,4 @@
-"""Hangs on NVIDIA's own libnccl that nothing but NCCL shows: without a watchdog, under CUDA graphs, with late agents.
+"""Hangs and a slow GPU on NVIDIA's own libnccl that nothing but NCCL shows: no watchdog, CUDA graphs, late agents.
 
 `make bench ARGS="-k test_findings_4"`; PEERWATCH_NCCL is the version. Agents read neither NVML nor sysfs.
 """
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 WITHIN_S = 20.0
 HANGS = (Episode("rank_hang", None, "m02", 0, 40, 23, restarts=True), Episode("gpu_lost", None, "m03", 0, 50, 25))
 LATE = (Episode("rank_hang", None, "m01", 0, 50, 25),)
+SLOW = (Episode("slow_gpu", None, "m03", 0, 50, 30), Episode("slow_gpu", None, "m01", 0, 50, 30))
 
 
 @pytest.fixture
@@ -67,6 +68,12 @@ def test_findings_4_3_hangs_without_a_watchdog(library: Path, probes_allowed: No
 def test_findings_4_4_hangs_under_cuda_graphs(library: Path, probes_allowed: None, tmp_path: Path) -> None:
     """A rank, and then a GPU, that stops is named within 20 s where graphs replay the operations."""
     lived(tmp_path, HANGS, library, training="graphs")
+    assert 1.0 in column(tmp_path, "replayed")
+
+
+def test_findings_4_4_a_slow_gpu_under_cuda_graphs(library: Path, probes_allowed: None, tmp_path: Path) -> None:
+    """A GPU 1.6 times as slow is named within 20 s where graphs replay the operations, on two machines in turn."""
+    lived(tmp_path, SLOW, library, training="graphs")
     assert 1.0 in column(tmp_path, "replayed")
 
 
