@@ -32,6 +32,8 @@ class StragglerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fewest samples that raise an alarm."""
     usual_iteration_seconds: Positive = 2.0
     """Where iterations are longer than this, smoothing, warm-up and threshold are as many times longer."""
+    unread_iteration_seconds: Positive = 16.0
+    """What iterations are taken to last where no reading tells."""
     max_excess_per_wait: Positive = 4.0
     """A process's excess counts up to so many times the excess of what the other ranks wait."""
     slow_sender_share: Positive = 0.25

@@ -39,6 +39,8 @@ _PLAIN = (
 )
 """Readings that count as a cause by themselves where they, and the loss, are great enough: a port that has to send
 less, for minutes, while all wait, is one that cannot send more."""
+_BUSY = 0.5
+"""Of processors: while half of their time is left, no task waits for it."""
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
 """A loss of pace, spreads over the peers, and times as far as the next machine, that need no other witness."""
 _RECENT = 12
@@ -150,7 +152,8 @@ def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
     """Whether processors, or how often a port is held back, changed so plainly that nothing else has to tell."""
     key = f"{one.table}.{panel.window.metrics[one.metric]}"
     great = fall.size >= _PLAIN_LOSS and one.far >= _PLAIN_FAR and one.alone >= _PLAIN_ALONE
-    return great and key in _PLAIN
+    idle = key == _PLAIN[0] and panel.values[one.metric, one.entity] < _BUSY
+    return great and key in _PLAIN and not idle
 
 
 def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:

@@ -187,7 +187,7 @@ class Changes:
         """The same of one peer group; rows are [row, metric, member]."""
         names = panel.window.metrics[: rows.shape[1]]
         counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
-        shown = np.array([not name.endswith(_ELSEWHERE) for name in names])
+        shown = np.array([not name.endswith(_ELSEWHERE) and f"{table}.{name}" not in _GIVEN for name in names])
         size, far, level = compare(rows, fall.rows, counts)
         spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
         far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
@@ -237,6 +237,8 @@ def peers_of(panel: Panel, entity: int, count: int) -> Ints:
 
 _ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")
 """Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
+_GIVEN = ("nccl.operations_total", "nccl.bytes_total")
+"""What the program gives each rank to do."""
 _DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
 """Ends of readings of work that is done."""
 _AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")

@@ -24,6 +24,7 @@ from detector.harm.waiting import is_idle
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     CONGESTION,
+    draws,
     is_capacity,
     is_corrected,
     is_held_back,
@@ -64,6 +65,8 @@ _PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
+_DRAWS_NS = 300 * SECOND
+"""So long a small difference in power has to last where other readings tell what a GPU does: heat and load move it."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
 _CORRECTED = 10.0
@@ -157,16 +160,10 @@ class Harm:
             return WAIT
         if small and (tells_use(verdict.metric) or is_remnant(self.pace, self.blamed, verdict)):
             return NO
+        if small and draws(verdict.metric) and now - verdict.since < _DRAWS_NS and not _is_one_reading(panels):
+            return WAIT
         if is_host(verdict.metric):
-            runs = ~self.pace.paused(verdict.task)
-            if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
-                return WAIT  # the task stood nearly all the time
-            goes_on = goes_slower(self.pace, self.blamed, verdict, on) == NO
-            held_up = self._is_held_up(verdict, on, _PLAINLY if goes_on else LEAST)
-            if held_up is not None or self._is_paced(verdict.task):
-                return YES if held_up or self._fell_with(verdict, now) else NO
-            works = verdict.metric.endswith("_bytes_total")  # a copy may last for hours
-            return YES if now - verdict.since >= _UNSEEN_HOST_NS and not works else NO
+            return self._host(verdict, on, now)
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
@@ -176,6 +173,19 @@ class Harm:
             return YES
         unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
+
+    def _host(self, verdict: Verdict, on: Bools, now: int) -> str:
+        """Of a reading of the machine's own system."""
+        runs = ~self.pace.paused(verdict.task)
+        if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
+            return WAIT  # the task stood nearly all the time
+        slower = goes_slower(self.pace, self.blamed, verdict, on)
+        if slower != YES and verdict.metric.endswith("_bytes_total"):
+            return NO  # a copy may last for hours
+        held_up = self._is_held_up(verdict, on, _PLAINLY if slower == NO else LEAST)
+        if held_up is not None or self._is_paced(verdict.task):
+            return YES if held_up or self._fell_with(verdict, now) else NO
+        return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO
 
     def _symptom(self, verdict: Verdict, panels: Mapping[str, Panel], now: int) -> str:
         """What others make is a note, unless a port is held back strongly, and for minutes, by nothing else."""

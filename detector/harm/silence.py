@@ -21,8 +21,8 @@ _UNSEEN_NS = 120 * SECOND
 """So long a silence has to last where nothing tells the pace."""
 _RESTART_NS = 120 * SECOND
 """So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
-_ROWS_NS = 30 * SECOND
-"""So long the rows of a single device are missing by chance: there are many devices."""
+_ROWS_NS, _AGENT_NS = 30 * SECOND, 60 * SECOND
+"""So long rows are missing by chance: of one device, as there are many, and of a machine, as its agent restarts."""
 _RECENT = 6
 """Blocks without a known pace: the task has not begun, or has ended."""
 
@@ -58,5 +58,5 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
 def _longest_ns(pace: Pace, verdict: Verdict) -> float:
     """How long (ns) rows are missing for another reason while the task stands; an iteration tells nothing either."""
     pause = PAUSES * pace.longest_pause(verdict.task, verdict.since)
-    chance = _ROWS_NS if verdict.device else 0
+    chance = _ROWS_NS if verdict.device else 0 if verdict.score == SHARED else _AGENT_NS
     return max(min(pause, _RESTART_NS), pace.rhythm_ns(verdict.task), chance)

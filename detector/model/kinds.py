@@ -141,6 +141,11 @@ def tells_use(metric: str) -> bool:
     return metric in _USES
 
 
+def draws(metric: str) -> bool:
+    """Whether this reading is of the power that a device draws: chips, temperatures and loads differ in it."""
+    return metric == "gpu.power_watts"
+
+
 def is_fault(metric: str) -> bool:
     """Whether this reading tells of a fault, or of capacity that is lost, whatever task the machine works for."""
     known = METRICS.get(metric)

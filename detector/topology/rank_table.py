@@ -113,6 +113,8 @@ class RankTable(Columns):
     """1 where the last calls depart from the order of those before, 0 where they do not."""
     replayed: Floats = column()
     """1 where CUDA graphs replay the operations, so that calls are not counted."""
+    has_replayed: Floats = column()
+    """1 once they have, in this communicator: a call in between, such as a checkpoint's, ends no replays."""
     last_seen: Ints = column(NEVER, np.int64)
     """When the newest row was read, Unix ns."""
     last_progress: Ints = column(NEVER, np.int64)
@@ -144,7 +146,7 @@ class RankTable(Columns):
         self._learn_period(time - self.last_seen[series])
         away = (self.last_seen[series] > NEVER) & (time - self.last_seen[series] > 3.5 * self.period + SECOND)
         formed = comm != self.comm[series]
-        self.moves[series[formed]] = self.gap[series[formed]] = 0.0
+        self.moves[series[formed]] = self.gap[series[formed]] = self.has_replayed[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
         self._note_pace(series, formed | away, time, rows.number("steps_done_total")[row])
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
@@ -156,6 +158,7 @@ class RankTable(Columns):
         self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[formed]]
         self.operations[series] = operations
         self._note_states(series, rows, row)
+        self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])
         origin = np.where(operations < 0, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])  # none begins below 0
         self._note_origin(series, origin, known, formed | (operations < before), away)
 

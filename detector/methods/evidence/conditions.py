@@ -14,6 +14,8 @@ QUORUM, QUORUM_SHARE = 3, 0.6
 LESS = 0.97
 """Below this share of the peers' value is less."""
 FLAPS_S = 300.0
+STORM_S = 20.0
+"""So soon after its last fast reading an error counter rises fast."""
 QUIET_S = 30.0
 """A port through which nothing flows for this long is quiet: longer than an iteration."""
 BUSY = 0.2
@@ -34,6 +36,14 @@ def repeats(states: StateTable, column: str, now: int) -> Bools:
     at = states.row(column)
     near = now - states.last[at] <= QUIET_S * SECOND
     found: Bools = near & (states.last[at] - states.before[at] <= FLAPS_S * SECOND)
+    return found
+
+
+def rises_fast(states: StateTable, column: str, now: int) -> Bools:
+    """It grew fast by its newest reading, or by one that was read a moment ago."""
+    at = states.row(column)
+    last = states.last[at]
+    found: Bools = (last > NEVER) & ((last == states.since[at]) | (now - last <= STORM_S * SECOND))
     return found
 
 

@@ -23,6 +23,7 @@ from detector.methods.evidence.conditions import (
     nonzero,
     quorum_value,
     repeats,
+    rises_fast,
     slower_port,
 )
 from detector.methods.evidence.state_table import StateTable
@@ -84,6 +85,16 @@ RULES: dict[str, tuple[Rule, ...]] = {
             2.0,
             "had {more} memory errors that ECC could not mend",
             False,
+        ),
+        (
+            "ecc_corrected_total",
+            rises_fast,
+            75,
+            120,
+            "warn",
+            1.0,
+            "corrects more than ten memory errors a second, for over a minute",
+            True,
         ),
         ("recovery_action", nonzero, 0, 0, "crit", 2.0, "asks for recovery: {action}", False),
         ("pcie_width", below_peers, 10, 30, "crit", 2.0, "has {value} PCIe lanes where its peers have {usual}", True),

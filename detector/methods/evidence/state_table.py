@@ -17,8 +17,8 @@ from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
 NO_TASK = -1
-TRAFFIC = 1e4
-"""Units a second below which a counter of bytes stands still: an idle port's own management traffic."""
+_LEAST_RATES = {"transmit_bytes_total": 1e4, "receive_bytes_total": 1e4, "ecc_corrected_total": 10.0}
+"""Units a second below which a counter stands still: an idle port's own management traffic, and errors now and then."""
 STALE_S = 90.0
 """A reading older than this says nothing of now; slow-changing columns are read every minute."""
 _FILLS = {"value": np.nan, "acknowledged": np.nan, "peak": np.nan, "since": NEVER, "last": NEVER, "before": NEVER}
@@ -52,7 +52,7 @@ class StateTable:
     since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """When the newest value was read."""
     last: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """When it last grew (or fell), bytes when they last flowed ..."""
+    """When it last grew (or fell), of some counters when it last did so fast ..."""
     before: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """... and the time before that."""
     task: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -120,7 +120,7 @@ class StateTable:
 
     def _count(self, at: int, place: Ints, delta: NDArray[np.floating[Any]], seconds: Floats) -> None:
         """Note what grew (or fell) by `delta` over so many seconds."""
-        moved = delta > (TRAFFIC * seconds if "bytes" in self.columns[at] else 0.0)
+        moved = delta > _LEAST_RATES.get(self.columns[at], 0.0) * seconds
         place, delta, seconds = place[moved], delta[moved], seconds[moved]
         time = self.since[at, place]
         # Two at once are two times, if the reading before is not long ago.

@@ -102,7 +102,7 @@ class StragglerDetector(Columns):
         worst, is_clear = _worst(score, behind, live, config)
         gain = np.where(is_clear, np.clip(score / config.min_excess - 1, -1.0, config.max_gain), -1.0) * known
         factor = np.ones(len(number))
-        np.maximum.at(factor, live.process, iteration_factor(ranks, live.series, config))
+        np.maximum.at(factor, live.process, iteration_factor(ranks, live, config))
         # Rows that are minutes apart must not raise an alarm by one disturbance, nor one long iteration.
         gain = np.minimum(gain * seconds, threshold / config.min_samples) / factor
         rose = self.cusum.update(number, gain, now, threshold, 3 * threshold)

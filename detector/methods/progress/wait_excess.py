@@ -17,9 +17,17 @@ from detector.topology.rank_table import Compaction, RankTable
 _ANOMALOUS_SLOWER = 10.0  # times slower a baseline learns while its process is suspect
 
 
-def iteration_factor(ranks: RankTable, series: Ints, config: StragglerConfig) -> Floats:
-    """[series]: by how much longer its iterations are than what the settings are for; 1 where that is not known."""
-    factor: Floats = np.fmax(ranks.iteration[series] / config.usual_iteration_seconds, 1.0)
+def iteration_factor(ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> Floats:
+    """[live series]: by how much longer its iterations are than what the settings are for; at least 1.
+
+    Where they are not read, they are as long as those of the process's other communicators, or
+    `unread_iteration_seconds`. Those of a replayed CUDA graph are never counted, and are short.
+    """
+    read = np.fmax(ranks.iteration[live.series], np.where(ranks.has_replayed[live.series] == 1, 0.0, np.nan))
+    longest = np.full(len(live.number), np.nan)
+    np.fmax.at(longest, live.process, read)
+    other = np.where(np.isnan(longest), config.unread_iteration_seconds, longest)[live.process]
+    factor: Floats = np.fmax(np.where(np.isnan(read), other, read) / config.usual_iteration_seconds, 1.0)
     return factor
 
 
@@ -57,15 +65,16 @@ class WaitExcess(Columns):
         excess[:, running[~complete]] = np.nan
         running = running[complete]
         series, process = live.series[running], live.process[running]
-        slower = iteration_factor(ranks, series, config)
-        warm = self.baseline.count[0, series] >= config.warmup_samples * slower
+        slower = iteration_factor(ranks, live, config)[running]
+        warmup = config.warmup_samples * np.fmax(slower / max(seconds, 1.0), 1.0)  # in samples, of as many iterations
+        warm = self.baseline.count[0, series] >= warmup
         usual = self.baseline.mean[:, series]
         signals = wait_signals(ranks, series, live.comm[running])
-        self._learn(series, signals, normal[process], seconds, slower, config)
+        self._learn(series, signals, normal[process], seconds, slower, warmup, config)
         excess[:, running] = np.where(warm, self.smooth.mean[:, series] - usual, 0.0)
         longer = self._stretch(ranks, series, config) - 1
         excess[OTHERS, running] += np.where(warm, longer * self.smooth.mean[OTHERS, series], 0.0)
-        made = ~warm & (self.baseline.count[0, series] >= config.warmup_samples * slower)
+        made = ~warm & (self.baseline.count[0, series] >= warmup)
         self._restart_unsettled(series, process, made, config)
         waiting = np.zeros(len(live.number))
         np.fmax.at(waiting, live.process, excess[OTHERS])
@@ -104,16 +113,17 @@ class WaitExcess(Columns):
         normal: Bools,
         seconds: float,
         slower: Floats,
+        warmup: Floats,
         config: StragglerConfig,
     ) -> None:
         signal, place = np.nonzero(~np.isnan(signals))
-        cells, values, slower, normal = (signal, series[place]), signals[signal, place], slower[place], normal[place]
-        blend = 1 - np.exp(-seconds / (config.smoothing_seconds * slower))
+        cells, values = (signal, series[place]), signals[signal, place]
+        blend = 1 - np.exp(-seconds / (config.smoothing_seconds * slower[place]))
         self.smooth.update(cells, values, np.where(self.smooth.count[cells] == 0, 1.0, blend))
         # With rows that are minutes apart, a baseline of this time constant would be the last row.
         slow = min(seconds / config.baseline_seconds, 1 / config.warmup_samples)
-        settled = np.where(normal, slow, slow / _ANOMALOUS_SLOWER)
-        warm = self.baseline.count[cells] >= config.warmup_samples * slower
+        settled = np.where(normal[place], slow, slow / _ANOMALOUS_SLOWER)
+        warm = self.baseline.count[cells] >= warmup[place]
         self.baseline.update(cells, values, np.where(warm, settled, self.baseline.warmup_weight(cells)))
 
     def _is_complete(self, ranks: RankTable, series: Ints, comm: Ints, config: StragglerConfig) -> Bools:

@@ -138,16 +138,25 @@ def test_what_others_make_or_what_was_mended_is_a_note_whatever_the_task_does(
     assert {(note.machine, note.metric) for note in notes} == {("m3", metric)}
 
 
-def test_other_work_that_makes_its_own_gpus_wait_is_said(memory: Any) -> None:
-    """The GPUs of a machine that thrashes are at work 6 % less than their peers', which no reading of theirs tells."""
+@pytest.mark.parametrize(
+    ("metric", "more", "named"),
+    [("processes_running", 48, [("m5", "host.processes_running")]), ("disk_write_bytes_total", 8.3e8, [])],
+)
+def test_other_work_that_makes_its_own_gpus_wait_is_said(
+    memory: Any, metric: str, more: float, named: list[tuple[str, str]]
+) -> None:
+    """The GPUs of a machine that thrashes are at work 6 % less than their peers', which no reading of theirs tells.
+
+    A copy is no cause of that while the task goes on as before.
+    """
 
     def thrashes(found: dict[str, np.ndarray]) -> None:
-        found["host.processes_running"][ONSET:, 5] += 48
+        found[f"host.{metric}"][ONSET:, 5] += more
         found["gpu.duty_cycle_ratio"][ONSET:, 5] -= 0.06
         found["gpu.power_watts"][ONSET:, 5] -= 29
 
     said, _ = watch(memory, tables(training(thrashes)))
-    assert [(verdict.machine, verdict.metric) for verdict in said] == [("m5", "host.processes_running")]
+    assert [(verdict.machine, verdict.metric) for verdict in said] == named
 
 
 def test_gpus_that_wait_for_a_moment_of_each_long_iteration_are_held_up(memory: Any) -> None:
@@ -191,8 +200,8 @@ def test_a_backup_after_the_task_was_stopped_is_a_note(memory: Any) -> None:
     assert watch(memory, tables(training(stopped)))[0] == []
 
 
-def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stands_is_said_at_once(memory: Any) -> None:
-    """75 s without a row while all go on are its agent; with a task that hangs it is lost, within 30 s."""
+def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stands_is_said(memory: Any) -> None:
+    """75 s without a row while all go on are its agent; with a task that hangs it is lost, after 60 s."""
     said, notes = watch(memory, tables(training(), {2: slice(ONSET, ONSET + 75)}))
     assert said == []
     assert {(note.machine, note.metric) for note in notes} == {("m2", "event.silent")}
@@ -203,7 +212,7 @@ def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stand
 
     (first, *others), _ = watch(memory, tables(training(stands), {2: slice(ONSET, STEPS)}))
     assert (first.machine, first.metric, first.level) == ("m2", "event.silent", "crit")
-    assert first.time - START < (ONSET + 30) * SECOND
+    assert 60 <= (first.time - START) / SECOND - ONSET < 70
     assert others == []
 
 
@@ -397,13 +406,18 @@ def test_what_changes_on_one_machine_when_the_task_slows_is_its_cause_far_below_
     [
         ("cpu_system_ratio", 0.014, 0.7, {"m4"}),
         ("cpu_system_ratio", 0.014, 0.97, set()),
+        ("cpu_utilization_ratio", 0.11, 0.72, set()),
+        ("cpu_utilization_ratio", 0.34, 0.71, {"m4"}),
         ("network_receive_bytes_total", 6e6, 0.7, set()),
     ],
 )
 def test_processors_at_other_work_since_the_task_lost_much_of_its_pace_are_the_cause(
     memory: Any, metric: str, usual: float, share: float, named: set[str]
 ) -> None:
-    """Twice the time in the kernel since a loss of 30 % tells enough; since one of 3 %, or twice the traffic, not."""
+    """Twice the time in the kernel since a loss of 30 % tells enough; since one of 3 %, or twice the traffic, not.
+
+    So does twice the time of processors, unless more than half of it is left.
+    """
 
     def kernel(found: dict[str, np.ndarray]) -> None:
         key = f"host.{metric}"
@@ -503,15 +517,24 @@ def test_a_fault_that_ends_is_no_finding(memory: Any) -> None:
     assert [one for one in (*said, *notes) if one.time > START + ONSET * SECOND] == []
 
 
-@pytest.mark.parametrize(("more", "named"), [(0.06, set()), (-0.06, {"m4"})])
-def test_who_does_more_when_a_task_loses_pace_does_not_hold_it_up(memory: Any, more: float, named: set[str]) -> None:
-    """6 % more bytes on one machine since a loss of 7 % are no cause of it; 6 % less are."""
+@pytest.mark.parametrize(
+    ("metric", "more", "named"),
+    [
+        ("gpu.nvlink_transmit_bytes_total", 0.06, set()),
+        ("gpu.nvlink_transmit_bytes_total", -0.06, {"m4"}),
+        ("nccl.bytes_total", -0.06, set()),
+    ],
+)
+def test_who_does_more_when_a_task_loses_pace_does_not_hold_it_up(
+    memory: Any, metric: str, more: float, named: set[str]
+) -> None:
+    """6 % more bytes on one machine since a loss of 7 % are no cause of it; 6 % less are, but not if so given."""
 
     def sends(found: dict[str, np.ndarray]) -> None:
         slower(found)
         noise = 1 + 0.003 * np.random.default_rng(6).normal(0, 1, (STEPS, MACHINES))
-        found["gpu.nvlink_transmit_bytes_total"] = 9e9 * noise
-        found["gpu.nvlink_transmit_bytes_total"][ONSET:, 4] *= 1 + more
+        found[metric] = 9e9 * noise
+        found[metric][ONSET:, 4] *= 1 + more
 
     said, _ = watch(memory, tables(training(sends)))
     assert {verdict.machine for verdict in said} == named

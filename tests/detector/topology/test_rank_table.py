@@ -151,7 +151,7 @@ def test_a_straggler_is_named_at_any_period(every: int, flickers: bool) -> None:
         active = 0.3 + noise[second // every] + (second >= 60 * every) * np.where(np.arange(6) == 4, -0.25, 0.25)
         active[1] = np.nan if flickers and second // every % 5 == 2 else active[1]
         shared = {"operations_total": 3.0 * second, "active_ratio": active, "send_pending_ratio": 0.1}
-        return shared | {"operation": REDUCE, "pending": 0.0}
+        return shared | {"operation": REDUCE, "pending": 0.0, "iteration_seconds": 1.3}
 
     assert named(judged(columns, range(0, 90 * every, every), SIX, max(1, every // 20))) == {"m4"}
 
@@ -165,6 +165,7 @@ def test_steps_are_compared_with_what_is_usual() -> None:
         late = np.array([0.25, 0.25, 0.25, 0.25, -0.23, -0.25])
         active = 0.3 + noise[second] + (second >= 100) * late
         shared = {"operations_total": 3.0 * second, "active_ratio": active, "send_pending_ratio": 0.1, "pending": 0.0}
+        shared["iteration_seconds"] = 1.9
         return shared | {"operation": REDUCE, "gpu": ["5", "3"] * 3, "step": 640.0 - np.array([0, 0, 0, 0, 1, 0])}
 
     said = judged(columns, range(140), names)

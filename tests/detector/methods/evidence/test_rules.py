@@ -20,6 +20,7 @@ Bend = Callable[[dict[str, np.ndarray]], None]
 GPU = {
     "remap_failed": 0.0,
     "ecc_uncorrected_total": 17.0,
+    "ecc_corrected_total": 23.0,
     "recovery_action": 0.0,
     "pcie_width": 16.0,
     "pcie_generation": 5.0,
@@ -74,6 +75,17 @@ def both(*bends: Bend) -> Bend:
     return bend
 
 
+def corrects(rate: float, start: int = 40, end: int = STEPS, every: int = 1) -> Bend:
+    """One device corrects so many errors a second, all of them in one second of `every`."""
+
+    def bend(columns: dict[str, np.ndarray]) -> None:
+        rose = np.where((np.arange(STEPS) >= start) & (np.arange(STEPS) < end), rate * every, 0.0)
+        rose[np.arange(STEPS) % every != 0] = 0.0
+        columns["ecc_corrected_total"][:, 2, 1] += rose.cumsum()
+
+    return bend
+
+
 def everywhere(column: str, value: float) -> Bend:
     """From some step on all devices of all machines read this value."""
 
@@ -122,6 +134,12 @@ REPORTED = [
         41,
         "had 2 memory errors that ECC could not mend",
     ),
+    (
+        "gpu.ecc_corrected_total",
+        corrects(31.0),
+        115,
+        "corrects more than ten memory errors a second, for over a minute",
+    ),
     ("gpu.recovery_action", put("recovery_action", 2.0), 41, "asks for recovery: reboot the machine"),
     ("gpu.pcie_width", put("pcie_width", 8.0), 51, "has 8 PCIe lanes where its peers have 16"),
     ("gpu.pcie_generation", put("pcie_generation", 3.0), 56, "runs PCIe generation 3 under load, its peers 5"),
@@ -161,7 +179,7 @@ def test_what_is_reported(memory: Any, metric: str, bend: Bend, after_s: int, wo
     (verdict,) = said(memory, table, bend)
     assert (verdict.machine, verdict.device, verdict.metric) == ("m2", device, metric)
     assert verdict.message == f"m2 {name} {words}"
-    assert verdict.level == ("warn" if "protection" in words else "crit")
+    assert verdict.level == ("warn" if "protection" in words or "corrects" in words else "crit")
     assert verdict.time <= START + (after_s + 1) * SECOND
     assert verdict.since <= verdict.time
 
@@ -184,6 +202,9 @@ def test_every_rule_has_a_case() -> None:
 
 HARMLESS = [
     ("gpu", everywhere("ecc_uncorrected_total", 0.0)),
+    ("gpu", corrects(8.0)),
+    ("gpu", corrects(33.0, 40, 90)),
+    ("gpu", corrects(7.0, every=37)),
     ("gpu", everywhere("pcie_width", 8.0)),
     ("gpu", put("pcie_width", 8.0, 40, 48)),
     ("gpu", both(put("pcie_generation", 1.0), put("duty_cycle_ratio", 0.0))),
