@@ -148,7 +148,7 @@ class RankTable(Columns):
         formed = comm != self.comm[series]
         self.moves[series[formed]] = self.gap[series[formed]] = self.has_replayed[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
-        self._note_pace(series, formed | away, time, rows.number("steps_done_total")[row])
+        self._note_pace(series, formed | away, time, rows, row)
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress])
@@ -230,7 +230,8 @@ class RankTable(Columns):
         moves: Bools = (rows.number("replayed")[row] == 1) & (steps != self.steps[series]) & ~np.isnan(steps)
         return moves
 
-    def _note_pace(self, series: Ints, restarted: Bools, time: Ints, steps: Floats) -> None:
+    def _note_pace(self, series: Ints, restarted: Bools, time: Ints, rows: Rows, row: Ints) -> None:
+        steps = rows.number("steps_done_total")[row]
         seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
         self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 

@@ -104,7 +104,8 @@ class WaitExcess(Columns):
         known = (usual > 0) & (now > 0) & (self.baseline.count[:, series] >= config.warmup_samples)
         ratio = np.where(known, now, 1.0) / np.where(known, usual, 1.0)
         read = known[LENGTH] & ~np.isnan(ranks.iteration[series])
-        return np.where(read, ratio[LENGTH], 1 / ratio[PACE])
+        stretch: Floats = np.where(read, ratio[LENGTH], 1 / ratio[PACE])
+        return stretch
 
     def _learn(
         self,

@@ -52,14 +52,16 @@ def watched(fleet: Fleet, folder: Path, settings: str) -> Iterator[None]:
     command = [*inside(fleet), *agent_command(folder / "readings.db", config)]
     wanted = b"are suspended" if "once" in settings else b"libnccl.so.2: on"
     with said.open("wb") as log, subprocess.Popen(command, stderr=log) as agent:
-        limit = time.monotonic() + ATTACH_S
-        while wanted not in said.read_bytes():
-            assert time.monotonic() < limit, said.read_text()
-            time.sleep(0.2)
-        time.sleep(SETTLE_S)
-        yield
-        for child in family(agent.pid)[1:]:
-            os.kill(child, signal.SIGTERM)
+        try:
+            limit = time.monotonic() + ATTACH_S
+            while wanted not in said.read_bytes():
+                assert time.monotonic() < limit, said.read_text()
+                time.sleep(0.2)
+            time.sleep(SETTLE_S)
+            yield
+        finally:
+            for child in family(agent.pid)[1:]:
+                os.kill(child, signal.SIGTERM)
 
 
 def iterations(fleet: Fleet) -> tuple[float, float]:
