@@ -252,7 +252,8 @@ class Harm:
         """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
         if not self._is_paced(task):
             return longest
-        return min(longest, int((on & ~self.pace.paused(task)).sum()) * max(BLOCK_NS, self.pace.step_ns()))
+        ran = on & ~self.pace.paused(task) & ~self.pace.unsettled(task)
+        return min(longest, int(ran.sum()) * max(BLOCK_NS, self.pace.step_ns()))
 
     def _harmed(self, verdict: Verdict, on: Bools) -> str:
         moves = ~self.pace.paused(verdict.task)

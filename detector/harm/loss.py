@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from detector.harm.before_after import LEAST_LOSS, NO, SURE, UNKNOWN, YES, are_enough, slower
 from detector.harm.blamed import Blamed
-from detector.harm.pace import Pace, beside
+from detector.harm.pace import STANDS, Pace, beside
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -48,8 +48,9 @@ def is_remnant(pace: Pace, blamed: Blamed, verdict: Verdict) -> bool:
 
 
 def _counts(pace: Pace, blamed: Blamed, verdict: Verdict) -> Bools:
-    """[block]: whether the task runs, and no other machine of it has an incident."""
-    counts: Bools = ~blamed.elsewhere(verdict, pace.times) & ~pace.unsettled(verdict.task)
+    """[block]: whether the task runs all the time, and no other machine of it has an incident."""
+    edges = beside(pace.paused(verdict.task, STANDS))
+    counts: Bools = ~blamed.elsewhere(verdict, pace.times) & ~pace.unsettled(verdict.task) & ~edges
     return counts
 
 

@@ -40,7 +40,7 @@ def test_a_silence_shorter_than_an_iteration_is_not_yet_what_the_task_stands_for
     silent_blocks: int, answer: str
 ) -> None:
     """With iterations of 50 s a device is lost after 55 s of silence, and not after 35 s."""
-    pace = standing(swinging(128, 10, len(SIGNALS)), silent_blocks + 2)
+    pace = standing(swinging(174, 10, len(SIGNALS)), silent_blocks + 2)
     assert pace.rhythm_ns("job-7") == 10 * BLOCK_NS
     assert judged(pace, silent_blocks, "gpu:2") == answer
 
