@@ -49,7 +49,9 @@ def watched(fleet: Fleet, folder: Path, settings: str) -> Iterator[None]:
         return
     config, said = folder / "peerwatch.toml", folder / "agent.log"
     config.write_text("[agent]\n" + settings)
-    command = [*inside(fleet), *agent_command(folder / "readings.db", config)]
+    enter = inside(fleet)
+    name = subprocess.run([*enter, "hostname"], capture_output=True, text=True, check=True).stdout.strip()
+    command = [*enter, *agent_command(folder / "readings.db", config, (folder / "fleet").resolve() / name)]
     wanted = b"are suspended" if "once" in settings else b"libnccl.so.2: on"
     with said.open("wb") as log, subprocess.Popen(command, stderr=log) as agent:
         try:
