@@ -148,11 +148,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "runs at {value} where its peers run at {usual}",
             True,
         ),
-        ("packet_sequence_errors_total", errs_often, 60, 120, "warn", 1.0, "loses {rate} packets a second", False),
+        ("packet_sequence_errors_total", errs_often, 90, 120, "warn", 1.0, "loses {rate} packets a second", False),
         (
             "ack_timeouts_total",
             errs_often,
-            60,
+            90,
             120,
             "warn",
             1.0,
@@ -162,7 +162,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         (
             "symbol_errors_total",
             errs_often,
-            60,
+            90,
             120,
             "warn",
             1.0,
