@@ -10,10 +10,12 @@ import ctypes
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 FLOAT32, SUM = 7, 0
+IN_PROGRESS, SUSPEND_MEMORY = 7, 1
 
 
 class Rank:
@@ -42,6 +44,39 @@ class Rank:
         self.world = ctypes.c_void_p()
         self.calls("ncclCommInitRank", ctypes.byref(self.world), self.ranks, self._world_id(), self.rank)
         self.comms["world"] = self.world.value or 0
+
+    def init_unblocked(self) -> None:
+        """Make the world by calls that return before it is made."""
+        from emulator.training.ctypes_api import communicator_config
+
+        self.world = ctypes.c_void_p()
+        config, name = communicator_config(blocking=False), self._world_id()
+        made = ctypes.byref(self.world), self.ranks, name, self.rank, config
+        self._settle(self.calls.result("ncclCommInitRankConfig", *made), self.world.value or 0)
+        self.comms["world"] = self.world.value or 0
+
+    def reduce_unblocked(self, name: str, times: int, count: int) -> None:
+        """Enqueue reductions, one by one, on a communicator of which calls return early."""
+        order = self.buffer, self.buffer, count, FLOAT32, SUM, self.comms[name], self.stream
+        for _ in range(times):
+            self._settle(self.calls.result("ncclAllReduce", *order), self.comms[name])
+
+    def _settle(self, code: int, comm: int) -> None:
+        """Wait until what a call began is done: 2.23 answers success while it still connects."""
+        state = ctypes.c_int(code or IN_PROGRESS)
+        while state.value == IN_PROGRESS:
+            self.calls("ncclCommGetAsyncError", comm, ctypes.byref(state))
+            time.sleep(0.001)
+        if state.value:
+            raise RuntimeError(f"a call that returned early came to {state.value}")
+
+    def suspend(self, name: str) -> None:
+        """Give the memory of a communicator back."""
+        self.calls("ncclCommSuspend", self.comms[name], SUSPEND_MEMORY)
+
+    def resume(self, name: str) -> None:
+        """Take it again."""
+        self.calls("ncclCommResume", self.comms[name])
 
     def _world_id(self) -> Any:
         from emulator.training.ctypes_api import UniqueId

@@ -92,6 +92,8 @@ class RankTable(Columns):
     unsent: Floats = column()
     """Share of samples in which a chunk was ready and nothing moved."""
     steps: Floats = column()
+    pace: Floats = column(np.nan)
+    """Steps a second since the row before."""
     ring_step: Floats = column()
     blocked: Floats = column()
     """Counter: seconds for which the host waited behind operations."""
@@ -111,6 +113,8 @@ class RankTable(Columns):
     """1 where the last calls depart from the order of those before, 0 where they do not."""
     replayed: Floats = column()
     """1 where CUDA graphs replay the operations, so that calls are not counted."""
+    has_replayed: Floats = column()
+    """1 once they have, in this communicator: a call in between, such as a checkpoint's, ends no replays."""
     last_seen: Ints = column(NEVER, np.int64)
     """When the newest row was read, Unix ns."""
     last_progress: Ints = column(NEVER, np.int64)
@@ -142,8 +146,9 @@ class RankTable(Columns):
         self._learn_period(time - self.last_seen[series])
         away = (self.last_seen[series] > NEVER) & (time - self.last_seen[series] > 3.5 * self.period + SECOND)
         formed = comm != self.comm[series]
-        self.moves[series[formed]] = self.gap[series[formed]] = 0.0
+        self.moves[series[formed]] = self.gap[series[formed]] = self.has_replayed[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
+        self._note_pace(series, formed | away, time, rows, row)
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress])
@@ -153,6 +158,7 @@ class RankTable(Columns):
         self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[formed]]
         self.operations[series] = operations
         self._note_states(series, rows, row)
+        self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])
         origin = np.where(operations < 0, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])  # none begins below 0
         self._note_origin(series, origin, known, formed | (operations < before), away)
 
@@ -223,6 +229,11 @@ class RankTable(Columns):
         steps = rows.number("steps_done_total")[row]
         moves: Bools = (rows.number("replayed")[row] == 1) & (steps != self.steps[series]) & ~np.isnan(steps)
         return moves
+
+    def _note_pace(self, series: Ints, restarted: Bools, time: Ints, rows: Rows, row: Ints) -> None:
+        steps = rows.number("steps_done_total")[row]
+        seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
+        self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 
     def _note_origin(
         self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools

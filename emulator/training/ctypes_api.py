@@ -48,6 +48,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "ncclCommDestroy": (POINTER,),
     "ncclCommAbort": (POINTER,),
     "ncclCommRevoke": (POINTER, INT),
+    "ncclCommSuspend": (POINTER, INT),
+    "ncclCommResume": (POINTER,),
     "ncclCommGetAsyncError": (POINTER, POINTER),
     "ncclCommCount": (POINTER, POINTER),
     "ncclCommUserRank": (POINTER, POINTER),
@@ -102,15 +104,15 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def communicator_config(share: bool = False) -> ctypes.Array[ctypes.c_char]:
+def communicator_config(share: bool = False, blocking: bool = True) -> ctypes.Array[ctypes.c_char]:
     """An ncclConfig_t as NCCL_CONFIG_INITIALIZER makes it: sizes, magic, and everything else undefined.
 
-    `share`: the child of a split uses its parent's resources (splitShare).
+    `share`: the child of a split uses its parent's resources (splitShare); `blocking`: calls return when all is done.
     """
     undefined = -(1 << 31)
-    split = 1 if share else undefined
+    split, block = 1 if share else undefined, undefined if blocking else 0
     content = struct.pack(
-        "<QII4iQ2iQ14i", 112, 0xCAFEBEEF, 23102, *[undefined] * 4, 0, split, undefined, 0, *[undefined] * 14
+        "<QII4iQ2iQ14i", 112, 0xCAFEBEEF, 23102, block, *[undefined] * 3, 0, split, undefined, 0, *[undefined] * 14
     )
     return ctypes.create_string_buffer(content, len(content))
 

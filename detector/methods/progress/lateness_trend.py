@@ -55,7 +55,7 @@ class LatenessTrend(Columns):
     least: Floats = column()
     """The shift from which on the CUSUM grows, share of time."""
     slower: Floats = column()
-    """By which share its iterations were longer in it than usual."""
+    """By which share its iterations were longer in it than usual; during an alarm the most of its blocks."""
     began: int = 0
     """When this block began, Unix ns."""
 
@@ -99,7 +99,9 @@ class LatenessTrend(Columns):
         away = np.where(judged, mean - self.past.mean[number], 0.0)
         shift = away - middle_of(away, task)
         wanted = np.maximum(MIN_SHIFT, MIN_SPREADS * spread)
-        self.shift[number], self.least[number], self.slower[number] = shift, wanted / 2, stretch
+        # What lengthened iterations once goes on to do so while it lasts: a usual iteration is learned meanwhile.
+        held = np.where(self.cusum.alarmed[number], self.slower[number], 0.0)
+        self.shift[number], self.least[number], self.slower[number] = shift, wanted / 2, np.maximum(stretch, held)
         gain = np.where(judged, _nats(shift, wanted, spread), 0.0)
         clear = _is_worst(shift, task, live.machine[whole])
         gain = np.where(clear, gain, np.minimum(gain, 0.0))
@@ -107,9 +109,9 @@ class LatenessTrend(Columns):
         gain = np.where(over, -2 * THRESHOLD_NATS, gain)
         self.cusum.update(number, gain, now, THRESHOLD_NATS, 2 * THRESHOLD_NATS)
         weight = self.past.warmup_weight(number, _MEMORY) * np.where(self.cusum.value[number] > 0, _SUSPECT, 1.0)
-        held = np.where(judged, np.clip(away, -2 * spread, 2 * spread), mean - self.past.mean[number])
+        bounded = np.where(judged, np.clip(away, -2 * spread, 2 * spread), mean - self.past.mean[number])
         weight = np.where(self.disturbed[number] > 0, 0.0, weight)
-        self.past.update(number, self.past.mean[number] + held, weight)
+        self.past.update(number, self.past.mean[number] + bounded, weight)
 
 
 def _nats(shift: Floats, wanted: Floats, spread: Floats) -> Floats:

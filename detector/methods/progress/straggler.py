@@ -91,8 +91,8 @@ class StragglerDetector(Columns):
     def _add(self, now: int, ranks: RankTable, live: LiveRanks, seconds: float, config: StragglerConfig) -> None:
         number, threshold = live.number, config.threshold_seconds
         normal = self.cusum.value[number] <= 0
-        (late, sending, others, behind, _), waiting = self.excess.update(ranks, live, seconds, normal, config)
-        self.trend.update(now, live, *self.excess.lateness(ranks, live), normal)
+        (late, sending, others, behind, *_), waiting = self.excess.update(ranks, live, seconds, normal, config)
+        self.trend.update(now, live, *self.excess.lateness(ranks, live, config), normal)
         # A rank is a straggler only as far as other ranks wait for it.
         total = np.minimum((late, sending), config.max_excess_per_wait * np.maximum(others, 0.0))
         score = total.sum(0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from detector.config import StragglerConfig
 from detector.methods.progress.live_ranks import LiveRanks
-from detector.methods.progress.wait_signals import LATE, LENGTH, OTHERS, SIGNALS, wait_signals
+from detector.methods.progress.wait_signals import LATE, LENGTH, OTHERS, PACE, SIGNALS, wait_signals
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.ewma import Ewma, ewma_rows
@@ -23,7 +23,7 @@ def iteration_factor(ranks: RankTable, live: LiveRanks, config: StragglerConfig)
     Where they are not read, they are as long as those of the process's other communicators, or
     `unread_iteration_seconds`. Those of a replayed CUDA graph are never counted, and are short.
     """
-    read = np.fmax(ranks.iteration[live.series], np.where(ranks.replayed[live.series] == 1, 0.0, np.nan))
+    read = np.fmax(ranks.iteration[live.series], np.where(ranks.has_replayed[live.series] == 1, 0.0, np.nan))
     longest = np.full(len(live.number), np.nan)
     np.fmax.at(longest, live.process, read)
     other = np.where(np.isnan(longest), config.unread_iteration_seconds, longest)[live.process]
@@ -70,16 +70,17 @@ class WaitExcess(Columns):
         warm = self.baseline.count[0, series] >= warmup
         usual = self.baseline.mean[:, series]
         signals = wait_signals(ranks, series, live.comm[running])
-        self._learn(series, signals, warm, normal[process], seconds, slower, config)
+        self._learn(series, signals, normal[process], seconds, slower, warmup, config)
         excess[:, running] = np.where(warm, self.smooth.mean[:, series] - usual, 0.0)
-        excess[OTHERS, running] += np.where(warm, (self._stretch(series) - 1) * self.smooth.mean[OTHERS, series], 0.0)
+        longer = self._stretch(ranks, series, config) - 1
+        excess[OTHERS, running] += np.where(warm, longer * self.smooth.mean[OTHERS, series], 0.0)
         made = ~warm & (self.baseline.count[0, series] >= warmup)
         self._restart_unsettled(series, process, made, config)
         waiting = np.zeros(len(live.number))
         np.fmax.at(waiting, live.process, excess[OTHERS])
         return np.stack([np.bincount(live.process, row, len(live.number)) for row in excess]), waiting
 
-    def lateness(self, ranks: RankTable, live: LiveRanks) -> tuple[Floats, Floats]:
+    def lateness(self, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> tuple[Floats, Floats]:
         """[process]: lateness summed over its communicators, and by which share of a usual one iterations are longer.
 
         NaN where no sample tells which data is awaited.
@@ -88,35 +89,43 @@ class WaitExcess(Columns):
         warm = (self.baseline.count[0, series] > 0) & ~np.isnan(ranks.receiving[series])
         late = np.bincount(live.process, np.where(warm, self.smooth.mean[LATE, series], 0.0), count)
         stretch = np.zeros(count)
-        np.maximum.at(stretch, live.process, np.where(warm, self._stretch(series) - 1, 0.0))
+        np.maximum.at(stretch, live.process, np.where(warm, self._stretch(ranks, series, config) - 1, 0.0))
         known = np.bincount(live.process, warm, count) > 0
         return np.where(known, late, np.nan), np.where(known, stretch, np.nan)
 
-    def _stretch(self, series: Ints) -> Floats:
+    def _stretch(self, ranks: RankTable, series: Ints, config: StragglerConfig) -> Floats:
         """[series]: an iteration in multiples of a usual one; 1 where that is not known.
 
         Programs that run ahead wait nearly all of the time anyway: there, longer waiting shows as longer iterations.
+        Where their length is not read, as under CUDA graphs, it shows as fewer steps a second: each iteration makes as
+        many.
         """
-        usual, length = self.baseline.mean[LENGTH, series], self.smooth.mean[LENGTH, series]
-        return np.where((usual > 0) & (length > 0), length / np.where(usual > 0, usual, 1.0), 1.0)
+        usual, now = self.baseline.mean[:, series], self.smooth.mean[:, series]
+        known = (usual > 0) & (now > 0) & (self.baseline.count[:, series] >= config.warmup_samples)
+        ratio = np.where(known, now, 1.0) / np.where(known, usual, 1.0)
+        read = known[LENGTH] & ~np.isnan(ranks.iteration[series])
+        stretch: Floats = np.where(read, ratio[LENGTH], 1 / ratio[PACE])
+        return stretch
 
     def _learn(
         self,
         series: Ints,
         signals: Floats,
-        warm: Bools,
         normal: Bools,
         seconds: float,
         slower: Floats,
+        warmup: Floats,
         config: StragglerConfig,
     ) -> None:
-        cells = np.s_[:, series]
-        blend = 1 - np.exp(-seconds / (config.smoothing_seconds * slower))
-        self.smooth.update(cells, signals, np.where(self.smooth.count[cells] == 0, 1.0, blend))
+        signal, place = np.nonzero(~np.isnan(signals))
+        cells, values = (signal, series[place]), signals[signal, place]
+        blend = 1 - np.exp(-seconds / (config.smoothing_seconds * slower[place]))
+        self.smooth.update(cells, values, np.where(self.smooth.count[cells] == 0, 1.0, blend))
         # With rows that are minutes apart, a baseline of this time constant would be the last row.
         slow = min(seconds / config.baseline_seconds, 1 / config.warmup_samples)
-        settled = np.where(normal, slow, slow / _ANOMALOUS_SLOWER)
-        self.baseline.update(cells, signals, np.where(warm, settled, self.baseline.warmup_weight(cells)))
+        settled = np.where(normal[place], slow, slow / _ANOMALOUS_SLOWER)
+        warm = self.baseline.count[cells] >= warmup[place]
+        self.baseline.update(cells, values, np.where(warm, settled, self.baseline.warmup_weight(cells)))
 
     def _is_complete(self, ranks: RankTable, series: Ints, comm: Ints, config: StragglerConfig) -> Bools:
         """[series]: whether as many ranks of its communicator report as usual; the mean of others is no measure.

@@ -11,20 +11,20 @@ import numpy as np
 from detector.stats.arrays import Floats, Ints
 from detector.topology.rank_table import RankTable
 
-LATE, SENDING, OTHERS, BEHIND, LENGTH = 0, 1, 2, 3, 4
-SIGNALS = 5
+LATE, SENDING, OTHERS, BEHIND, LENGTH, PACE = 0, 1, 2, 3, 4, 5
+SIGNALS = 6
 """Rows of the signals: share of time by which a rank waits less than the others (LATE), by which it sends or holds
 chunks back more (SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead,
--1 to 1 (BEHIND); seconds of an iteration (LENGTH)."""
+-1 to 1 (BEHIND); seconds of an iteration (LENGTH); steps a second (PACE)."""
 
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
-    """[signal, series]; 0 where a communicator has no other rank, or nothing is known."""
+    """[signal, series]; 0 where a communicator has no other rank, or nothing is known; NaN: LENGTH or PACE is not."""
     awaited, sending = waiting(ranks, series), ranks.sending[series] + _held_back(ranks, series, comm)
     others = _mean_of_others(awaited, comm)
     slower = sending - _mean_of_others(sending, comm)
-    behind, length = _steps_behind(ranks, series, comm), ranks.iteration[series]
-    return np.nan_to_num(np.stack([others - awaited, slower, others, behind, length]))
+    shares = np.nan_to_num(np.stack([others - awaited, slower, others, _steps_behind(ranks, series, comm)]))
+    return np.concatenate([shares, np.stack([ranks.iteration[series], ranks.pace[series]])])
 
 
 def waiting(ranks: RankTable, series: Ints) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -18,10 +19,11 @@ import pytest
 from cli.agent_process import agent_command
 from emulator.cluster.fleet import Fleet
 from emulator.libraries.build import Libraries
+from emulator.libraries.wheel import find
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
-PROCESSES, SETTLE_S, WATCH_S = 8, 15.0, 60.0
+PROCESSES, SETTLE_S, WATCH_S, TURNS = 8, 15.0, 60.0, 3
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -58,9 +60,15 @@ def agent(probes_allowed: None, tmp_path: Path) -> Iterator[int]:
 
     with Fleet(tmp_path / "fleet", machines=1, gpus=PROCESSES, agent=command):
         time.sleep(SETTLE_S)
-        lines = {entry: entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline")}
-        (found,) = [int(entry.parent.name) for entry, line in lines.items() if b"-m\0agent\0m00\0" in line]
-        yield found
+        yield _agent(place)
+
+
+def _agent(store: Path) -> int:
+    """The process number of the first machine's agent that writes to this store."""
+    lines = {entry: entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline")}
+    wanted = f"-m\0agent\0m00\0{store}\0".encode()
+    (found,) = [int(entry.parent.name) for entry, line in lines.items() if wanted in line]
+    return found
 
 
 @pytest.fixture
@@ -110,6 +118,40 @@ def test_agent_at_rest(agent: int, exporter: tuple[int, str] | None) -> None:
     assert not any("libbcc" in Path(f"/proc/{pid}/maps").read_text() for pid in watched["agent"])
     assert shares["agent"] <= 0.01
     assert sizes["agent"] <= 80
+
+
+def test_agent_beside_the_real_library(probes_allowed: None, tmp_path: Path) -> None:
+    """Beside NVIDIA's library an agent takes at most 1.5 times what it takes beside the emulated one, in the same run.
+
+    Two machines of two ranks in turns on each library; of one of the two agents.
+    """
+    nccl = find()
+    if nccl is None:
+        pytest.skip("NVIDIA's libnccl is not here: make nccl")
+    took: dict[str, list[float]] = {"emulated": [], "NVIDIA's": []}
+    for turn in range(TURNS):
+        for name in took:
+            folder = (tmp_path / f"{name[:2]}{turn}").resolve()
+            place = folder / "readings.db"
+
+            def command(machine: str, folder: Path = folder, place: Path = place) -> list[str]:
+                return agent_command(place, root=folder / "fleet" / machine)
+
+            folder.mkdir()
+            library = nccl if name == "NVIDIA's" else None
+            with Fleet(folder / "fleet", machines=2, gpus=2, agent=command, nccl=library):
+                time.sleep(2 * SETTLE_S)
+                pids = family(_agent(place))
+                before, begin = cpu_seconds(pids), time.monotonic()
+                time.sleep(WATCH_S / 2)
+                took[name].append((cpu_seconds(pids) - before) / (time.monotonic() - begin))
+            print(
+                f"\n{name} libnccl: {1000 * took[name][-1]:.1f} ms of CPU a second, load {os.getloadavg()[0]:.0f}",
+                end="",
+            )
+    ratio = sum(took["NVIDIA's"]) / sum(took["emulated"])
+    print(f"\nbeside NVIDIA's library {ratio:.2f} times as much as beside the emulated one")
+    assert ratio < 1.5
 
 
 @pytest.mark.parametrize("which", ["emulated", "nvidia"])

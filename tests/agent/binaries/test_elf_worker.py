@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.binaries.elf_worker import answers, examine
+from agent.binaries.elf_worker import answers, examine, find_build_id
 from agent.binaries.opened_file import open_library
 from agent.binaries.struct_layouts import OPTIONAL, STRUCTURES
 from agent.binaries.symbol_lookup import SymbolLookup
@@ -76,6 +77,26 @@ def test_findings_1_a_stripped_library_is_known_by_its_build_alone(real_nccl: Pa
         found = ask(stripped)
         assert found[0]["functions"] != {}
         assert found[1]["layout"] == layout
+
+
+def test_findings_1_packages_of_distributions(real_nccl: Path, tmp_path: Path) -> None:
+    """A stripped package (apt, NGC) of the wheel's build is known, whatever version it prints; a rebuilt one is not.
+
+    Packages themselves were not seen: the wheel's library is stripped as Debian's dh_strip does, and then edited. A
+    build of somebody's own, as conda-forge's, has a build id of its own.
+    """
+    whole, package = ask(real_nccl)[1]["layout"], tmp_path / "libnccl.so.2"
+    less = ("--remove-section=.comment", "--remove-section=.note", "--strip-unneeded")
+    subprocess.run(["strip", *less, "-o", package, real_nccl], check=True)
+    with real_nccl.open("rb") as file:
+        build = bytes.fromhex(str(find_build_id(ELFFile(file))))
+    for known, found in ((b"", b""), (b"NCCL version 2.31.2", b"NCCL version 9.99.7"), (build, bytes(len(build)))):
+        data = bytearray(package.read_bytes())
+        assert known in data
+        package.write_bytes(data.replace(known, found) if known else data)
+        functions, layout = ask(package)
+        assert "ncclAllReduce" in functions["functions"]
+        assert layout["layout"] == (None if known == build else whole)
 
 
 def test_findings_2_no_probe_on_the_cuda_runtime_inside_of_libnccl(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ NVIDIA's run on the emulated GPU (emulator/libraries); `make nccl NCCL="2.21.5 2
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,19 @@ def agent(lasting_watch: Callable[..., Watch]) -> Watch:
 
 
 @pytest.fixture
-def seen(agent: Watch, task: Task) -> Watch:
-    """The agent with its probes on the library; then the world is made."""
+def probed(agent: Watch, task: Task) -> Watch:
+    """The agent with its probes on the library, before any communicator is made."""
     for library in (task.nccl, task.cudart):
         agent.wait_attached(library)
         agent.until(lambda _, path=library: attached(agent, path) >= set(task.pids))
-    task.both("init")
     return agent
+
+
+@pytest.fixture
+def seen(probed: Watch, task: Task) -> Watch:
+    """The same; then the world is made."""
+    task.both("init")
+    return probed
 
 
 def counted(task: Task, seen: Watch, total: int) -> list[dict[str, Any]]:
@@ -77,6 +84,33 @@ def test_findings_2_and_3_what_the_program_calls_is_counted(task: Task, seen: Wa
         (entry,) = entries[entries["tgid"] == pid]
         assert int(entry["synchronize_calls"]) == calls[rank]["cudaStreamSynchronize"] == 1
     task.both("destroy", "world")
+
+
+def test_findings_4_5_a_communicator_made_without_blocking_counts_from_its_birth(task: Task, probed: Watch) -> None:
+    """Where calls return before a communicator is made it has its ranks, and all of its operations are counted."""
+    task.both("init_unblocked")
+    task.both("reduce_unblocked", "world", 6, 1000)
+    one, other = counted(task, probed, 6)
+    assert (one["rank"], other["rank"], one["comm"] == other["comm"]) == (0, 1, True)
+    assert (one["counted_from"], other["counted_from"]) == ("birth", "birth")
+    task.both("synchronize")
+
+
+@pytest.mark.parametrize("task", ["2.32.3"], indirect=True)
+def test_findings_2_a_suspended_communicator_has_nothing_pending(task: Task, seen: Watch) -> None:
+    """A communicator that gave its memory back is idle, not hung, and counts on once it has it again."""
+    task.both("reduce", "world", 5, 1000)
+    task.both("synchronize")
+    counted(task, seen, 5)
+    task.both("suspend", "world")
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        rows = [row for rank in range(2) for row in rows_of(task, rank, seen.read())]
+        assert [(row["operations_total"], row["pending"] or 0.0) for row in rows] == [(5, 0.0)] * 2
+    task.both("resume", "world")
+    task.both("reduce", "world", 3, 1000)
+    counted(task, seen, 8)
+    task.both("synchronize")
 
 
 def test_findings_3_children_are_known_on_all_ranks(task: Task, seen: Watch) -> None:

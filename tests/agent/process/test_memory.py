@@ -191,6 +191,19 @@ def test_steps_add_up_over_operations(memory: Memory) -> None:
     assert after((16, 3)) == (7, 8, 8, 3, 79)
 
 
+def test_findings_4_5_an_operation_behind_another_counts_once_it_is_at_work(memory: Memory) -> None:
+    """What waits behind an operation of its connection is in no list; its steps follow those of the one before."""
+    first, second = arguments([(9, 0, 9, 8)]), arguments([(5, 0, 4, 2)])
+    second[16:24] = (79).to_bytes(8, "little")  # where the first one ends
+    head = block(next=(0, 8, ctypes.addressof(first)))
+    proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
+    assert proxy.sample() == Transfers(active=True, sending=True, send_to=31)
+    assert proxy.steps.place == 78
+    head[:8] = ctypes.addressof(second).to_bytes(8, "little")
+    proxy.sample()
+    assert (proxy.steps.posted, proxy.steps.transmitted, proxy.steps.done, proxy.steps.place) == (5, 4, 3, 81)
+
+
 def test_nothing_at_work(memory: Memory) -> None:
     """An empty list is no activity."""
     empty = block()

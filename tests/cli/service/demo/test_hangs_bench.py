@@ -1,4 +1,4 @@
-"""Hangs on NVIDIA's own libnccl that nothing but NCCL shows: without a watchdog, under CUDA graphs, with late agents.
+"""Hangs and a slow GPU on NVIDIA's own libnccl that nothing but NCCL shows: no watchdog, CUDA graphs, late agents.
 
 `make bench ARGS="-k test_findings_4"`; PEERWATCH_NCCL is the version. Agents read neither NVML nor sysfs.
 """
@@ -17,9 +17,10 @@ from store.open import open_store
 from tests.cli.service.demo.episodes import Episode, first_alarm, judged, nccl_fleet, record
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
-WITHIN_S = 20.0
+WITHIN_S, SLOW_WITHIN_S = 20.0, 30.0
 HANGS = (Episode("rank_hang", None, "m02", 0, 40, 23, restarts=True), Episode("gpu_lost", None, "m03", 0, 50, 25))
 LATE = (Episode("rank_hang", None, "m01", 0, 50, 25),)
+SLOW = (Episode("slow_gpu", None, "m03", 0, 50, 30), Episode("slow_gpu", None, "m01", 0, 50, 30))
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def lived(folder: Path, episodes: tuple[Episode, ...], library: Path, **more: An
 
     Nothing is said of the health before them.
     """
-    training = more.pop("training", "ahead")
+    training, within = more.pop("training", "ahead"), more.pop("within", WITHIN_S)
     onsets = record(nccl_fleet(folder, (5, 1, 1, 1), 17, library, training, **more), list(episodes))
     verdicts = judged(folder)
     for onset in onsets:
@@ -45,7 +46,7 @@ def lived(folder: Path, episodes: tuple[Episode, ...], library: Path, **more: An
         assert first is not None, onset.episode.fault
         after = (first.time - onset.begin) / 1e9
         print(f"\n{onset.episode.fault:9} {after:4.1f} s  {first.level}  {first.message}", end="")
-        assert (first.machine, first.device, after <= WITHIN_S) == (onset.episode.machine, "gpu:0", True)
+        assert (first.machine, first.device, after <= within) == (onset.episode.machine, "gpu:0", True)
         ended = [
             verdict.message for verdict in verdicts if verdict.level == "ok" and first.time < verdict.time < onset.end
         ]
@@ -67,6 +68,12 @@ def test_findings_4_3_hangs_without_a_watchdog(library: Path, probes_allowed: No
 def test_findings_4_4_hangs_under_cuda_graphs(library: Path, probes_allowed: None, tmp_path: Path) -> None:
     """A rank, and then a GPU, that stops is named within 20 s where graphs replay the operations."""
     lived(tmp_path, HANGS, library, training="graphs")
+    assert 1.0 in column(tmp_path, "replayed")
+
+
+def test_findings_4_4_a_slow_gpu_under_cuda_graphs(library: Path, probes_allowed: None, tmp_path: Path) -> None:
+    """A GPU 1.6 times as slow is named within 30 s where graphs replay the operations, on two machines in turn."""
+    lived(tmp_path, SLOW, library, training="graphs", within=SLOW_WITHIN_S)
     assert 1.0 in column(tmp_path, "replayed")
 
 

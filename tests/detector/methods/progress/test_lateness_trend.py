@@ -76,3 +76,17 @@ def test_what_is_over_is_forgotten() -> None:
         seen.append(float(trend.cusum.value[5]))
     assert seen[269] > 20
     assert seen[-1] == 0
+
+
+def test_what_made_iterations_longer_does_so_while_it_lasts() -> None:
+    """That the longer iteration becomes the usual one makes no smaller thing of a rank that is late as before."""
+    trend, chance, live = LatenessTrend(), np.random.default_rng(23), live_ranks()
+    normal, slower = np.ones(PROCESSES, bool), list[float]()
+    for second in range(260):
+        late, slow = chance.normal(0, 0.05, PROCESSES), second >= 150
+        late[5] += 0.17 * slow
+        stretch = 0.07 * slow * 0.97 ** max(second - 150, 0)
+        trend.update(START + second * SECOND, live, late, np.full(PROCESSES, stretch), normal)
+        slower.append(float(trend.slower[5]))
+    assert trend.cusum.alarmed[5]
+    assert slower[255] == max(slower[200:]) > 0.01 > stretch

@@ -291,6 +291,39 @@ def test_findings_4_1_a_late_gpu_is_named_where_hosts_run_ahead(memory: Any) -> 
     assert 0 < found[0].time - START - 35 * SECOND <= 20 * SECOND
 
 
+def replayed(late: int, longer: float) -> dict[str, Any]:
+    """The same of hosts that replay a CUDA graph from step 18 on: no call, no time of an iteration, fewer steps."""
+    of_calls = ahead(late, longer)
+
+    def steps(step: Any) -> Any:
+        return 960.0 * np.minimum(step, 35) + 960.0 / longer * np.maximum(step - 35, 0)
+
+    def iterations(step: Any) -> Any:
+        return np.where(step < 18, of_calls["iteration_seconds"](step), np.nan)
+
+    return of_calls | {
+        "operations_total": lambda step: 17.0 * np.minimum(step, 18),
+        "pending": lambda step: 0.0 * step,
+        "replayed": lambda step: 1.0 * (step > 28) * (np.abs(step - 41) > 4),  # a call for a checkpoint in between
+        "steps_done_total": steps,
+        "iteration_seconds": iterations,
+    }
+
+
+def test_findings_4_4_a_late_gpu_is_named_under_cuda_graphs(memory: Any) -> None:
+    """Where replays give no time of an iteration, fewer steps a second tell that others wait for the late GPU."""
+    found = [v for v in ranks(memory, stops_at=60, columns=replayed(1, 1.42)) if v.kind == "progress"]
+    assert {v.machine for v in found} == {"m1"}
+    assert "m1 GPU 0 is the straggler: 5 ranks wait" in found[0].message
+    assert "CUDA graphs replay its operations" in found[0].message
+    assert 0 < found[0].time - START - 35 * SECOND <= 20 * SECOND
+
+
+def test_replays_that_go_on_as_fast_name_no_rank(memory: Any) -> None:
+    """A rank that takes its data later while replays make as many steps a second is no straggler."""
+    assert ranks(memory, stops_at=60, columns=replayed(4, 1.0)) == []
+
+
 def test_data_that_lies_unread_and_delays_no_rank_names_no_rank(memory: Any) -> None:
     """A rank that takes its data later without making any iteration longer is no straggler."""
     assert ranks(memory, stops_at=60, columns=ahead(2, 1.0)) == []
