@@ -169,8 +169,11 @@ def test_a_narrow_terminal(place: Path) -> None:
     assert folded("gpu.sm_clock_hertz", 9) == ["gpu.sm_", "clock_", "hertz"]
 
 
-def test_probes_that_were_off_are_said(place: Path) -> None:
-    """A verdict on calls comes with the probes on its machine that were suspended then; one on readings does not."""
+def test_probes_that_were_off_are_said(place: Path, tmp_path: Path) -> None:
+    """A verdict on calls comes with the probes on its machine that were suspended then; one on readings does not.
+
+    So does its page.
+    """
     store = Embedded(place)
     suspended = "probes on its calls are suspended: a process calls it 91000 times a second"
     for name, why in (("m3", suspended), ("m1", "probes on its launches are sampled, on 31% of the time"), ("m2", "")):
@@ -183,6 +186,11 @@ def test_probes_that_were_off_are_said(place: Path) -> None:
     found = json.loads(run("show", "3", "--json", "--store", place).stdout)
     assert found["uncounted"] == [f"libnccl.so.2 on m3: {suspended}"]
     assert json.loads(run("show", "2", "--json", "--store", place).stdout)["uncounted"] == []
+    pages = {number: tmp_path / f"{number}.html" for number in ("2", "3")}
+    for number, file in pages.items():
+        run("report", "verdict", number, "--html", file, "--store", place)
+    assert f"<dt>Probes</dt><dd>libnccl.so.2 on m3: {suspended}</dd>" in pages["3"].read_text()
+    assert "<dt>Probes</dt>" not in pages["2"].read_text()
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
