@@ -52,9 +52,7 @@ def page(
     return document(f"{verdict.level}: {name}", "\n".join(body), footer)
 
 
-def _head(
-    one: VerdictRecord, explained: Explanation, hardware: Mapping[str, str], uncounted: tuple[str, ...]
-) -> str:
+def _head(one: VerdictRecord, explained: Explanation, hardware: Mapping[str, str], uncounted: tuple[str, ...]) -> str:
     verdict = one.verdict
     ended = f"{one.outcome} at {time_format.shown(one.closed)} UTC" if one.closed else "open"
     facts = {

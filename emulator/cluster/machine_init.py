@@ -32,7 +32,7 @@ AUTOGROUP = Path("/proc/self/autogroup")
 def _keep_priority() -> None:
     """Give the session of this machine the niceness of its fleet.
 
-    Where the kernel shares processors between sessions first (autogroup), a new one begins at 0 whatever its processes have.
+    Where the kernel shares processors between sessions first (autogroup), a new one begins at 0.
     """
     if AUTOGROUP.exists() and (niceness := os.nice(0)):
         with contextlib.suppress(PermissionError):  # a niceness that was inherited from somebody with more rights

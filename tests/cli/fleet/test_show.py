@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.queries.verdict_history import complete, group_verdicts
+from cli.queries.probes import read_uncounted
+from cli.queries.verdict_history import complete, group_verdicts, read_verdicts
 from cli.views.verdict_screen import folded
 from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
@@ -172,15 +173,21 @@ def test_a_narrow_terminal(place: Path) -> None:
 def test_probes_that_were_off_are_said(place: Path, tmp_path: Path) -> None:
     """A verdict on calls comes with the probes on its machine that were suspended then; one on readings does not.
 
-    So does its page.
+    So does its page. One on waits comes with the tracepoint that counts them.
     """
     store = Embedded(place)
     suspended = "probes on its calls are suspended: a process calls it 91000 times a second"
     for name, why in (("m3", suspended), ("m1", "probes on its launches are sampled, on 31% of the time"), ("m2", "")):
         row = {"library": "libnccl.so.2", "state": "on", "reason": why or None, "suspended": float(bool(why))}
         store.write([Batch(name, ONSET + 150 * SECOND, (Sample("probe", row),))])
+    resting = "GPU 1: probes on its switches of threads are suspended: they take 1.31% of a core"
+    row = Sample("probe", {"library": "tracepoint sched_switch", "state": "on", "reason": resting, "suspended": 1.0})
+    store.write([Batch("m3", ONSET + 151 * SECOND, (row,))])
     (row,) = said("m3", 190, "crit").samples
     store.write([Batch("m3", ONSET + 190 * SECOND, (replace(row, values={**row.values, **CALLS}),))])
+    on_calls = read_verdicts(store, str(place))[-1].verdict
+    on_waits = replace(on_calls, kind="peer", metric="process.cpu_wait_seconds_total")
+    assert read_uncounted(store, on_waits) == (f"tracepoint sched_switch on m3: {resting}",)
     store.close()
     assert f"probes    libnccl.so.2 on m3: {suspended}" in run("show", "3", "--store", place).stdout
     found = json.loads(run("show", "3", "--json", "--store", place).stdout)
