@@ -20,6 +20,7 @@ from cli.views.verdict_screen import folded
 from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
 from store.schema.sample import Batch, Sample
+from store.signed import key_of
 from store.sqlite.embedded import Embedded
 from tests.cli.conftest import SECOND, one_line, run
 
@@ -327,7 +328,7 @@ def test_a_hang_as_an_object_and_as_a_page(hang: Path, tmp_path: Path) -> None:
 
 
 def test_a_recording_without_verdicts(tmp_path: Path) -> None:
-    """A recording that no detector has seen is replayed, and its verdict explained."""
+    """A recording that no detector has seen is replayed, and its verdict explained, whether there is a key or not."""
     made = CliRunner().invoke(
         app,
         ["simulate", str(tmp_path / "r"), "--machines=5", "--gpus=1", "--minutes=5", "--fault=slow_gpu", "--seed=9"],
@@ -338,6 +339,8 @@ def test_a_recording_without_verdicts(tmp_path: Path) -> None:
     fault = json.loads((tmp_path / "r" / "labels.json").read_text())["faults"][0]
     found = json.loads(done.stdout)
     assert (found["machine"], found["likely"]["kind"]) == (fault["machine"], "gpu_heat")
+    key_of(tmp_path / "r.key", create=True)
+    assert "replaying it first" in run("show", "1", "--store", tmp_path / "r").stderr
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:
