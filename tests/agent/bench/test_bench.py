@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -59,7 +60,8 @@ def agent(probes_allowed: None, tmp_path: Path) -> Iterator[int]:
     with Fleet(tmp_path / "fleet", machines=1, gpus=PROCESSES, agent=command):
         time.sleep(SETTLE_S)
         lines = {entry: entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline")}
-        (found,) = [int(entry.parent.name) for entry, line in lines.items() if b"-m\0agent\0m00\0" in line]
+        ours = b"-m\0agent\0m00\0" + os.fsencode(place)
+        (found,) = [int(entry.parent.name) for entry, line in lines.items() if ours in line]
         yield found
 
 
