@@ -130,7 +130,7 @@ def open_signed(place: str, create: bool, settings: Settings) -> Signed:
     """Open the store with signatures: rows of verdicts and operator actions without ours are ignored.
 
     A missing key is created beside a file; for a server the detector's key is needed. Raises StoreError, also for a
-    recording, which nobody writes to.
+    recording, which is read-only.
     """
     opened = open_place(place, create, settings)
     if Path(place).is_dir():
