@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from detector.harm.pace import STANDS, Pace
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_fault, is_work
+from detector.model.kinds import is_fault, is_work, tells_use
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles, fitted
 from detector.stats.grouped import distinct, middle
@@ -186,13 +186,14 @@ class Changes:
     ) -> Iterator[Shifted]:
         """The same of one peer group; rows are [row, metric, member]."""
         names = panel.window.metrics[: rows.shape[1]]
+        keys = [f"{table}.{name}" for name in names]
         counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
-        shown = np.array([not name.endswith(_ELSEWHERE) and f"{table}.{name}" not in _GIVEN for name in names])
+        shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
         size, far, level = compare(rows, fall.rows, counts)
         spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
         far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
         bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
-        done = np.array([is_work(f"{table}.{name}") and name.endswith(_DONE) for name in names])[:, None]
+        done = np.array([(is_work(key) and key.endswith(_DONE)) or tells_use(key) for key in keys])[:, None]
         bad &= ~done | (size < 0)  # who does more work holds up no other
         far = np.where(bad, far, np.minimum(far, FAR / 2))
         machines, place = np.unique(panel.machine[members], return_inverse=True)

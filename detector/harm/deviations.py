@@ -78,12 +78,7 @@ class Odd:
         row = panel.row_of(metric) if panel is not None else None
         if panel is None or row is None:
             return times > verdict.since
-        mine = [
-            at
-            for at, (name, device) in enumerate(panel.window.entities)
-            if name == verdict.machine and verdict.device in (None, device)
-        ]
-        return self.tables[table].of(times, row, np.array(mine, np.int64)) >= least
+        return self.tables[table].of(times, row, _entities(verdict, panel)) >= least
 
     def any_of(self, metrics: Iterable[str], verdict: Verdict, times: Ints, panels: Mapping[str, Panel]) -> Bools:
         """[time]: the same of any of these metrics that is read."""
@@ -92,6 +87,16 @@ class Odd:
             if metric in self.metrics.get(table, []):
                 found |= self.when(replace(verdict, metric=f"{table}.{metric}"), times, panels)
         return found
+
+    def is_more(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether the machine, or its device, reads more than its peers at this moment."""
+        table, _, metric = verdict.metric.partition(".")
+        panel = panels.get(table)
+        row = panel.row_of(metric) if panel is not None else None
+        if panel is None or row is None:
+            return False
+        mine = panel.deviation[row, _entities(verdict, panel)]
+        return bool(np.nanmax(mine, initial=0.0) > -np.nanmin(mine, initial=0.0))
 
     def began_elsewhere(self, verdict: Verdict, share: Share) -> bool:
         """Whether another machine began to deviate by the same reading at the same time."""
@@ -102,3 +107,11 @@ class Odd:
         row = self.metrics[table].index(metric)
         began = self.tables[table].began(verdict.since, row, _TOGETHER_NS, DEVIATES)
         return bool((share.owners[table][began] != at).any())
+
+
+def _entities(verdict: Verdict, panel: Panel) -> Ints:
+    """The places of the verdict's device, or of all devices of its machine."""
+    named = enumerate(panel.window.entities)
+    return np.array(
+        [at for at, (name, device) in named if name == verdict.machine and verdict.device in (None, device)], np.int64
+    )

@@ -158,7 +158,9 @@ class Harm:
             return self._symptom(verdict, panels, now)
         if self._waits(verdict, on, now, small):
             return WAIT
-        if small and (tells_use(verdict.metric) or is_remnant(self.pace, self.blamed, verdict)):
+        if tells_use(verdict.metric) and (small or self.odd.is_more(verdict, panels)):
+            return NO
+        if small and is_remnant(self.pace, self.blamed, verdict):
             return NO
         if small and draws(verdict.metric) and now - verdict.since < _DRAWS_NS and not _is_one_reading(panels):
             return WAIT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.methods.evidence.state_table import NO_TASK, StateTable
+from detector.methods.evidence.state_table import NO_TASK, STALE_S, StateTable
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.grouped import median, middle_of
 from store.schema.time import NEVER, SECOND
@@ -14,8 +14,15 @@ QUORUM, QUORUM_SHARE = 3, 0.6
 LESS = 0.97
 """Below this share of the peers' value is less."""
 FLAPS_S = 300.0
-STORM_S = 20.0
-"""So soon after its last fast reading an error counter rises fast."""
+ERROR_RATES = {
+    "ecc_corrected_total": 10.0,
+    "nvlink_errors_total": 0.6,
+    "pcie_replay_total": 2.0,
+    "packet_sequence_errors_total": 2.0,
+    "ack_timeouts_total": 0.3,
+    "symbol_errors_total": 15.0,
+}
+"""Errors a second from which on a memory, a link or a cable is failing."""
 QUIET_S = 30.0
 """A port through which nothing flows for this long is quiet: longer than an iteration."""
 BUSY = 0.2
@@ -39,11 +46,12 @@ def repeats(states: StateTable, column: str, now: int) -> Bools:
     return found
 
 
-def rises_fast(states: StateTable, column: str, now: int) -> Bools:
-    """It grew fast by its newest reading, or by one that was read a moment ago."""
+def errs_often(states: StateTable, column: str, now: int) -> Bools:
+    """It counts more errors a second, on average over the last minute, than what works ever does, and goes on to."""
     at = states.row(column)
-    last = states.last[at]
-    found: Bools = (last > NEVER) & ((last == states.since[at]) | (now - last <= STORM_S * SECOND))
+    last, since = states.last[at], states.since[at]
+    goes_on = (now - last <= QUIET_S * SECOND) | ((last == since) & (now - since <= STALE_S * SECOND))
+    found: Bools = (states.rate[at] >= ERROR_RATES[column]) & goes_on
     return found
 
 

@@ -144,7 +144,7 @@ class Evidence(Method):
     rule_states: dict[str, RuleState] = field(
         default_factory=lambda: {table: RuleState(states, RULES[table]) for table, states in state_tables().items()}
     )
-    boot: StateTable = field(default_factory=lambda: StateTable("host", (_BOOT,), (_BOOT,), _BOOT))
+    boot: StateTable = field(default_factory=lambda: StateTable("host", (_BOOT,), (_BOOT,), boot_counter=_BOOT))
 
     def step(self, now: int, rows: Mapping[str, Rows], tasks: Tasks) -> list[Finding]:
         """Take in what is new; every hard fact that stands and every silence is a finding."""

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.methods.evidence.conditions import (
+    ERROR_RATES,
     THERMAL,
     below_peers,
     below_peers_under_load,
     clock_far_below_peers,
     down,
+    errs_often,
     failing,
     hw_throttled,
     no_traffic,
     nonzero,
     quorum_value,
     repeats,
-    rises_fast,
     slower_port,
 )
 from detector.methods.evidence.state_table import StateTable
@@ -86,16 +87,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "had {more} memory errors that ECC could not mend",
             False,
         ),
-        (
-            "ecc_corrected_total",
-            rises_fast,
-            95,
-            120,
-            "warn",
-            1.0,
-            "corrects more than ten memory errors a second, for over a minute",
-            True,
-        ),
+        ("ecc_corrected_total", errs_often, 60, 120, "warn", 1.0, "corrects {rate} memory errors a second", True),
+        ("nvlink_errors_total", errs_often, 60, 120, "warn", 1.0, "has {rate} NVLink errors a second", True),
+        ("pcie_replay_total", errs_often, 60, 120, "warn", 1.0, "sends {rate} PCIe packets a second again", True),
         ("recovery_action", nonzero, 0, 0, "crit", 2.0, "asks for recovery: {action}", False),
         ("pcie_width", below_peers, 10, 30, "crit", 2.0, "has {value} PCIe lanes where its peers have {usual}", True),
         (
@@ -154,6 +148,27 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "runs at {value} where its peers run at {usual}",
             True,
         ),
+        ("packet_sequence_errors_total", errs_often, 90, 120, "warn", 1.0, "loses {rate} packets a second", False),
+        (
+            "ack_timeouts_total",
+            errs_often,
+            90,
+            120,
+            "warn",
+            1.0,
+            "waits in vain for {rate} acknowledgements a second",
+            False,
+        ),
+        (
+            "symbol_errors_total",
+            errs_often,
+            90,
+            120,
+            "warn",
+            1.0,
+            "has {rate} symbol errors a second: clean or replace its cable",
+            True,
+        ),
         ("transmit_bytes_total", no_traffic, 90, 10, "crit", 1.0, _STILL, True),
     ),
     "nvswitch": _rules(
@@ -181,7 +196,8 @@ def state_tables() -> dict[str, StateTable]:
     for table, rules in RULES.items():
         columns = tuple(dict.fromkeys([*(rule.column for rule in rules), *_BESIDE.get(table, ())]))
         begins = _ENERGY if _ENERGY in columns else ""
-        found[table] = StateTable(table, columns, ("link_up", _ENERGY), begins, _ONLY.get(table))
+        rated = tuple(column for column in columns if column in ERROR_RATES)
+        found[table] = StateTable(table, columns, ("link_up", _ENERGY), rated, begins, _ONLY.get(table))
     return found
 
 
@@ -197,11 +213,25 @@ def in_words(rule: Rule, states: StateTable, entity: int, now: int) -> str:
     action = _ACTIONS[int(value)] if 0 <= value < len(_ACTIONS) else f"action {value:g}"
     hot = rule.test is hw_throttled and bool(int(value) & THERMAL)
     who = subject(*states.entities[entity])
-    return f"{who} " + rule.words.format(
-        value=sides[0],
-        usual=sides[1],
-        more=f"{value - base:g}",
-        action=action,
-        name=states.names[entity],
-        slowdown="too hot" if hot else "power brake",
+    return (
+        f"{who} "
+        + rule.words.format(
+            value=sides[0],
+            usual=sides[1],
+            more=f"{value - base:g}",
+            rate=f"{states.rate[at, entity]:.2g}",
+            action=action,
+            name=states.names[entity],
+            slowdown="too hot" if hot else "power brake",
+        )
+        + _alike(rule, states, entity, now)
     )
+
+
+def _alike(rule: Rule, states: StateTable, entity: int, now: int) -> str:
+    """What ports of one name that err together have in common."""
+    if rule.table != "rdma" or rule.test is not errs_often:
+        return ""
+    found = np.flatnonzero(rule.test(states, rule.column, now)[: len(states.names)])
+    others = sum(states.names[at] == states.names[entity] for at in found.tolist()) - 1
+    return f", as do {others} others of this name: look at their switch" if others > 1 else ""

@@ -17,11 +17,21 @@ from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
 NO_TASK = -1
-_LEAST_RATES = {"transmit_bytes_total": 1e4, "receive_bytes_total": 1e4, "ecc_corrected_total": 10.0}
-"""Units a second below which a counter stands still: an idle port's own management traffic, and errors now and then."""
+TRAFFIC = 1e4
+"""Units a second below which a counter of bytes stands still: an idle port's own management traffic."""
+RATE_S = 60.0
+"""Time constant of the mean rate of a counter."""
 STALE_S = 90.0
 """A reading older than this says nothing of now; slow-changing columns are read every minute."""
-_FILLS = {"value": np.nan, "acknowledged": np.nan, "peak": np.nan, "since": NEVER, "last": NEVER, "before": NEVER}
+_FILLS = {
+    "value": np.nan,
+    "acknowledged": np.nan,
+    "peak": np.nan,
+    "rate": 0.0,
+    "since": NEVER,
+    "last": NEVER,
+    "before": NEVER,
+}
 
 
 @dataclass(slots=True)
@@ -32,6 +42,8 @@ class StateTable:
     columns: tuple[str, ...]
     decreasing: tuple[str, ...] = ()
     """Columns of which a fall is what is counted, where otherwise it is growth."""
+    rated: tuple[str, ...] = ()
+    """Counters of which the rate is looked at."""
     boot_counter: str = ""
     """A counter, one of `decreasing`, that restarts with the entity itself."""
     only: tuple[str, ...] | None = None
@@ -49,10 +61,12 @@ class StateTable:
     """What does not count: a counter's first value, or its value when the operator cleared it."""
     peak: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """The highest value."""
+    rate: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """By how much a counter grows in a second, averaged over a minute."""
     since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """When the newest value was read."""
     last: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """When it last grew (or fell), of some counters when it last did so fast ..."""
+    """When it last grew (or fell), bytes when they last flowed ..."""
     before: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """... and the time before that."""
     task: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -106,6 +120,8 @@ class StateTable:
             place, new, time = place[known], new[known], time[known]
         since, old = self.since[at, place], self.value[at, place]
         self.since[at, place] = time
+        if self.columns[at] in self.rated:
+            self._average(at, place, new - old, (time - since) / SECOND)
         other = np.flatnonzero(new != old)  # mostly few: states seldom change
         if not len(other):
             return
@@ -118,9 +134,14 @@ class StateTable:
         self.acknowledged[at, place] = np.where(np.isnan(base), first, np.fmin(base, new))
         self.peak[at, place] = np.fmax(self.peak[at, place], new)
 
+    def _average(self, at: int, place: Ints, delta: NDArray[np.floating[Any]], seconds: Floats) -> None:
+        """Add what a counter grew by to its mean rate; what is unknown, or fell, is no growth."""
+        grew = np.maximum(np.nan_to_num(delta), 0.0) / seconds
+        self.rate[at, place] += (grew - self.rate[at, place]) * (1 - np.exp(-seconds / RATE_S))
+
     def _count(self, at: int, place: Ints, delta: NDArray[np.floating[Any]], seconds: Floats) -> None:
         """Note what grew (or fell) by `delta` over so many seconds."""
-        moved = delta > _LEAST_RATES.get(self.columns[at], 0.0) * seconds
+        moved = delta > (TRAFFIC * seconds if "bytes" in self.columns[at] else 0.0)
         place, delta, seconds = place[moved], delta[moved], seconds[moved]
         time = self.since[at, place]
         # Two at once are two times, if the reading before is not long ago.

@@ -540,6 +540,22 @@ def test_who_does_more_when_a_task_loses_pace_does_not_hold_it_up(
     assert {verdict.machine for verdict in said} == named
 
 
+@pytest.mark.parametrize(("more", "named"), [(0.13, set()), (-0.13, {"m1"})])
+def test_a_gpu_that_uses_more_of_its_tensor_cores_than_its_peers_does_no_harm(
+    memory: Any, more: float, named: set[str]
+) -> None:
+    """An iteration uses as much on a slow GPU: one that reads more has another share, or a sensor that sticks."""
+
+    def uses(found: dict[str, np.ndarray]) -> None:
+        paced(found)
+        slower(found)
+        found["gpu.dram_active_ratio"][ONSET:] *= 0.93
+        found["gpu.tensor_active_ratio"][ONSET:, 1] += more
+
+    said, _ = watch(memory, tables(training(uses)))
+    assert {verdict.machine for verdict in said} == named
+
+
 def test_a_change_much_smaller_than_the_loss_of_pace_is_no_cause(memory: Any) -> None:
     """A GPU that is at work half a per cent less than its peers does not cost their task 11 %."""
 

@@ -21,6 +21,8 @@ GPU = {
     "remap_failed": 0.0,
     "ecc_uncorrected_total": 17.0,
     "ecc_corrected_total": 23.0,
+    "nvlink_errors_total": 5.0,
+    "pcie_replay_total": 11.0,
     "recovery_action": 0.0,
     "pcie_width": 16.0,
     "pcie_generation": 5.0,
@@ -29,7 +31,8 @@ GPU = {
     "duty_cycle_ratio": 0.93,
     "sm_clock_hertz": 1.71e9,
 }
-RDMA = {"link_up": 1.0, "rate_bits_per_second": 4e11, "link_downed_total": 3.0}
+LOSSES = ("packet_sequence_errors_total", "ack_timeouts_total", "symbol_errors_total")
+RDMA = {"link_up": 1.0, "rate_bits_per_second": 4e11, "link_downed_total": 3.0, **dict.fromkeys(LOSSES, 41.0)}
 
 
 def readings(table: str, bend: Bend, skip: tuple[str, ...] = ()) -> pa.Table:
@@ -75,13 +78,13 @@ def both(*bends: Bend) -> Bend:
     return bend
 
 
-def corrects(rate: float, start: int = 40, end: int = STEPS, every: int = 1) -> Bend:
-    """One device corrects so many errors a second, all of them in one second of `every`."""
+def errs(column: str, rate: float, start: int = 40, end: int = STEPS, every: int = 1, machine: int = 2) -> Bend:
+    """One device counts so many errors a second, all of them in one second of `every`."""
 
     def bend(columns: dict[str, np.ndarray]) -> None:
         rose = np.where((np.arange(STEPS) >= start) & (np.arange(STEPS) < end), rate * every, 0.0)
         rose[np.arange(STEPS) % every != 0] = 0.0
-        columns["ecc_corrected_total"][:, 2, 1] += rose.cumsum()
+        columns[column][:, machine, 1] += rose.cumsum()
 
     return bend
 
@@ -136,10 +139,12 @@ REPORTED = [
     ),
     (
         "gpu.ecc_corrected_total",
-        corrects(31.0),
-        135,
-        "corrects more than ten memory errors a second, for over a minute",
+        errs("ecc_corrected_total", 31.0),
+        125,
+        "corrects 23 memory errors a second",
     ),
+    ("gpu.nvlink_errors_total", errs("nvlink_errors_total", 1.7), 127, "has 1.3 NVLink errors a second"),
+    ("gpu.pcie_replay_total", errs("pcie_replay_total", 4.9), 132, "sends 3.8 PCIe packets a second again"),
     ("gpu.recovery_action", put("recovery_action", 2.0), 41, "asks for recovery: reboot the machine"),
     ("gpu.pcie_width", put("pcie_width", 8.0), 51, "has 8 PCIe lanes where its peers have 16"),
     ("gpu.pcie_generation", put("pcie_generation", 3.0), 56, "runs PCIe generation 3 under load, its peers 5"),
@@ -162,6 +167,14 @@ REPORTED = [
         46,
         "runs at 100 Gbit/s where its peers run at 400 Gbit/s",
     ),
+    ("rdma.packet_sequence_errors_total", errs(LOSSES[0], 5.3), 162, "loses 4.6 packets a second"),
+    ("rdma.ack_timeouts_total", errs(LOSSES[1], 1.1, every=2), 152, "waits in vain for 0.93 acknowledgements a second"),
+    (
+        "rdma.symbol_errors_total",
+        errs(LOSSES[2], 61.0),
+        148,
+        "has 51 symbol errors a second: clean or replace its cable",
+    ),
     (
         "rdma.transmit_bytes_total",
         still(2, 40),
@@ -179,7 +192,7 @@ def test_what_is_reported(memory: Any, metric: str, bend: Bend, after_s: int, wo
     (verdict,) = said(memory, table, bend)
     assert (verdict.machine, verdict.device, verdict.metric) == ("m2", device, metric)
     assert verdict.message == f"m2 {name} {words}"
-    assert verdict.level == ("warn" if "protection" in words or "corrects" in words else "crit")
+    assert verdict.level == ("warn" if "protection" in words or "a second" in words else "crit")
     assert verdict.time <= START + (after_s + 1) * SECOND
     assert verdict.since <= verdict.time
 
@@ -202,9 +215,12 @@ def test_every_rule_has_a_case() -> None:
 
 HARMLESS = [
     ("gpu", everywhere("ecc_uncorrected_total", 0.0)),
-    ("gpu", corrects(8.0)),
-    ("gpu", corrects(33.0, 40, 90)),
-    ("gpu", corrects(7.0, every=37)),
+    ("gpu", errs("ecc_corrected_total", 8.0)),
+    ("gpu", errs("ecc_corrected_total", 33.0, 40, 70)),
+    ("gpu", errs("ecc_corrected_total", 7.0, every=37)),
+    ("gpu", errs("nvlink_errors_total", 0.2, every=15)),
+    ("rdma", errs("packet_sequence_errors_total", 0.9, every=10)),
+    ("rdma", errs("symbol_errors_total", 6.0)),
     ("gpu", everywhere("pcie_width", 8.0)),
     ("gpu", put("pcie_width", 8.0, 40, 48)),
     ("gpu", both(put("pcie_generation", 1.0), put("duty_cycle_ratio", 0.0))),
@@ -233,6 +249,23 @@ HARMLESS = [
 def test_what_is_no_fact(memory: Any, table: str, bend: Bend) -> None:
     """What is so on all machines, lasts a moment, is usual at rest or is not known names no machine."""
     assert said(memory, table, bend) == []
+
+
+def test_a_storm_of_errors_that_ends_is_over_however_great_it_was(memory: Any) -> None:
+    """2,000 errors a second for 70 s are over two and a half minutes after the last one."""
+    found = said(memory, "gpu", errs("ecc_corrected_total", 2130.0, 20, 90))
+    assert [v.level for v in found] == ["warn", "ok"]
+    assert found[1].time <= START + (90 + 155) * SECOND
+
+
+def test_ports_of_one_name_that_lose_packets_together_have_a_switch_in_common(memory: Any) -> None:
+    """Four of six machines that lose packets at the ports of one rail are one incident, which names the switch."""
+    rail = [errs(LOSSES[0], 4.0 + machine, machine=machine) for machine in (0, 1, 3, 5)]
+    first, *_ = said(memory, "rdma", both(*rail))
+    assert (first.metric, first.device) == ("rdma.packet_sequence_errors_total", "rdma:mlx5_1/1")
+    found = list(replay(memory({"rdma": readings("rdma", both(*rail))})))
+    assert len([v for v in found if v.level != "ok"]) == 1
+    assert found[0].message.endswith("packets a second, as do 3 others of this name: look at their switch")
 
 
 def test_load_is_taken_from_power_where_the_duty_cycle_is_unknown(memory: Any) -> None:
