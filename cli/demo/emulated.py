@@ -113,7 +113,7 @@ class DemoRun:
 
 
 def why_not_started(place: Path, logs: Path) -> str:
-    """What a person is told of a fleet that does not train in time."""
+    """Why a fleet does not train in time, in one line."""
     if shutil.disk_usage(place).free < ROOM_BYTES:
         return f"{place} has no room left for the fleet's readings: free some, or use another --folder"
     return f"the fleet did not start to train within {START_S:.0f} s: see the logs in {logs}"
