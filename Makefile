@@ -117,7 +117,6 @@ test: servers nccl ## every check: style, types, floors, C format, tests
 	python -m pytest --collect-only -qq >/dev/null || true
 	wait $$types
 	python -m pytest -rs --durations=10 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
-	python -m pytest -rs -m alone $(ARGS) || [ $$? -eq 5 ]
 
 bench: servers nccl ## what it costs and how well it does, measured here and printed
 	@exec $(VENV)/bin/python -m pytest -m bench -s --timeout=0 $(ARGS)

@@ -129,9 +129,13 @@ def open_marked(place: str, settings: Settings) -> Store:
 def open_signed(place: str, create: bool, settings: Settings) -> Signed:
     """Open the store with signatures: rows of verdicts and operator actions without ours are ignored.
 
-    A missing key is created beside a file; for a server the detector's key is needed. Raises StoreError.
+    A missing key is created beside a file; for a server the detector's key is needed. Raises StoreError, also for a
+    recording, which is read-only.
     """
-    return Signed(open_place(place, create, settings), signing_key(place, settings, create or not is_address(place)))
+    opened = open_place(place, create, settings)
+    if Path(place).is_dir():
+        raise StoreError(f"{place} is a recording and is read-only; name a .db file to write to")
+    return Signed(opened, signing_key(place, settings, create or not is_address(place)))
 
 
 def signing_key(place: str, settings: Settings, create: bool) -> bytes:

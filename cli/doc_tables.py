@@ -47,7 +47,7 @@ def _settings(found: list[Key]) -> str:
 def _kinds() -> str:
     """The kinds of fault that a verdict names, with their signs and the next step."""
     rows = (
-        (f"`{kind.name}`", kind.words, _code(kind.tell), kind.advice)
+        (f"`{kind.name}`", kind.words, _code(kind.tell).replace("&", "` with `"), kind.advice)
         for kind in (*(kind for tier in TABLE for kind in tier), UNKNOWN)
     )
     return _table("Kind | Likely cause | Signs, of which one is enough | Next step", rows)

@@ -1,8 +1,9 @@
 """The share of a core that probes take of each training process: above a limit the dearest ones sample.
 
 A process loses (hits a second) x (cost of a hit). Probes on NCCL's calls are suspended by agent/nccl/probe_throttle.py,
-since memory shows the same, and those on garbage collections by agent/python_gc/gc_probes.py; both ask here. Those on
-CUDA's calls are put on in windows only, so many that what they take on average is the limit.
+since memory shows the same, those on garbage collections by agent/python_gc/gc_probes.py, and switches of threads go
+uncounted by agent/probes/switch_limit.py; all ask here. Those on CUDA's calls are put on in windows only, so many that
+what they take on average is the limit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.probes.attachments import Attachments
-from agent.probes.groups import CALLS, CUDA, GROUPS, LIFE, PYTHON, WORDS
+from agent.probes.groups import CALLS, CUDA, GROUPS, LIFE, WORDS
 from agent.probes.hit_cost import HitCost
 from agent.probes.library import Library
 from agent.process.procfs import Process
@@ -76,7 +77,7 @@ class ProbeGovernor:
         self._attachments, self._processes, self._slots = attachments, processes, slots
         self._before: tuple[float, dict[int, NDArray[np.int64]]] = 0.0, {}
         self._shares: dict[int, NDArray[np.float64]] = {}
-        self._collections: dict[int, float] = {}
+        self._reported: dict[int, dict[int, float]] = {}
         self._fixed: dict[int, set[int]] = {}
         self._states: dict[tuple[str, int], _GroupState] = {}
         self._partial: dict[Process, set[int]] = {}
@@ -96,11 +97,11 @@ class ProbeGovernor:
             self._decide(library, group, self._states[name, group], clock)
         self._note(places)
 
-    def report(self, pid: int, hits_per_second: float, stepped: bool) -> None:
-        """Hits on garbage collections, which are counted apart."""
-        self._collections[pid] = hits_per_second * self.cost.of(stepped)
+    def report(self, pid: int, group: int, share: float) -> None:
+        """The share of a core that a group takes which is counted apart."""
+        self._reported.setdefault(pid, {})[group] = share
         if pid in self._shares:
-            self._shares[pid][PYTHON] = self._collections[pid]
+            self._shares[pid][group] = share
 
     def exceeds(self, pid: int, group: int, resumed: bool = False) -> bool:
         """Whether the probes on a process take too much, and those of the group the most of all that can be suspended.
@@ -125,6 +126,10 @@ class ProbeGovernor:
     def of_process(self, pid: int) -> float:
         """Share of a core that all probes take of a process: now, and on average where they sample."""
         return float(self._mean(pid).sum())
+
+    def of_group(self, group: int) -> float:
+        """The same of one group, of the process that loses the most to it."""
+        return max((float(self._mean(pid)[group]) for pid in self._shares), default=0.0)
 
     def of_library(self, library: Library) -> float:
         """The same of the probes on a library, of the process that loses the most."""
@@ -152,7 +157,7 @@ class ProbeGovernor:
         then, before = self._before
         hits = self._hits()
         self._before = clock, hits
-        self._collections = {pid: share for pid, share in self._collections.items() if pid in hits}
+        self._reported = {pid: groups for pid, groups in self._reported.items() if pid in hits}
         dear: dict[int, set[int]] = {}
         for library in libraries:
             for user in tuple(library.users) if library.stepped else ():
@@ -163,7 +168,8 @@ class ProbeGovernor:
             costs[list(dear.get(pid, ()))] = self.cost.stepped
             more = np.maximum(counted - before.get(pid, counted), 0)
             shares[pid] = more * costs / max(clock - then, 1e-3)
-            shares[pid][PYTHON] = self._collections.get(pid, 0.0)
+            for group, share in self._reported.get(pid, {}).items():
+                shares[pid][group] = share
         return shares
 
     def _hits(self) -> dict[int, NDArray[np.int64]]:

@@ -6,7 +6,9 @@ LIFE, CALLS, SYNCHRONIZE, LAUNCHES, GRAPHS, COPIES, ALLOCATIONS = range(7)
 """In the order of `enum group` in bpf/programs/common.bpf.h, by which the kernel counts hits."""
 PYTHON = 7
 """Garbage collections, which are counted apart."""
-GROUPS = 8
+SWITCHES = 8
+"""Switches of threads at the scheduler's tracepoint, which are counted apart."""
+GROUPS = 9
 
 WORDS = (
     "communicators",
@@ -17,6 +19,7 @@ WORDS = (
     "copies",
     "allocations",
     "garbage collections",
+    "switches of threads",
 )
 """What each group is called in a reason."""
 CUDA = {

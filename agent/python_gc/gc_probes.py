@@ -219,11 +219,11 @@ class GcProbes:
         probe.checked_at, probe.counted = now, entry
         rate = hits * 1e9 / max(elapsed, _CHECK_NS)
         pid, stepped = probe.process.pid, {point.offset for _, point in probe.plan.points} & set(probe.answer.stepped)
-        self._governor.report(pid, rate, bool(stepped))
+        self._governor.report(pid, PYTHON, rate * self._governor.cost.of(bool(stepped)))
         if self._governor.exceeds(pid, PYTHON):
             reason = f"{self._governor.why(pid, PYTHON)}: off for {_REST_NS // 1_000_000_000} s"
             self._take_off(probe)
-            self._governor.report(pid, 0.0, bool(stepped))
+            self._governor.report(pid, PYTHON, 0.0)
             probe.transition(State.RATE_LIMITED, reason)
         elif lost > _MOST_LOST and not pauses:
             self._take_off(probe)

@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.context import Context, SourceUnavailableError
+from agent.probes.governor import ProbeGovernor
+from agent.probes.groups import SWITCHES
+from agent.probes.switch_limit import SwitchLimit
 from agent.probes.training_processes import TrainingProcesses
 from agent.probes.watched_processes import WatchedProcesses
 from agent.process.tcp_sockets import Sockets
@@ -63,7 +66,7 @@ def disk_ns(waits: Sequence[int], clock: int, longest: int) -> int:
 class Scheduler:
     """One row a GPU: its processes, and those that they started, are added up in the kernel."""
 
-    def __init__(self, kernel: Kernel, training: TrainingProcesses, proc: Path) -> None:
+    def __init__(self, kernel: Kernel, training: TrainingProcesses, governor: ProbeGovernor, proc: Path) -> None:
         self._links, self._blocked = attach_all(kernel)
         if not self._links:
             raise SourceUnavailableError("; ".join(f"{name}: {why}" for name, why in self._blocked.items()))
@@ -72,31 +75,42 @@ class Scheduler:
         self._rings = kernel.rings
         self._watched = WatchedProcesses(kernel.maps["watched"], kernel.maps["pid_filter"], self._waits.capacity, proc)
         self._sockets = Sockets(proc)
+        self._governor, self._limit = governor, SwitchLimit(governor)
         self._disk: dict[str, int] = {}
         self._states = OnChange[str, dict[str, Value]]()
-        self._tracepoints = {name: self.state(name) for name in TRACEPOINTS}
 
     def read(self, now: int) -> list[Sample]:
         """A row for each GPU with living processes; an event for each that ran out of memory."""
         samples = self._victims()  # while their GPUs are known
         living = self._training.living(now)
-        self._watched.update(now, living)
+        entries = self._waits.rows()
+        self._watched.update(now, self._limit.update(time.monotonic(), entries, living))
         if "tcp_retransmit_skb" in self._links:  # else there may be no ring
             self._sockets.update(now, self._rings["retransmits"].drain(), self._watched.gpu_of)
-        entries = self._waits.rows()
         samples += [Sample("process", self._row(gpu, entries)) for gpu in {one.gpu for one in living.values()}]
-        due = self._states.due(now, self._tracepoints)
-        return samples + [Sample("probe", self._tracepoints[name]) for name in due]
+        states = {name: self.state(name) for name in TRACEPOINTS}
+        due = self._states.due(now, states)
+        return samples + [Sample("probe", states[name] | self._taken(name)) for name in due]
 
     def state(self, name: str) -> dict[str, Value]:
         """How one tracepoint fares, as a row of the table of probes."""
         blocked = self._blocked.get(name)
         state = "blocked" if blocked else "on"
         lacking = [column for column, word in _FIELDS.items() if word not in self._layout]
-        reason = f"this kernel does not keep {', '.join(lacking)}" if lacking and name == "sched_switch" else None
-        path = f"{TRACEPOINTS[name]}:{name}"
-        values = {"state": state, "reason": blocked or reason, "symbols": int(not blocked), "path": path}
-        return {"library": f"tracepoint {name}", **values}
+        reasons, path = [], f"{TRACEPOINTS[name]}:{name}"
+        if name == "sched_switch":
+            reasons = [f"this kernel does not keep {', '.join(lacking)}"] if lacking else []
+            reasons += self._limit.reasons.values()
+        values = {"state": state, "reason": blocked or "; ".join(reasons) or None, "symbols": int(not blocked)}
+        return {"library": f"tracepoint {name}", **values, "path": path}
+
+    def _taken(self, name: str) -> dict[str, Value]:
+        """What counting at a tracepoint takes, where that can be much."""
+        if name != "sched_switch" or name not in self._links:
+            return {}
+        resting = int(bool(self._limit.reasons))
+        share = self._governor.of_group(SWITCHES)
+        return {"hit_seconds": self._limit.seconds, "core_ratio": share, "suspended": resting}
 
     def close(self) -> None:
         """Take the programs off."""
@@ -106,8 +120,8 @@ class Scheduler:
 
     def _row(self, gpu: str, entries: NDArray[np.void]) -> dict[str, Value]:
         row: dict[str, Value] = {"gpu": gpu}
-        if "sched_switch" in self._links and int(gpu) < len(entries):
-            cpu_ns, *waits = entries[int(gpu)].item()  # the order of struct waits
+        if "sched_switch" in self._links and int(gpu) < len(entries) and gpu not in self._limit.reasons:
+            cpu_ns, *waits = entries[int(gpu)][["cpu_ns", "disk_ns", "blocked", "since"]].item()
             clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             self._disk[gpu] = max(self._disk.get(gpu, 0), disk_ns(waits, clock, clock - self._began))
             sums = {"cpu_wait_seconds_total": cpu_ns, "disk_wait_seconds_total": self._disk[gpu]}
@@ -133,4 +147,5 @@ class Scheduler:
 def open_source(context: Context) -> Scheduler:
     """The source, ready to read. Raises SourceUnavailableError where no tracepoint can be had."""
     kernel, _ = context.probes()
-    return Scheduler(kernel, context.training, context.proc)
+    assert context.governor is not None  # where there are probes there is one
+    return Scheduler(kernel, context.training, context.governor, context.proc)

@@ -13,6 +13,9 @@ struct waits {
 	u64 disk_ns;
 	u64 blocked; /* threads that wait for a disk now */
 	u64 since;   /* sum of the times at which they began to */
+	u64 switches;
+	u64 timed; /* switches of which the counting was timed, and how long it took */
+	u64 timed_ns;
 };
 
 /* A thread that waits for a disk. */
@@ -34,6 +37,8 @@ struct victim {
 
 /* The agent's entry of a process: which `waits` are its own. A machine has few GPUs, and few processes for each. */
 #define PLACES 1024
+/* One switch of so many is timed. */
+#define TIMED 256
 BPF_F_TABLE("array", u32, struct waits, waits, PLACES, BPF_F_MMAPABLE);
 BPF_TABLE("hash", u64, u32, watched, 8192);
 /* One bit for each remainder of a process number: most that are not watched never reach the hash. */
@@ -118,7 +123,7 @@ static __always_inline void end_block(u64 task, bool count)
 /* (bool preempt, struct task_struct *prev, struct task_struct *next, …): the first of the two is the caller still. */
 int tp_btf__sched_switch(u64 *ctx)
 {
-	u64 prev = ctx[1], next = ctx[2], id;
+	u64 prev = ctx[1], next = ctx[2], begun = 0, id;
 	struct waits *sum;
 	u32 *place;
 
@@ -132,6 +137,9 @@ int tp_btf__sched_switch(u64 *ctx)
 	sum = place ? waits.lookup(place) : 0;
 	if (!sum)
 		return 0;
+	if (sum->switches % TIMED == 0)
+		begun = bpf_ktime_get_ns();
+	ADD(sum->switches, 1);
 	count_delay(prev, sum);
 #ifdef BIT_task_struct__in_iowait
 	/* Now and then no program is run when a thread gets a CPU. A thread that leaves one did not wait: an open wait
@@ -141,6 +149,10 @@ int tp_btf__sched_switch(u64 *ctx)
 	if (WAITS_FOR_DISK(prev))
 		begin_block(prev, *place, sum);
 #endif
+	if (begun) {
+		ADD(sum->timed, 1);
+		ADD(sum->timed_ns, bpf_ktime_get_ns() - begun);
+	}
 	return 0;
 }
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ DETECT_S = 30.0
 LINGER_S = 4.0
 """Seconds that the demo runs on after a verdict: a second, wrong verdict would appear."""
 SILENT_NS = 10 * 10**9
+ROOM_BYTES = 1 << 20
+"""Less room than this is none: the store cannot grow."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,7 @@ class DemoRun:
     def run(self) -> Outcome:
         """The demo from start to end. Raises OSError when the fleet does not start."""
         if not self._run_phase("starting", START_S, self._all_train):
-            raise OSError(
-                f"the fleet did not start to train within {START_S:.0f} s: see the logs in {self.fleet.folder}"
-            )
+            raise OSError(why_not_started(self.plan.place, self.fleet.folder))
         self.screen.say(f"all machines train; {self.plan.healthy_s:.0f} s without a fault")
         self._run_phase("healthy", self.plan.healthy_s, self._has_alarm)
         if self.plan.fault == "none":
@@ -109,3 +110,10 @@ class DemoRun:
 
     def _has_alarm(self, _: FleetStatus) -> bool:
         return bool(self.outcome.alarms)
+
+
+def why_not_started(place: Path, logs: Path) -> str:
+    """Why a fleet does not train in time, in one line."""
+    if shutil.disk_usage(place).free < ROOM_BYTES:
+        return f"{place} has no room left for the fleet's readings: free some, or use another --folder"
+    return f"the fleet did not start to train within {START_S:.0f} s: see the logs in {logs}"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 COST = "probes: cost"
 """The name of each agent's row about all of its probes (agent/sources/probe.py)."""
 _LIMITED = ("are suspended", "are sampled")
-_PROBED = ("nccl.", "cuda.")
+_PROBED, _WAITS, _TRACEPOINT = ("nccl.", "cuda."), "process.", "tracepoint "
+"""Metrics that are counted by probes on calls, and at tracepoints; how a tracepoint's name begins in the table."""
 REPORT_S = 150.0
 """Age in seconds up to which a row counts: agents repeat them each minute."""
 REPLAYED_S = 30.0
@@ -57,16 +58,17 @@ def read_probe_share(store: Store, now: int) -> ProbeShare | None:
 def read_uncounted(store: Store, verdict: Verdict) -> tuple[str, ...]:
     """Which probes on a verdict's machine were suspended or sampled when it was reached, and why: a sentence each.
 
-    Empty for a verdict that rests on no count of calls.
+    Empty for a verdict that rests on no count of calls or of waits.
     """
-    if verdict.kind != "progress" and not verdict.metric.startswith(_PROBED):
+    waits = verdict.metric.startswith(_WAITS)
+    if verdict.kind != "progress" and not waits and not verdict.metric.startswith(_PROBED):
         return ()
     rows = store.read("probe", verdict.time - round(REPORT_S * SECOND), verdict.time).to_pylist()
     last = {row["library"]: row.get("reason") or "" for row in rows if row["machine"] == verdict.machine}
     return tuple(
         f"{library} on {verdict.machine}: {why}"
         for library, why in last.items()
-        if library != COST and any(words in why for words in _LIMITED)
+        if library != COST and library.startswith(_TRACEPOINT) == waits and any(words in why for words in _LIMITED)
     )
 
 

@@ -110,10 +110,8 @@ def _action_text(row: Mapping[str, Any]) -> str:
 
 def read_verdicts(store: Store, place: str) -> list[VerdictRecord]:
     """The records of a store; a recording without verdicts is replayed first. Raises StoreError."""
-    from store.recording import Recording
-
     rows = store.read("verdict").to_pylist()
-    if rows or not isinstance(store, Recording):
+    if rows or not Path(place).is_dir():
         return group_verdicts(verdict_of(row) for row in rows if row.get("level") in RANK)
     from detector.engine import pipeline
 

@@ -29,11 +29,21 @@ if TYPE_CHECKING:
     from detector.explain.explanation import Explanation
 
 
-def page(one: VerdictRecord, explained: Explanation, place: str, hardware: Mapping[str, str]) -> str:
-    """The document; `hardware` names the GPU. All text from the store is escaped: names come from outside."""
+def page(
+    one: VerdictRecord,
+    explained: Explanation,
+    place: str,
+    hardware: Mapping[str, str],
+    uncounted: tuple[str, ...] = (),
+) -> str:
+    """The document; `hardware` names the GPU, `uncounted` are lines about probes that were off.
+
+    All text from the store is escaped: names come from outside.
+    """
     verdict = one.verdict
     name = f"{verdict.machine} {verdict.device or ''}".strip()
-    parts = (_head(one, explained, hardware), _likely(explained), _curves(one, explained), _timeline(one, explained))
+    head = _head(one, explained, hardware, uncounted)
+    parts = (head, _likely(explained), _curves(one, explained), _timeline(one, explained))
     body = (*parts, _closer(explained), _stacks(explained))
     footer = (
         f"Readings from {time_format.shown(explained.begin)} to {time_format.shown(explained.end)} UTC in "
@@ -42,7 +52,7 @@ def page(one: VerdictRecord, explained: Explanation, place: str, hardware: Mappi
     return document(f"{verdict.level}: {name}", "\n".join(body), footer)
 
 
-def _head(one: VerdictRecord, explained: Explanation, hardware: Mapping[str, str]) -> str:
+def _head(one: VerdictRecord, explained: Explanation, hardware: Mapping[str, str], uncounted: tuple[str, ...]) -> str:
     verdict = one.verdict
     ended = f"{one.outcome} at {time_format.shown(one.closed)} UTC" if one.closed else "open"
     facts = {
@@ -55,6 +65,7 @@ def _head(one: VerdictRecord, explained: Explanation, hardware: Mapping[str, str
     }
     facts |= {"Job": verdict.job.words} if verdict.job else {}
     facts |= {"Hardware": hardware_words(hardware)} if hardware else {}
+    facts |= {"Probes": "; ".join(uncounted)} if uncounted else {}
     terms = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     level = f'<span class="level {escape(verdict.level)}">{escape(verdict.level)}</span>'
     return f"<header>{level}<h1>{escape(verdict.message)}</h1><dl>{terms}</dl></header>"

@@ -54,7 +54,8 @@ def sign_words(sign: str) -> str:
     """An indicator as text: `power low`."""
     if sign.startswith(("event.", "gone.", "progress.")):
         table, _, rest = sign.partition(".")
-        return {"event": f"event {rest}", "gone": f"no more readings of {rest}"}.get(table, rest)
+        words = {"event": f"event {rest}", "gone": f"no more readings of {rest}"}
+        return words.get(table) or f"progress of its ranks ({metric_name(rest)})"
     return f"{metric_name(sign[:-1])} {'high' if sign[-1] == '+' else 'low'}"
 
 

@@ -2,14 +2,15 @@
 
 A sign is a reading that went up (`gpu.temperature_celsius+`) or down (`-`), an event of the machine (`event.xid:79`; a
 star stands for any end), a table that fell silent (`gone.gpu`), or a method's own reading (`progress.nccl.operation`).
+Signs with `&` between them tell together only.
 After the tables of root causes in Minder (NSDI'25) and ByteRobust (SOSP'25), and NVIDIA's list of Xids.
 """
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +205,21 @@ TRACES = (
         "gpu.power_watts- gpu.temperature_celsius- nccl.host_blocked_seconds_total-",
         "Look at locked or application clocks (nvidia-smi -q -d CLOCK,PERFORMANCE) and compare with the peers.",
     ),
+)
+"""What is seen of a cause that is not."""
+
+BUSY = (
     _kind(
         "gpu_compute",
         "a GPU that computes longer than its peers, for a reason that no reading shows",
-        "nccl.host_blocked_seconds_total-",
+        "nccl.host_blocked_seconds_total- "
+        "progress.nccl.active_ratio&gpu.tensor_active_ratio+ progress.nccl.active_ratio&gpu.sm_active_ratio+ "
+        "nccl.active_ratio-&gpu.tensor_active_ratio+ nccl.active_ratio-&gpu.sm_active_ratio+",
         "nccl.active_ratio- gpu.power_watts- gpu.sm_active_ratio- cuda.synchronize_seconds_total+",
         "Run a burn-in of that GPU alone (dcgmi diag -r 3, a GEMM loop) and compare with a peer.",
     ),
 )
-"""What is seen of a cause that is not."""
+"""A GPU that others wait for while it is at work: its host is not what comes late."""
 
 LATENESS = (
     _kind(
@@ -225,7 +232,7 @@ LATENESS = (
 )
 """What is left where a program comes late and nothing tells why."""
 
-TABLE = (FACTS, STATES, TRACES, LATENESS)
+TABLE = (FACTS, STATES, TRACES, BUSY, LATENESS)
 
 
 def likely(signs: Mapping[str, float]) -> Likely:
@@ -253,4 +260,9 @@ def _best(signs: Mapping[str, float], tier: tuple[Kind, ...]) -> Likely:
 
 
 def _seen(patterns: tuple[str, ...], signs: Mapping[str, float]) -> list[str]:
-    return [sign for sign in signs if any(fnmatchcase(sign, pattern) for pattern in patterns)]
+    found = set[str]()
+    for pattern in patterns:
+        parts = [fnmatch.filter(signs, part) for part in pattern.split("&")]
+        if all(parts):
+            found.update(*parts)
+    return [sign for sign in signs if sign in found]

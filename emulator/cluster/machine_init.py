@@ -6,6 +6,7 @@ fleet stopped or died, it ends everything; the kernel kills the rest of a PID na
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -25,6 +26,17 @@ from emulator.shared.fabric import remove
 PR_SET_PDEATHSIG = 1
 GRACE_S = 1.5
 RANK_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+def _keep_priority() -> None:
+    """Give the session of this machine the niceness of its fleet.
+
+    Where the kernel shares processors between sessions first (autogroup), a new one begins at 0.
+    """
+    if AUTOGROUP.exists() and (niceness := os.nice(0)):
+        with contextlib.suppress(PermissionError):  # a niceness that was inherited from somebody with more rights
+            AUTOGROUP.write_text(f"{niceness}\n")
 
 
 def _mount_libraries(libraries: Path, at: Path, nccl: str | None) -> None:
@@ -51,6 +63,7 @@ class Machine:
     def start(self) -> None:
         """Become the machine and start everything."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _keep_priority()
         socket.sethostname(self.spec["name"])
         _mount_libraries(Path(self.spec["libraries"]), self.folder / "lib", self.spec["nccl"])
         ranks = [int(rank) for rank in self.spec["ranks"]]

@@ -24,6 +24,8 @@ class Reader:
     """Beginnings of paths that it may open, beside its folder."""
     below: tuple[str, ...] = ()
     """Names that it may open in folders that it holds open."""
+    hang_s: float = 10.0
+    """The most CPU time of one input."""
 
 
 def text(*lines: str) -> Callable[[Path], Sequence[bytes]]:

@@ -14,6 +14,7 @@ from cli import time_format
 from cli.config import Settings, locate_store, open_marked
 from cli.options import ConfigOption, JsonOption, StoreOption
 from cli.queries.completion import verdict_numbers
+from cli.queries.probes import read_uncounted
 from cli.queries.startup_phases import BEFORE, OWN, PHASES, Starts, read_starts
 from cli.queries.startup_trend import Trend, read_job_starts, read_trend
 from cli.queries.verdict_history import pick, read_verdicts, with_operator_actions
@@ -69,8 +70,9 @@ def verdict(
         one = with_operator_actions(source, pick(read_verdicts(source, place), verdict, place))
         explained = explain(source, one.verdict, one.closed)
         hardware = identity(source, one.verdict.machine, one.verdict.device, one.verdict.since)
+        uncounted = read_uncounted(source, one.verdict)
     try:
-        html.write_text(page(one, explained, place, hardware), encoding="utf-8")
+        html.write_text(page(one, explained, place, hardware, uncounted), encoding="utf-8")
     except OSError as error:
         raise OSError(f"{html} cannot be written: {error.strerror}; use another file") from error
     say(f"{html}: verdict {one.number}: {one.verdict.message}")

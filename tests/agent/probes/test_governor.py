@@ -164,10 +164,10 @@ def test_collections_count_into_the_share() -> None:
     """Hits on garbage collections, counted elsewhere, take part; they go when they take the most."""
     machine = Machine()
     machine.run(2, waits=500)
-    machine.governor.report(71, 990.0, stepped=True)
+    machine.governor.report(71, PYTHON, 990 * 2e-5)
     assert not machine.governor.exceeds(71, SYNCHRONIZE)
     assert machine.governor.exceeds(71, PYTHON)
-    machine.governor.report(71, 100.0, stepped=True)
+    machine.governor.report(71, PYTHON, 100 * 2e-5)
     assert not machine.governor.exceeds(71, PYTHON)
 
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.context import SourceUnavailableError
+from agent.probes import switch_limit
 from agent.sources.scheduler import Scheduler, disk_ns
 from bpf.tracepoint import PREFIX
 from emulator.libraries.build import Libraries
@@ -78,6 +79,11 @@ class Trainer:
             before = now
             time.sleep(0.01)
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
+    def helpers_waited(self) -> float:
+        """Seconds that its other threads waited for a CPU."""
+        waits = [path.read_text().split()[1] for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat")]
+        return sum(map(int, waits)) / 1e9 - self.rest()
 
     def row(self, rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         """Its row of the table of processes; empty while it has none."""
@@ -266,6 +272,58 @@ def test_out_of_memory(seen: Watch, trainer: Callable[..., Trainer]) -> None:
     assert str(one.pid) in event["message"]
 
 
+PINGS = """
+import threading
+go, back = os.pipe(), os.pipe()
+def answer():
+    while os.read(go[0], 1) == b"1":
+        os.write(back[1], b"1")
+threading.Thread(target=answer, daemon=True).start()
+for _ in range(700):
+    os.write(go[1], b"1"), os.read(back[0], 1)
+"""
+
+
+@pytest.mark.bpf
+def test_switches_that_take_too_much_go_uncounted(
+    seen: Watch, trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that switches too often rests, and its wait meanwhile is counted afterwards; others are counted on."""
+    governor, one, other = seen.context.governor, trainer(), trainer()
+    assert governor is not None
+    own, before = one.rest(), one.row(seen.read())["cpu_wait_seconds_total"]
+    monkeypatch.setattr(switch_limit, "CHECK_S", 0.4)
+    monkeypatch.setattr(switch_limit, "REST_S", 2.5)
+    monkeypatch.setattr(governor, "share", 0.0004)
+
+    def state(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+        return next((row for row in rows.get("probe", ()) if row["path"] == "sched:sched_switch"), {})
+
+    def tired(rows: dict[str, list[dict[str, Any]]]) -> bool:
+        one.do(PINGS)
+        return "are suspended" in (state(rows).get("reason") or "")
+
+    seen.until(tired)
+    said = state(seen.rows)
+    assert f"GPU {one.gpu}: probes on its switches of threads are suspended: they take " in said["reason"]
+    assert (said["state"], said["suspended"]) == ("on", 1)
+    assert 1.5e-7 < said["hit_seconds"] < 5e-6
+    assert "cpu_wait_seconds_total" not in one.row(seen.rows)
+    assert "cpu_wait_seconds_total" in other.row(seen.rows)
+    monkeypatch.setattr(governor, "share", 0.9)
+    seen.until(lambda rows: "cpu_wait_seconds_total" in one.row(rows))
+    one.do("")
+    waited, counted = one.rest() - own, one.row(seen.read())["cpu_wait_seconds_total"] - before
+    assert waited - 1e-8 < counted < waited + one.helpers_waited() + 1e-8
+    assert state(seen.until(lambda rows: rows if state(rows) else None))["reason"] is None
+
+
+def scheduler_of(seen: Watch, kernel: Any) -> Scheduler:
+    """The source on this kernel side."""
+    assert seen.context.governor is not None
+    return Scheduler(kernel, seen.context.training, seen.context.governor, Path("/proc"))
+
+
 @pytest.mark.bpf
 def test_one_tracepoint_less(seen: Watch, trainer: Callable[..., Trainer]) -> None:
     """A tracepoint that cannot be had is reported with its reason, and the others count."""
@@ -276,7 +334,7 @@ def test_one_tracepoint_less(seen: Watch, trainer: Callable[..., Trainer]) -> No
     rings = {name: ring for name, ring in kernel.rings.items() if name != "retransmits"}
     poorer = dataclasses.replace(kernel, programs=programs, rings=rings, refused={lost: "not today"})
     one = trainer()
-    source = Scheduler(poorer, seen.context.training, Path("/proc"))
+    source = scheduler_of(seen, poorer)
     rows: dict[str, list[dict[str, Any]]] = {}
     for sample in source.read(time.time_ns()):
         rows.setdefault(sample.table, []).append(dict(sample.values))
@@ -294,11 +352,11 @@ def test_no_tracepoint_at_all(seen: Watch) -> None:
     assert kernel is not None
     bare = dataclasses.replace(kernel, programs={}, refused={}, layout={}, unknown="this kernel tells nothing")
     with pytest.raises(SourceUnavailableError, match="mark_victim: this kernel tells nothing"):
-        Scheduler(bare, seen.context.training, Path("/proc"))
+        scheduler_of(seen, bare)
     older = dataclasses.replace(kernel, programs={}, refused={}, layout={"TYPE_mark_victim": 3})
     reasons = r"sched_switch: this kernel has no such.*mark_victim: .*other fields"
     with pytest.raises(SourceUnavailableError, match=reasons):
-        Scheduler(older, seen.context.training, Path("/proc"))
+        scheduler_of(seen, older)
 
 
 NESTED = """

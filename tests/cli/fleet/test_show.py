@@ -14,11 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.queries.verdict_history import complete, group_verdicts
+from cli.queries.probes import read_uncounted
+from cli.queries.verdict_history import complete, group_verdicts, read_verdicts
 from cli.views.verdict_screen import folded
 from detector.alerts.alert import IncidentTracker
 from detector.model.verdict import Level, Verdict
 from store.schema.sample import Batch, Sample
+from store.signed import key_of
 from store.sqlite.embedded import Embedded
 from tests.cli.conftest import SECOND, one_line, run
 
@@ -169,20 +171,34 @@ def test_a_narrow_terminal(place: Path) -> None:
     assert folded("gpu.sm_clock_hertz", 9) == ["gpu.sm_", "clock_", "hertz"]
 
 
-def test_probes_that_were_off_are_said(place: Path) -> None:
-    """A verdict on calls comes with the probes on its machine that were suspended then; one on readings does not."""
+def test_probes_that_were_off_are_said(place: Path, tmp_path: Path) -> None:
+    """A verdict on calls comes with the probes on its machine that were suspended then; one on readings does not.
+
+    So does its page. One on waits comes with the tracepoint that counts them.
+    """
     store = Embedded(place)
     suspended = "probes on its calls are suspended: a process calls it 91000 times a second"
     for name, why in (("m3", suspended), ("m1", "probes on its launches are sampled, on 31% of the time"), ("m2", "")):
         row = {"library": "libnccl.so.2", "state": "on", "reason": why or None, "suspended": float(bool(why))}
         store.write([Batch(name, ONSET + 150 * SECOND, (Sample("probe", row),))])
+    resting = "GPU 1: probes on its switches of threads are suspended: they take 1.31% of a core"
+    row = Sample("probe", {"library": "tracepoint sched_switch", "state": "on", "reason": resting, "suspended": 1.0})
+    store.write([Batch("m3", ONSET + 151 * SECOND, (row,))])
     (row,) = said("m3", 190, "crit").samples
     store.write([Batch("m3", ONSET + 190 * SECOND, (replace(row, values={**row.values, **CALLS}),))])
+    on_calls = read_verdicts(store, str(place))[-1].verdict
+    on_waits = replace(on_calls, kind="peer", metric="process.cpu_wait_seconds_total")
+    assert read_uncounted(store, on_waits) == (f"tracepoint sched_switch on m3: {resting}",)
     store.close()
     assert f"probes    libnccl.so.2 on m3: {suspended}" in run("show", "3", "--store", place).stdout
     found = json.loads(run("show", "3", "--json", "--store", place).stdout)
     assert found["uncounted"] == [f"libnccl.so.2 on m3: {suspended}"]
     assert json.loads(run("show", "2", "--json", "--store", place).stdout)["uncounted"] == []
+    pages = {number: tmp_path / f"{number}.html" for number in ("2", "3")}
+    for number, file in pages.items():
+        run("report", "verdict", number, "--html", file, "--store", place)
+    assert f"<dt>Probes</dt><dd>libnccl.so.2 on m3: {suspended}</dd>" in pages["3"].read_text()
+    assert "<dt>Probes</dt>" not in pages["2"].read_text()
 
 
 def test_a_page_that_cannot_be_written(place: Path, tmp_path: Path) -> None:
@@ -312,7 +328,7 @@ def test_a_hang_as_an_object_and_as_a_page(hang: Path, tmp_path: Path) -> None:
 
 
 def test_a_recording_without_verdicts(tmp_path: Path) -> None:
-    """A recording that no detector has seen is replayed, and its verdict explained."""
+    """A recording that no detector has seen is replayed, and its verdict explained, whether there is a key or not."""
     made = CliRunner().invoke(
         app,
         ["simulate", str(tmp_path / "r"), "--machines=5", "--gpus=1", "--minutes=5", "--fault=slow_gpu", "--seed=9"],
@@ -323,6 +339,8 @@ def test_a_recording_without_verdicts(tmp_path: Path) -> None:
     fault = json.loads((tmp_path / "r" / "labels.json").read_text())["faults"][0]
     found = json.loads(done.stdout)
     assert (found["machine"], found["likely"]["kind"]) == (fault["machine"], "gpu_heat")
+    key_of(tmp_path / "r.key", create=True)
+    assert "replaying it first" in run("show", "1", "--store", tmp_path / "r").stderr
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

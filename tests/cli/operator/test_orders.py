@@ -213,6 +213,7 @@ def test_places_that_take_no_orders(place: Path, tmp_path: Path) -> None:
     assert said("export", tmp_path / "rec", "--store", place).returncode == 0
     words = ("maintenance", "m01", "--store", tmp_path / "rec")
     assert "is read-only" in one_line(said(*words), 1)
+    assert not (tmp_path / "rec.key").exists()
 
 
 def test_a_machine_that_died_long_ago_can_be_named(place: Path) -> None:

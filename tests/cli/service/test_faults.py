@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.demo.emulated import why_not_started
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.service import runner
@@ -117,6 +118,13 @@ def test_a_full_disk(small: Path, tmp_path: Path, server: bool) -> None:
         filled.unlink()
         until(lambda: "can be written again; 0 batches were dropped" in log.read_text(), log)
     assert "Traceback" not in log.read_text()
+
+
+def test_a_demo_on_a_full_disk(small: Path) -> None:
+    """A fleet that does not start for lack of room says so, instead of naming logs that are empty."""
+    assert why_not_started(small, small / "fleet").endswith(f"see the logs in {small}/fleet")
+    fill(small)
+    assert why_not_started(small, small / "fleet").startswith(f"{small} has no room left")
 
 
 def test_a_read_only_configuration(small: Path, tmp_path: Path) -> None:

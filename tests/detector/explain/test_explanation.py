@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from detector.explain.explanation import Explanation, explain
-from detector.explain.root_causes import TABLE, likely
+from detector.explain.root_causes import BUSY, TABLE, Likely, likely
 from detector.model.verdict import Verdict
 from emulator.simulation.simulate import simulate
 from tests.detector.conftest import SECOND, START, Memory
@@ -188,11 +188,12 @@ def test_every_kind_can_be_found() -> None:
     """Each telling sign alone leads to a kind of its own tier, and each kind has its own signs."""
     for tier in TABLE:
         for kind in tier:
-            signs = {sign.replace("*", "1"): 2.5 for sign in kind.tell}
+            signs = {sign.replace("*", "1"): 2.5 for some in kind.tell for sign in some.split("&")}
             assert likely(signs).kind.name == kind.name, kind.name
             assert kind.words
             assert kind.advice.endswith(".")
-            assert all(likely({sign.replace("*", "1"): 1.5}).kind in tier for sign in kind.tell)
+            telling = [dict.fromkeys(some.replace("*", "1").split("&"), 1.5) for some in kind.tell]
+            assert all(likely(signs).kind in tier for signs in telling)
 
 
 def test_a_hard_fact_comes_first() -> None:
@@ -200,6 +201,17 @@ def test_a_hard_fact_comes_first() -> None:
     soft = {"rdma.transmit_wait_ticks_total+": 50.0, "nccl.send_pending_ratio+": 9.0}
     assert likely(soft).kind.name == "network_slow"
     assert likely(soft | {"gpu.pcie_width-": 1.5}).kind.name == "pcie"
+
+
+@pytest.mark.parametrize("late", ["progress.nccl.active_ratio", "nccl.active_ratio-"])
+@pytest.mark.parametrize("busy", ["gpu.tensor_active_ratio+", "gpu.sm_active_ratio+"])
+def test_who_comes_late_with_a_gpu_at_work_computes_longer(late: str, busy: str) -> None:
+    """What others wait for while its GPU is busier than theirs is a GPU; a clock that is low is the better reason."""
+    signs = {late: 2.7, "gpu.power_watts+": 3.4}
+    assert likely(signs).kind.name == "host_late"
+    assert likely(signs | {busy: 5.1}) == Likely(BUSY[0], (late, busy))
+    assert likely(signs | {busy: 5.1, "gpu.sm_clock_hertz-": 1.9}).kind.name == "gpu_clock"
+    assert likely({busy: 5.1}).kind.name == "unknown"
 
 
 def test_what_fits_nothing_is_unknown() -> None:

@@ -80,6 +80,21 @@ def test_machine_is_a_set_of_namespaces(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("rooted")
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel shares no processors by session")
+def test_machines_have_the_priority_of_their_fleet(tmp_path: Path) -> None:
+    """The session of a machine is as nice as the process that starts the fleet."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    agent = ["sh", "-c", "cat /proc/self/autogroup; exec sleep 600"]
+    os.setpriority(os.PRIO_PROCESS, 0, before - 3)
+    try:
+        with Fleet(tmp_path, machines=1, agent=lambda name: agent, rank_options=FAST) as fleet:
+            wait_iterations(fleet, 1)
+            wait_for(lambda: (tmp_path / "m00/agent.log").read_text().endswith(f" nice {before - 3}\n"))
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+@pytest.mark.usefixtures("rooted")
 def test_fault_strikes_the_machine_named(tmp_path: Path) -> None:
     """A slow GPU on one machine lets the others wait; healing ends it; a dead rank is healed by a restart."""
     with Fleet(tmp_path, machines=3, rank_options=FAST) as fleet:

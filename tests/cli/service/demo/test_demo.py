@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emulator.libraries.wheel import place
 from tests.cli.service.demo.injections import SHAPE, named_device
 from tests.cli.service.demo.series import Series
 
@@ -37,13 +38,14 @@ SERIES = {
 }
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
 LIBRARY = ("--nccl", "emulated", "--training", "blocking")
-"""Proxy threads of NVIDIA's library spin: two cores bear one demo on it, and hosts that run ahead, at a time
-(test_demo_real.py)."""
+"""Proxy threads of NVIDIA's library spin: two cores bear one demo on it, and hosts that run ahead, at a time."""
+VERSION = "2.27.3"
+"""Of NVIDIA's library, for that one."""
 
 
 def demo(*options: str) -> tuple[int, dict[str, Any]]:
     """Exit code and what `--json` prints. The demo has priority: the work of other tests would look like a fault."""
-    order = ["nice", "--adjustment=-5", *COMMAND, "--json", *LIBRARY, *options]
+    order = ["nice", "--adjustment=-10", *COMMAND, "--json", *LIBRARY, *options]
     done = subprocess.run(order, stdout=subprocess.PIPE, check=False)
     return done.returncode, json.loads(done.stdout)
 
@@ -135,3 +137,25 @@ def test_a_hang_shows_where_each_rank_was(demos: dict[str, Future[Any]], folder:
     assert (odd["form"], odd["stack"][0].split()[0]) == ("python", "Rank.suffer_before_collective")
     assert sum(len(group["ranks"]) for group in found["stacks"]) == 6
     assert max(len(members["ranks"]) for members in found["communicators"]) == 5
+
+
+@pytest.fixture
+def library() -> Path:
+    """NVIDIA's library."""
+    found = place(VERSION)
+    if not found.exists():
+        pytest.skip(f"libnccl {VERSION} is not here: make nccl")
+    return found
+
+
+@pytest.mark.bpf
+def test_findings_4_1_faults_are_named_on_the_real_library(
+    library: Path, demos: dict[str, Future[Any]], folder: Path
+) -> None:
+    """Where hosts enqueue ahead, health has no verdict, and a slow GPU and a hang are named within 30 s."""
+    wait(demos.values())  # no other demo beside this one
+    series = Series(("slow_gpu", "rank_hang"), (6, 1, 1, 1), 30.0, 31, str(library), "ahead")
+    found = outcomes(folder / "real", series, "--nccl", VERSION, "--training", series.training)
+    assert found["none"]["verdicts"] == []
+    for kind in series.kinds:
+        assert (found[kind]["correct"], in_time(found[kind])) == (True, True), found[kind]
