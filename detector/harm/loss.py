@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from detector.harm.before_after import LEAST_LOSS, NO, SURE, UNKNOWN, YES, are_enough, slower
 from detector.harm.blamed import Blamed
 from detector.harm.pace import STANDS, Pace, beside
+from detector.model.kinds import is_state
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -48,10 +49,10 @@ def is_remnant(pace: Pace, blamed: Blamed, verdict: Verdict) -> bool:
 
 
 def _counts(pace: Pace, blamed: Blamed, verdict: Verdict) -> Bools:
-    """[block]: whether the task runs all the time, and no other machine of it has an incident."""
-    edges = beside(pace.paused(verdict.task, STANDS))
-    counts: Bools = ~blamed.elsewhere(verdict, pace.times) & ~pace.unsettled(verdict.task) & ~edges
-    return counts
+    """[block]: whether the task runs, and no other machine of it has an incident."""
+    counts: Bools = ~blamed.elsewhere(verdict, pace.times) & ~pace.unsettled(verdict.task)
+    # Where a pause begins or ends the pace is lower by itself; only what a device is at may be why the task pauses.
+    return counts if is_state(verdict.metric) else counts & ~beside(pace.paused(verdict.task, STANDS))
 
 
 def _answer(pace: Pace, verdict: Verdict, on: Bools, here: Bools, sure: float) -> str:
