@@ -19,6 +19,8 @@ _LEAST = 8
 _CHANCE = float(np.log(1e-9))
 _LIVELY = 0.5
 """Share of the entities on which a metric has to change from step to step, to tell whether one is frozen."""
+_AT_WORK = 2
+"""Shares of time that move on an entity that is at work, at least."""
 _MEMORY = 300.0
 _LONGEST = 1000
 
@@ -71,15 +73,20 @@ class Frozen:
         return frozen
 
     def _sticks(self, snapshot: Singles, both: Bools, changed: Bools, may: Bools) -> None:
-        """Make single readings unknown that stick; at 0 and at 1 a reading stays where it is, and moves no more."""
+        """Make single readings unknown that stick; at 0 and at 1 a reading stays where it is, and moves no more.
+
+        One that is 0 sticks if other shares of time move on the same entity: it is at work.
+        """
         metrics, count = snapshot.shape
         self.same = grown(self.same, (metrics, count), 0)
         usual = self.changing[:metrics]
         moves = (usual > _LIVELY) & (changed.sum(1) > _LIVELY * both.sum(1)) & may
+        works = ((snapshot > 0) & (snapshot < 1) & changed)[moves].sum(0) >= _AT_WORK
         for row in np.flatnonzero(moves).tolist():
             value, same = snapshot[row], self.same[row, :count]
-            same += both[row] & ~changed[row]
-            same[changed[row] | (value == 0) | (value == 1)] = 0
+            rests = (value == 0) & ~works
+            same += np.where(rests, -np.minimum(same, 1), both[row] & ~changed[row]).astype(np.int16)
+            same[changed[row] | (value == 1)] = 0
             np.minimum(same, _LONGEST, out=same)
             enough = max(_LEAST, _CHANCE / np.log(np.clip(1 - usual[row], 1e-3, 0.9)))
             if same.max(initial=0) >= enough:

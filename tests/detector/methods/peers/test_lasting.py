@@ -161,6 +161,22 @@ def test_a_single_sensor_that_sticks_is_unknown_and_a_steady_reading_is_not() ->
         assert np.argwhere(np.isnan(now)).tolist() == ([[0, 5]] if at >= 68 else [])
 
 
+@pytest.mark.parametrize(("works", "unknown"), [(True, [[0, 6]]), (False, [])])
+def test_a_reading_of_zero_sticks_where_others_show_that_the_device_works(
+    works: bool, unknown: list[list[int]]
+) -> None:
+    """A GPU with tensor cores at 0 and two shares of time that move has a counter that stands."""
+    frozen, rng = Frozen(), np.random.default_rng(29)
+    for at in range(100):
+        now = rng.uniform(0.2, 0.7, (4, MACHINES)).astype(np.float32)
+        now[3] = rng.normal(310, 6, MACHINES)
+        if at >= 60:
+            now[0, 6] = 0.0
+            now[1:3, 6] *= works
+        frozen.mask(now, np.zeros(4, bool), np.zeros(4, bool))
+        assert np.argwhere(np.isnan(now)).tolist() == (unknown if at >= 68 else []), at
+
+
 @pytest.mark.parametrize("steps", [10, -6])
 def test_a_reading_that_follows_too_late_is_known_by_how_many_steps(steps: int) -> None:
     """The rhythm of one machine is that of its peers some steps ago; the others are on time."""
