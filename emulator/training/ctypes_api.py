@@ -104,6 +104,10 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
+NVIDIA_ONLY = frozenset({"ncclCommSuspend", "ncclCommResume"})
+"""Of these, what the emulated libnccl lacks: it has no device memory to give back."""
+
+
 def communicator_config(share: bool = False, blocking: bool = True) -> ctypes.Array[ctypes.c_char]:
     """An ncclConfig_t as NCCL_CONFIG_INITIALIZER makes it: sizes, magic, and everything else undefined.
 
