@@ -55,7 +55,8 @@ def test_the_window_is_where_it_was_asked_for(tmp_path: Path) -> None:
     assert (taken.reader, taken.error) == ("py-spy", "")
     late = taken.late_seconds  # on a busy computer
     assert late < 1.5
-    assert shares(taken.sampled)["early"] == pytest.approx((2.0 - late) / (4.0 - late), abs=0.15)
+    # With what was sampled before the window it would have 0.7 or more; on a busy computer it is starved at first.
+    assert -0.3 < shares(taken.sampled)["early"] - (2.0 - late) / (4.0 - late) < 0.15
     assert 0.6 * 50 * (4.0 - late) <= len(taken.sampled.seen) <= 210
     assert 0 < taken.cpu_seconds < 5
 
