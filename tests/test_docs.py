@@ -35,6 +35,12 @@ def test_every_path_that_is_named_exists(page: Path) -> None:
     assert missing == []
 
 
+def test_no_page_keeps_the_marks_of_a_merge() -> None:
+    """What two branches wrote was put together by a person."""
+    marks = re.compile(r"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
+    assert [page.name for page in (*PAGES, ROOT / "CHANGELOG.md") if marks.search(page.read_text())] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_that_are_named_exist(page: Path) -> None:
     """Dotted names such as `store.schema.catalogue` lead to a module."""
