@@ -39,6 +39,8 @@ SPAN_NS = 900 * SECOND
 _OPERATIONS, _POWER = "nccl.operations_total", "gpu.power_watts"
 _PAUSED = -0.7
 """The logarithm of half the usual pace."""
+_STOPS = float(np.log(0.8))
+"""Of a block in which the task stopped before its end."""
 STANDS = float(np.log(0.3))
 """Of its usual pace: below that a task stands, and is not just slow."""
 _SELDOM = 0.1
@@ -170,11 +172,16 @@ class Pace:
         return out
 
     def stands_since(self, task: str) -> int | None:
-        """Since when (Unix ns) the task stands, or nearly; None: it goes on. Averaging makes it seem later."""
+        """Since when (Unix ns) the task stands, or nearly; None: it goes on. Averaging makes it seem later.
+
+        It stopped within the block before if that shows less than its usual pace and no average of several does.
+        """
         paused = self.paused(task)
         if not paused[-1:].any():
             return None
         begin = len(paused) - int(np.argmin(np.append(paused[::-1], False)))
+        if not self.delay(task):
+            begin -= int(self.paused(task, _STOPS)[begin - 1 : begin].any())
         return int(self.times[begin]) - self.delay(task)
 
     def stood_before(self, task: str, time: int) -> bool:

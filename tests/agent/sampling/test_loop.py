@@ -89,7 +89,7 @@ def test_a_hanging_source_costs_the_others_nothing() -> None:
     stuck, other, steady = Stuck(), Stuck(), Steady()
     running = opened(stuck=stuck, other=other, steady=steady)
     for now in (1, 2, 3):
-        batch = loop.read_once(running, now, "m3", 0.8)
+        batch = loop.read_once(running, now, "m3", 2.5)
         assert fared(batch)["steady"]["success"] == 1.0
         for name in ("stuck", "other"):
             assert "still reading" in fared(batch)[name]["error"]
