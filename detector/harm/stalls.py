@@ -144,7 +144,8 @@ def _outliers(
         if not known.any():
             continue
         floor = float(floors[names.index(key.partition(".")[2])]) / 2  # of averages
-        far = _far(readings, floor, key == MEMORY)
+        usual = panel.baseline.offset[names.index(key.partition(".")[2]), mine].astype(np.float64)
+        far = _far(readings, usual, floor, key == MEMORY)
         _, place = np.unique(machines, return_inverse=True)
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)
@@ -174,7 +175,7 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
         metric = key.partition(".")[2]
         if (row := panel.row_of(metric)) is not None:
             values = panel.values[row, mine].astype(np.float64)
-            most = np.fmax(most, _far(values, 0.0, key == MEMORY))
+            most = np.fmax(most, _far(values, np.zeros(len(mine)), 0.0, key == MEMORY))
     order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
     names = ", ".join(subject(machine, device) for machine, device in order)
     message = (
@@ -186,13 +187,14 @@ def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Ve
     return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
 
 
-def _far(values: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
-    """[member]: its comparison from the others in multiples of the least that counts."""
+def _far(values: NDArray[Any], usual: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
+    """[member]: its distance from the others, as far as it is not `usual` [member], over the least that counts."""
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
     least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
-    away = center - values if below_only else np.abs(values - center)
-    far: NDArray[Any] = away / least
+    away = values - center
+    away -= np.clip(usual, np.minimum(away, 0), np.maximum(away, 0))
+    far: NDArray[Any] = (-away if below_only else np.abs(away)) / least
     return far
 
 

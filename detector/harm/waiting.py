@@ -21,6 +21,7 @@ STATES = (
     MEMORY,
 )
 """Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
+_POWER = STATES.index("gpu.power_watts")
 _WAITS, _NEARLY_ALL = 0.9, 0.9
 _AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
 
@@ -51,6 +52,7 @@ def states_of(panel: Panel) -> Singles:
     for at, key in enumerate(STATES):
         if (row := panel.row_of(key.partition(".")[2])) is not None:
             out[at] = panel.values[row, :count]
+    out[_POWER][out[_POWER] <= 0] = np.nan  # a sensor that fails: no GPU that is read draws nothing
     return out
 
 

@@ -301,7 +301,10 @@ def test_a_machine_that_is_silent_for_minutes_is_missed_although_its_task_goes_o
 
 
 def test_of_a_task_that_stands_the_one_that_does_not_wait_as_the_others_do_is_named(memory: Any) -> None:
-    """A kernel that never ends draws more power than ranks that wait; where all wait alike the task itself is named."""
+    """A kernel that never ends draws more power than ranks that wait; where all wait alike the task itself is named.
+
+    So it is where one draws more power while it waits as it did while it worked, and where a sensor reads 0 W.
+    """
 
     def hangs(found: dict[str, np.ndarray]) -> None:
         found["gpu.tensor_active_ratio"][ONSET:] = 0.0
@@ -322,6 +325,15 @@ def test_of_a_task_that_stands_the_one_that_does_not_wait_as_the_others_do_is_na
     assert (nameless.machine, nameless.metric, nameless.level) == (nameless.task, "task.stalled", "crit")
     assert (ONSET + 110) * SECOND <= nameless.time - START <= (ONSET + 140) * SECOND
     assert "no machine can be named; most unlike the others: m" in nameless.message
+
+    def differs(found: dict[str, np.ndarray]) -> None:
+        found["gpu.power_watts"][:, 6] += 83
+        hangs(found)
+        found["gpu.power_watts"][ONSET:, 6] += 61
+        found["gpu.power_watts"][ONSET:, 2] = 0.0
+
+    said, _ = watch(memory, tables(training(differs)))
+    assert {one.metric for one in said if one.level == "crit"} == {"task.stalled"}
 
 
 @pytest.mark.parametrize(("code", "slow"), [("edac", True), ("edac", False), ("xid:92", False)])
