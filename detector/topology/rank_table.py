@@ -16,6 +16,8 @@ NO_RANK, UNKNOWN, SOME_RANK = -1.0, -2.0, -3.0
 """In place of a peer's rank: waits for none, state not readable, waits for one that is not readable."""
 _WARMUP_GAPS = 3  # gaps between a communicator's first operations are set-up
 _GAP_HALF_LIFE_S = 1800.0
+_AHEAD, _IN_STEP = 2.0, 0.1
+"""Operations, and a share of those since the last reading, by which ranks of one communicator are apart."""
 _MAX_NAMES = 2  # times the communicators in use: above that, those that are no longer in use are evicted
 _COUNTED_SINCE_ATTACH = "attach"
 _ORIGINS = ("birth", "memory", _COUNTED_SINCE_ATTACH)
@@ -151,7 +153,7 @@ class RankTable(Columns):
         self._note_pace(series, formed | away, time, rows, row)
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
-        self._note_progress(series[progress], time[progress])
+        self._note_progress(series[progress], time[progress], away[progress])
         self.last_seen[series] = time
         self.comm[series], self.operation[series] = comm, rows.text("operation")[row]
         # Numbers count from 0, and the dictionary also holds the name of no communicator.
@@ -160,7 +162,8 @@ class RankTable(Columns):
         self._note_states(series, rows, row)
         self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])
         origin = np.where(operations < 0, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])  # none begins below 0
-        self._note_origin(series, origin, known, formed | (operations < before), away)
+        restarted = formed | (operations < before)
+        self._note_origin(series, origin, known, restarted, away & ~self._in_step(series, operations - before))
 
     def note_losses(self, rows: Rows) -> None:
         """Read how many probe hits the agents lost, from rows of `source`."""
@@ -235,12 +238,24 @@ class RankTable(Columns):
         seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
         self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 
+    def _in_step(self, series: Ints, gained: Floats) -> Bools:
+        """Whether counts compared before, and are as far as the foremost of their communicators all the same.
+
+        `gained` [series]: operations since the last reading. A count that began again in between gained less.
+        """
+        count = self.operations + self.offset
+        compares = np.flatnonzero((self.aligned > 0) & (self.code >= 0) & ~np.isnan(count))
+        front = np.full(len(self._comms), -np.inf)
+        np.maximum.at(front, self.code[compares], count[compares])
+        behind = front[self.code[series]] - count[series]
+        return (self.aligned[series] > 0) & (behind <= np.maximum(_AHEAD, _IN_STEP * gained))
+
     def _note_origin(
         self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools
     ) -> None:
         """Note where counts begin; one that begins elsewhere than before has to be aligned once more.
 
-        Where the rows do not say it, an agent that was `away` may have missed operations.
+        Where the rows do not say it, an agent that was `away` missed operations, unless it is in step.
         """
         unsaid = ~np.isin(origin.astype(str), _ORIGINS)
         attached = known & ((origin == _COUNTED_SINCE_ATTACH) | (unsaid & (away | (self.attached[series] > 0))))
@@ -273,10 +288,10 @@ class RankTable(Columns):
             self.period = self.period + 0.1 * (median - self.period) if self.period_known else median
             self.period_known = True
 
-    def _note_progress(self, series: Ints, time: Ints) -> None:
-        # Time in which no rank waited, such as a checkpoint, is no gap.
+    def _note_progress(self, series: Ints, time: Ints, away: Bools) -> None:
+        # Time in which no rank waited, such as a checkpoint, is no gap, nor is one that was not read.
         since = np.maximum(self.last_progress[series], self.last_idle[series])
-        gap = np.where(self.moves[series] >= _WARMUP_GAPS, (time - since) / SECOND, 0.0)
+        gap = np.where((self.moves[series] >= _WARMUP_GAPS) & ~away, (time - since) / SECOND, 0.0)
         self.gap[series] = np.maximum(self.gap[series] * 0.5 ** (gap / _GAP_HALF_LIFE_S), gap)
         self.moves[series] += 1
         self.last_progress[series] = time
