@@ -40,9 +40,8 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
     stands, runs = pace.stands_since(verdict.task), ~pace.paused(verdict.task)
     if (
         stands is not None
-        and -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
         and now - stands >= _STANDS_NS
-        and not pace.stood_before(verdict.task, verdict.since)
+        and (_stopped_with(pace, verdict, stands) or (not shared and _keeps_from_starting(pace, verdict, stands, now)))
         and (unexplained[on].any() or now - verdict.since > _RESTART_NS)
         and (runs & ~on).sum() >= OFF_BLOCKS
         and slower(logs[runs | on], on[runs | on], _STANDS) == YES
@@ -53,6 +52,18 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         return YES
     early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
     return WAIT if early else NO
+
+
+def _stopped_with(pace: Pace, verdict: Verdict, stands: int) -> bool:
+    """Whether the task stopped as the machine fell silent."""
+    near = -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
+    return near and not pace.stood_before(verdict.task, verdict.since)
+
+
+def _keeps_from_starting(pace: Pace, verdict: Verdict, stands: int, now: int) -> bool:
+    """Whether the machine fell silent in a pause that does not end since then: no agent restarts for so long."""
+    longest = PAUSES * pace.longest_pause(verdict.task, verdict.since)
+    return stands < verdict.since and now - verdict.since > _RESTART_NS and now - stands > longest
 
 
 def _longest_ns(pace: Pace, verdict: Verdict) -> float:

@@ -67,3 +67,13 @@ def test_a_task_stopped_in_the_block_that_lost_a_part_of_its_pace() -> None:
     shares = np.ones((117, len(SIGNALS)))
     shares[-11] = 0.56
     assert judged(standing(shares, 10), 16) == LOST
+
+
+@pytest.mark.parametrize(("stood_blocks", "silent_blocks", "answer"), [(16, 23, WAIT), (16, 25, LOST), (37, 25, WAIT)])
+def test_a_machine_that_is_lost_in_a_pause_keeps_the_task_from_starting(
+    stood_blocks: int, silent_blocks: int, answer: str
+) -> None:
+    """It fell silent 25 s after its task stopped and is lost after two minutes; not while a usual pause may last."""
+    shares = np.ones((170, len(SIGNALS)))
+    shares[25 : 25 + stood_blocks] = 0.0
+    assert judged(standing(shares, silent_blocks + 5), silent_blocks) == answer
