@@ -16,8 +16,8 @@ NO_RANK, UNKNOWN, SOME_RANK = -1.0, -2.0, -3.0
 """In place of a peer's rank: waits for none, state not readable, waits for one that is not readable."""
 _WARMUP_GAPS = 3  # gaps between a communicator's first operations are set-up
 _GAP_HALF_LIFE_S = 1800.0
-_AHEAD, _IN_STEP = 2.0, 0.1
-"""Operations, and a share of those since the last reading, by which ranks of one communicator are apart."""
+_AHEAD, _IN_STEP_S = 3.0, 1.0
+"""Operations, and seconds of them, by which ranks of one communicator are apart, read at one time."""
 _MAX_NAMES = 2  # times the communicators in use: above that, those that are no longer in use are evicted
 _COUNTED_SINCE_ATTACH = "attach"
 _ORIGINS = ("birth", "memory", _COUNTED_SINCE_ATTACH)
@@ -146,9 +146,11 @@ class RankTable(Columns):
         series, row = self._newest(self._admit(rows.idents)[rows.ident], rows)
         time, comm, operations = rows.time[row], rows.text("comm")[row], rows.number("operations_total")[row]
         self._learn_period(time - self.last_seen[series])
-        away = (self.last_seen[series] > NEVER) & (time - self.last_seen[series] > 3.5 * self.period + SECOND)
+        unread = (time - self.last_seen[series]) / SECOND
+        away = (self.last_seen[series] > NEVER) & (unread * SECOND > 3.5 * self.period + SECOND)
         formed = comm != self.comm[series]
-        self.moves[series[formed]] = self.gap[series[formed]] = self.has_replayed[series[formed]] = 0.0
+        for own in (self.moves, self.gap, self.has_replayed, self.offset, self.aligned):
+            own[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
         self._note_pace(series, formed | away, time, rows, row)
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
@@ -163,7 +165,8 @@ class RankTable(Columns):
         self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])
         origin = np.where(operations < 0, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])  # none begins below 0
         restarted = formed | (operations < before)
-        self._note_origin(series, origin, known, restarted, away & ~self._in_step(series, operations - before))
+        goes_on = self._in_step(series, np.where(formed, operations, operations - before) / unread)
+        self._note_origin(series, origin, known, restarted, away & ~((formed | (self.aligned[series] > 0)) & goes_on))
 
     def note_losses(self, rows: Rows) -> None:
         """Read how many probe hits the agents lost, from rows of `source`."""
@@ -238,17 +241,19 @@ class RankTable(Columns):
         seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
         self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 
-    def _in_step(self, series: Ints, gained: Floats) -> Bools:
-        """Whether counts compared before, and are as far as the foremost of their communicators all the same.
+    def _in_step(self, series: Ints, rate: Floats) -> Bools:
+        """Whether counts are as far as the foremost of their communicators that compare.
 
-        `gained` [series]: operations since the last reading. A count that began again in between gained less.
+        `rate` [series]: operations a second since the reading before.
         """
         count = self.operations + self.offset
         compares = np.flatnonzero((self.aligned > 0) & (self.code >= 0) & ~np.isnan(count))
-        front = np.full(len(self._comms), -np.inf)
+        front, newest = np.full(len(self._comms), -np.inf), np.full(len(self._comms), NEVER)
         np.maximum.at(front, self.code[compares], count[compares])
-        behind = front[self.code[series]] - count[series]
-        return (self.aligned[series] > 0) & (behind <= np.maximum(_AHEAD, _IN_STEP * gained))
+        np.maximum.at(newest, self.code[compares], self.last_seen[compares])
+        code = self.code[series]
+        later = (newest[code] - self.last_seen[series]) / SECOND
+        return (rate >= 0) & (front[code] - count[series] <= _AHEAD + rate * (later + _IN_STEP_S))
 
     def _note_origin(
         self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools

@@ -86,14 +86,19 @@ def test_a_count_that_comes_to_compare_is_taken_as_it_is() -> None:
     assert named(judged(columns, range(120), SIX)) == {"m2"}
 
 
+@pytest.mark.parametrize("comm", ["c0de", "beef"])
 @pytest.mark.parametrize(("missed", "names"), [(0, {"m5"}), (70, set())])
-def test_counts_that_go_on_in_step_after_a_pause_of_the_readings_compare(missed: int, names: set[str]) -> None:
-    """The rank that called another collective is named after a pause of all readings; one that missed calls is not."""
+def test_counts_that_are_in_step_after_a_pause_of_the_readings_compare(comm: str, missed: int, names: set[str]) -> None:
+    """The rank that called another collective is named after a pause of all readings; one that missed calls is not.
+
+    In the pause the job may have begun again, with new communicators.
+    """
 
     def columns(second: int) -> Columns:
-        total = 200.0 + 3 * min(second, 60) + (second > 60) - missed * (second > 20) * (np.arange(6) == 5)
+        first, now = (200.0, "c0de") if comm == "c0de" or second < 20 else (-40.0, comm)
+        total = first + 3 * min(second, 60) + (second > 60) - missed * (second > 20) * (np.arange(6) == 5)
         odd = [REDUCE] * 5 + [GATHER if second > 60 else REDUCE]
-        return {"operation": odd, "operations_total": total, "pending": float(second > 60)}
+        return {"operation": odd, "operations_total": total, "pending": float(second > 60), "comm": now}
 
     steps = [second for second in range(100) if not 15 < second < 45]
     assert named(judged(columns, steps, SIX)) == names
