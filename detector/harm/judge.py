@@ -20,7 +20,7 @@ from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import WRITES_NS, Stalls
-from detector.harm.waiting import is_idle
+from detector.harm.waiting import is_idle, is_waited_for
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     CONGESTION,
@@ -137,6 +137,8 @@ class Harm:
         if verdict.metric == SILENT:
             return judge_silence(verdict, now, self.pace, ~self.blamed.elsewhere(verdict, self.pace.times))
         if verdict.kind == "evidence":
+            if verdict.level == "warn" and is_capacity(verdict.metric):  # chips differ
+                return YES if is_waited_for(panels, verdict.task, verdict.machine, verdict.device) else NO
             if verdict.level != "note":
                 return YES
             return self._event(verdict) if verdict.metric.startswith("event.") else NO

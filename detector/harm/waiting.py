@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from detector.methods.peers.state import Panel
 from detector.stats.arrays import Singles
 from detector.stats.grouped import middle
+from detector.stats.robust import NORMAL
 
 MEMORY, _DUTY = "gpu.memory_used_bytes", "gpu.duty_cycle_ratio"
 STATES = (
@@ -23,6 +24,9 @@ STATES = (
 """Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
 _POWER = STATES.index("gpu.power_watts")
 _WAITS, _NEARLY_ALL = 0.9, 0.9
+_LATE, _SPREADS = 0.9, 6.0
+"""Share of the usual time in collectives, and robust standard deviations below it, of a rank that comes late."""
+_IN_FLIGHT = "active_ratio"
 _AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
 
 
@@ -79,6 +83,16 @@ def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) 
     return False
 
 
+def is_waited_for(panels: Mapping[str, Panel], task: str, machine: str, device: str | None) -> bool:
+    """Whether the other ranks of the task wait for this GPU: it enters collectives late, and is in them for less time."""
+    mine, all_of_them = (_known(task, panels.get("nccl"), _IN_FLIGHT, *who) for who in ((machine, device), ()))
+    if not len(mine):
+        return False
+    usual = middle(all_of_them[None].astype(np.float64))[0]
+    spread = NORMAL * middle(np.abs(all_of_them - usual)[None])[0]
+    return bool(mine.max() < min(_LATE * usual, usual - _SPREADS * spread))
+
+
 def has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
     """Whether most members have let go of their memory: then the task was ended, and does not stand."""
     row = panel.row_of(MEMORY.partition(".")[2])
@@ -92,19 +106,22 @@ def has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
 
 def _in_flight(task: str, panels: Mapping[str, Panel]) -> bool:
     """Whether the ranks have operations in flight all the time, or nothing tells: in a checkpoint they have none."""
-    active = _known(task, panels.get("nccl"), "active_ratio")
+    active = _known(task, panels.get("nccl"), _IN_FLIGHT)
     return not len(active) or bool(np.median(active) > _WAITS)
 
 
-def _known(task: str, panel: Panel | None, metric: str, machine: str | None = None) -> Singles:
-    """What the members of a task, or of one machine in it, read of one metric, as far as it is known."""
+def _known(
+    task: str, panel: Panel | None, metric: str, machine: str | None = None, device: str | None = None
+) -> Singles:
+    """What the members of a task, or of one machine in it, or a device, read of one metric, as far as it is known."""
     row = panel.row_of(metric) if panel is not None and task in panel.tasks else None
     if panel is None or row is None:
         return np.zeros(0, np.float32)
     count = panel.deviation.shape[1]
     mine = panel.task_index[:count] == panel.tasks.index(task)
     if machine is not None:
-        mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
+        those = panel.window.entities[:count]
+        mine &= np.fromiter((name == machine and device in (None, at) for name, at in those), bool, count)
     readings = panel.values[row, :count][mine]
     found: Singles = readings[~np.isnan(readings)]
     return found

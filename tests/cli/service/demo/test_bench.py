@@ -7,6 +7,7 @@ PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,7 +83,11 @@ def trials(runs: Iterable[tuple[str, int]], folder: Path, *options: str) -> list
         place = str(folder / f"{fault}-{seed}")
         library = "emulated" if fault in NOT_PLAYED else NCCL
         words = ("--nccl", library, "--training", TRAINING, "--seed", str(seed), "--folder", place, *options)
-        trial = Trial(fault, demo("--fault", fault, *words)[1], os.getloadavg()[0])
+        try:
+            said = demo("--fault", fault, *words)[1]
+        except json.JSONDecodeError:  # the fleet did not start, which stderr says
+            said = {"fault": {"machine": None, "device": None, "start": None}, "verdicts": [], "correct": False}
+        trial = Trial(fault, said, os.getloadavg()[0])
         print(_row(f"{fault} {seed}", [trial]), flush=True)
         return trial
 
