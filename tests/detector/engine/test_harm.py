@@ -715,3 +715,24 @@ def test_a_sensor_that_sticks_is_no_deviation(memory: Any) -> None:
         found["gpu.tensor_active_ratio"][ONSET : ONSET + 140, 5] = 0.5108
 
     assert watch(memory, tables(training(sticks)))[0] == []
+
+
+@pytest.mark.parametrize(("in_flight", "levels"), [(0.44, {"note"}), (0.31, {"warn"}), (None, {"note"})])
+def test_a_gpu_that_always_clocks_lower_is_said_where_others_wait_for_it(
+    memory: Any, in_flight: float | None, levels: set[str]
+) -> None:
+    """Chips differ: 12 % below its siblings is a note, unless it is in collectives for less time than they are."""
+    second, machine, gpu = (index.reshape(-1) for index in np.indices((110, 4, 5)))
+    slow, noise = (machine == 2) & (gpu == 1), np.random.default_rng(6).normal(0, 1, len(gpu))
+    rows = {"time": START + second * SECOND, "machine": np.char.add("m", machine.astype(str)), "gpu": gpu.astype(str)}
+    duty, clock = 0.95 + 0.003 * noise, np.where(slow, 1.67e9, 1.9e9)
+    found = {"gpu": pa.table(rows | {"sm_clock_hertz": clock, "duty_cycle_ratio": duty})}
+    if in_flight:
+        rows |= {"slot": np.full(len(gpu), "0"), "comm": np.full(len(gpu), "feed"), "rank": 5.0 * machine + gpu}
+        found["nccl"] = pa.table(rows | {"active_ratio": np.where(slow, in_flight, 0.43) + 0.002 * noise})
+    detector = Detector()
+    said = [one for one in judged(memory(found), detector, START - SECOND, LATEST) if one.level != "ok"]
+    said += detector.state.incidents.take_notes()
+    of_clock = [one for one in said if one.metric == "gpu.sm_clock_hertz"]
+    assert {(one.machine, one.device) for one in of_clock} == {("m2", "gpu:1")}
+    assert {one.level for one in of_clock} == levels
