@@ -182,8 +182,8 @@ class Attachments:
     def _learn(self, answer: LookupResult) -> None:
         key = answer.key
         known = self._known.get(key)
-        if answer.layout is not None and known in self.libraries:
-            self.libraries[known].layout = answer.layout
+        if answer.functions is None and known in self.libraries:
+            self._learn_layout(self.libraries[known], answer)
         if answer.functions is None and not answer.error and not answer.gone:
             return
         files = self._waiting.pop(key, [])
@@ -195,6 +195,11 @@ class Attachments:
             self._add(key, files, answer)
         else:
             self._known.put(key, "", self._user(files))
+
+    def _learn_layout(self, library: Library, answer: LookupResult) -> None:
+        library.layout, library.sought = answer.layout or library.layout, False
+        if library.unread:
+            log.info("%s: %s", library.path, library.words)
 
     def _user(self, files: list[MappedFile]) -> int:
         return self._processes.user(files[0].process) if files else -1
@@ -253,6 +258,7 @@ class Attachments:
             return
         places = {offset: name for name, offset in reversed((answer.functions or {}).items())}  # the first of aliases
         library.counts_calls = COUNTS_CALLS in (answer.functions or {})
+        library.sought = True
         for at, function in places.items():
             library.functions.setdefault(group_of(function), {})[at] = function
         library.stepped = frozenset(group_of(places[at]) for at in answer.stepped if at in places)

@@ -36,6 +36,8 @@ class Library:
     """The process and user that it counts against: among those with probes, or among those listed."""
     since: float = field(default_factory=time.monotonic)
     layout: Layout | None = None
+    sought: bool = False
+    """Its layout is being looked for."""
     counts_calls: bool = False
     """Its own count of operations is one of calls."""
     waits_unseen: bool = False
@@ -71,6 +73,8 @@ class Library:
         return tuple(gaps)
 
     def _unread_of_memory(self, layout: Layout | None) -> Iterator[str]:
+        if self.sought:
+            return
         if layout is None:
             yield "its structures are not known: no transfers, no ranks of split communicators, no earlier counts"
             return

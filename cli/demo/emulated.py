@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from emulator.cluster.fleet import Fleet
     from store.schema.contract import Store
 
-START_S = 45.0
+START_S = 90.0
 DETECT_S = 30.0
 LINGER_S = 4.0
 """Seconds that the demo runs on after a verdict: a second, wrong verdict would appear."""

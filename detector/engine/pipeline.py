@@ -160,11 +160,11 @@ def read_rows(store: ReadableStore, after: int, until: int) -> dict[str, Rows]:
     return {name: rows_of(name, table) for name, table in tables.items() if table.num_rows}
 
 
-def tick_of(tables: Mapping[str, Rows]) -> int:
-    """The shortest step of the judged tables (ns); one second where nothing tells."""
+def tick_of(tables: Mapping[str, Rows], unknown: int = SECOND) -> int:
+    """The shortest step of the judged tables (ns); `unknown` where nothing tells."""
     steps = [_step_of(rows) for name, rows in tables.items() if _is_judged(name)]
     known = [step for step in steps if step]
-    return max(LEAST_TICK_NS, min(known)) if known else SECOND
+    return max(LEAST_TICK_NS, min(known)) if known else unknown
 
 
 def _step_of(rows: Rows) -> int:

@@ -186,6 +186,8 @@ class Runner:
                 self._notes += [note for note in notes if note.time > self._notes_after]
                 self.at = after = end
                 self.detector.learn_independence(self.store, end)
+            if self.tick > SECOND:  # agents may have read seldom only while they, or a busy machine, started
+                self.tick = max(SECOND, min(self.tick, tick_of(rows, self.tick)))
             if self.at + 60 * SECOND < now:  # after a pause there may be an hour to judge
                 self.alive(f"{(now - self.at) // SECOND // 60} minutes of readings left to judge")
             if self.at - self._asked >= PEERS_NS:

@@ -1,7 +1,8 @@
 """How well the whole does: every fault, health, injections in a bigger task, healthy lives.
 
 Ranks run on NVIDIA's libnccl where it is here, one demo at a time, and enqueue ahead. The environment chooses:
-PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING a word of `demo --training`; PEERWATCH_SEEDS how many seeds;
+PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING a word of `demo --training`; PEERWATCH_SEEDS how many seeds,
+PEERWATCH_FIRST_SEED from which on;
 PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many runs of each injection and life.
 """
 
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 NCCL = os.environ.get("PEERWATCH_NCCL") or (DEFAULT if find() else "emulated")
 TRAINING = os.environ.get("PEERWATCH_TRAINING", "ahead")
 SEEDS = int(os.environ.get("PEERWATCH_SEEDS", "5"))
+FIRST_SEED = int(os.environ.get("PEERWATCH_FIRST_SEED", "100"))
 HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
@@ -116,7 +118,7 @@ def _row(name: str, mine: list[Trial]) -> str:
 
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
     """Verdicts name all faults correctly in all seeds, and no healthy run has a verdict."""
-    runs = [(fault, 100 + seed) for fault in FAULTS for seed in range(HEALTHY if fault == "none" else SEEDS)]
+    runs = [(fault, FIRST_SEED + seed) for fault in FAULTS for seed in range(HEALTHY if fault == "none" else SEEDS)]
     found = trials(runs, tmp_path)
     table("Fault", FAULTS, lambda fault: [trial for trial in found if trial.fault == fault])
     assert all(trial.named for trial in found), [trial.fault for trial in found if not trial.named]
