@@ -84,7 +84,7 @@ def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) 
 
 
 def is_waited_for(panels: Mapping[str, Panel], task: str, machine: str, device: str | None) -> bool:
-    """Whether the other ranks of the task wait for this GPU: it enters collectives late, and is in them for less time."""
+    """Whether the other ranks wait for this GPU: it enters collectives late, and is in them for less time."""
     mine, all_of_them = (_known(task, panels.get("nccl"), _IN_FLIGHT, *who) for who in ((machine, device), ()))
     if not len(mine):
         return False
