@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from detector.model.kinds import is_own_error
 from detector.model.text import subject
 from detector.model.verdict import RANK, STALLED, Finding, Verdict
 from detector.topology.maintenance import OperatorState
@@ -121,7 +122,9 @@ class Incidents:
             if known[0] == key[0] and known != key and known[0] != known[1] and not _came_later(finding, other)
             if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.independent
         ]
-        if not others or (finding.hard and finding.verdict.kind != "progress" and finding.evidence > 1):
+        fact = finding.hard and finding.verdict.kind != "progress" and finding.evidence > 1
+        own_errors = finding.verdict.kind == "evidence" and is_own_error(finding.verdict.metric)
+        if not others or fact or finding.late or own_errors:
             return False
         if finding.hard or any(other.hard for other in others):
             return any(other.hard for other in others)

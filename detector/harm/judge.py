@@ -20,7 +20,7 @@ from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import WRITES_NS, Stalls
-from detector.harm.waiting import is_idle, is_waited_for
+from detector.harm.waiting import comes_late, is_idle, is_waited_for
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     CONGESTION,
@@ -112,10 +112,12 @@ class Harm:
         verdict = finding.verdict
         place = verdict.task, verdict.machine, verdict.device or "", finding.small
         key = *place[:3], verdict.metric, verdict.level
+        finding = replace(finding, late=self._is_late(finding, panels))
         if key not in self.answers:
             fades = finding.small and (verdict.score < 1 or self._rests(verdict.task))
             held = place in self.harmful and not fades
-            self.answers[key] = YES if held else self._answer(finding, panels, now)
+            answer = YES if held else self._answer(finding, panels, now)
+            self.answers[key] = YES if finding.late and answer in (NO, UNKNOWN) else answer
         answer = self.answers[key]
         if answer in (YES, LOST):
             if verdict.kind == "peer":
@@ -152,6 +154,13 @@ class Harm:
             return WAIT  # no task suffers from it yet
         on = self.pace.times > verdict.since if finding.small else self.odd.when(verdict, self.pace.times, panels)
         return self._deviation(finding, on, panels, now)
+
+    def _is_late(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
+        """Of a reading that no other machine moves: the pace tells nothing of it while another fault slows the task."""
+        verdict = finding.verdict
+        if not finding.own or finding.small or not self.blamed.elsewhere(verdict, self.pace.times[-1:]).any():
+            return False
+        return comes_late(panels, verdict.task, verdict.machine)
 
     def _deviation(self, finding: Finding, on: Bools, panels: Mapping[str, Panel], now: int) -> str:
         """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time."""

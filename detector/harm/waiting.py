@@ -93,6 +93,18 @@ def is_waited_for(panels: Mapping[str, Panel], task: str, machine: str, device: 
     return bool(mine.max() < min(_LATE * usual, usual - _SPREADS * spread))
 
 
+def comes_late(panels: Mapping[str, Panel], task: str, machine: str) -> bool:
+    """Whether a rank of this machine is in collectives for clearly less time than the others of its task."""
+    panel = panels.get("nccl")
+    row = panel.row_of(_IN_FLIGHT) if panel is not None and task in panel.tasks else None
+    if panel is None or row is None:
+        return False
+    count = panel.deviation.shape[1]
+    mine = panel.task_index[:count] == panel.tasks.index(task)
+    mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
+    return bool((panel.deviation[row, mine] <= -1).any())
+
+
 def has_ended(panel: Panel, mine: NDArray[np.int64]) -> bool:
     """Whether most members have let go of their memory: then the task was ended, and does not stand."""
     row = panel.row_of(MEMORY.partition(".")[2])

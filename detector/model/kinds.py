@@ -67,6 +67,15 @@ SYMPTOM = frozenset({*CONGESTION, "rdma.cnp_handled_total", "gpu.remapped_rows"}
 """What harms nothing by itself: congestion shows at ports where it does not begin, and so do packets that took several
 ways; a memory row that is remapped is mended (NVIDIA, "GPU memory error management": a failed remap or an Xid tells
 what is not)."""
+OWN_ERRORS = frozenset(
+    {
+        "gpu.ecc_corrected_total",
+        "gpu.nvlink_errors_total",
+        "gpu.pcie_replay_total",
+        "rdma.symbol_errors_total",
+    }
+)
+"""What a device counts of itself: on another machine it is no consequence of a fault."""
 LOSS = frozenset(
     {
         "rdma.packet_sequence_errors_total",
@@ -114,6 +123,11 @@ def is_host(metric: str) -> bool:
 def is_impaired(metric: str) -> bool:
     """Whether this reading counts what slows a link each time."""
     return metric in IMPAIRED
+
+
+def is_own_error(metric: str) -> bool:
+    """Whether this reading counts errors of a device, its memory or its cable, which no other machine makes."""
+    return metric in OWN_ERRORS
 
 
 def is_loss(metric: str) -> bool:

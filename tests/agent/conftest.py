@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Watch:
     """All sources of an agent, read on command."""
 
     def __init__(self, **settings: Any) -> None:
-        settings = {"machine": "m41", "scan_seconds": 0.1, "root": os.environ["EMULATED_ROOT"], **settings}
+        settings = {"machine": "m41", "scan_seconds": 0.1, "root": os.environ.get("EMULATED_ROOT", "/"), **settings}
         self.context = loop.open_context(AgentConfig(**settings))
         self.reader = loop.open_reader(self.context)
         self.open = True
@@ -123,7 +124,13 @@ class Still(StallDetectors):
 @pytest.fixture(scope="session", autouse=True)
 def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A root for agents: this computer's /sys and kernel log, and a GPU's node, which emulated libraries open."""
-    root = tmp_path_factory.mktemp("root")
+    with device_nodes_in(tmp_path_factory.mktemp("root")):
+        yield
+
+
+@contextmanager
+def device_nodes_in(root: Path) -> Iterator[None]:
+    """Have agents and emulated libraries see the devices below this folder, which is empty."""
     (root / "dev").mkdir()
     (root / "dev/nvidia0").touch()
     (root / "dev/kmsg").symlink_to("/dev/kmsg")

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from agent.process.memory import Identity, Memory
 from emulator.libraries.build import build
-from tests.agent.conftest import Watch
+from tests.agent.conftest import Watch, device_nodes_in
 from tests.hardware.one_rank import COUNT, OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,16 +53,18 @@ class Rank:
 
 
 @pytest.fixture(params=["emulated", pytest.param("nvidia", marks=pytest.mark.hardware)])
-def rank(request: pytest.FixtureRequest) -> Iterator[Rank]:
+def rank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rank]:
     """A task of one rank that has loaded its libraries."""
-    if request.param == "nvidia":
-        one = Rank(*request.getfixturevalue("nvidia_libraries"), computes=True)
-    else:
-        built = build()
-        one = Rank(built.cudart, built.nccl, computes=False)
-    yield one
-    one.process.kill()
-    one.process.communicate()
+    with ExitStack() as ends:
+        if request.param == "nvidia":
+            one = Rank(*request.getfixturevalue("nvidia_libraries"), computes=True)
+        else:
+            ends.enter_context(device_nodes_in(tmp_path))
+            built = build()
+            one = Rank(built.cudart, built.nccl, computes=False)
+        ends.callback(one.process.communicate)
+        ends.callback(one.process.kill)
+        yield one
 
 
 @pytest.fixture
@@ -95,7 +98,9 @@ def test_one_rank(rank: Rank, seen: Watch) -> None:
     entries = seen.context.kernel.maps["processes"].rows()
     (entry,) = entries[entries["tgid"] == rank.pid]
     assert int(entry["synchronize_calls"]) == done["calls"]["cudaStreamSynchronize"]
-    assert _identity_in_memory(rank, seen, done["comm"]) == Identity(int(row["comm"], 16), 0, 1, 0)
+    told = _identity_in_memory(rank, seen, done["comm"])
+    row = seen.until(lambda rows: of(rank, rows))  # the name may be of the unique id before the layout is known
+    assert told == Identity(int(row["comm"], 16), 0, 1, 0)
     rank.go()
     seen.until(lambda rows: not any(one["pid"] == rank.pid for one in rows.get("nccl", ())))
     assert rank.process.wait(30) == 0

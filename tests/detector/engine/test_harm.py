@@ -59,6 +59,8 @@ def tables(
         )
         if table in ("gpu", "rdma"):
             columns["gpu" if table == "gpu" else "port"] = ["0" if table == "gpu" else "mlx5_0/1"] * int(there.sum())
+        if table == "nccl":
+            columns |= {"gpu": ["0"] * int(there.sum()), "slot": ["0"] * int(there.sum())}
         columns[metric] = (values.cumsum(0) if metric.endswith("_total") else values).reshape(-1)[there]
     return {name: pa.table(columns) for name, columns in out.items()}
 
@@ -736,3 +738,24 @@ def test_a_gpu_that_always_clocks_lower_is_said_where_others_wait_for_it(
     of_clock = [one for one in said if one.metric == "gpu.sm_clock_hertz"]
     assert {(one.machine, one.device) for one in of_clock} == {("m2", "gpu:1")}
     assert {one.level for one in of_clock} == levels
+
+
+@pytest.mark.parametrize(("in_flight", "named"), [(0.44, {"m1", "m5"}), (0.63, {"m1"})])
+def test_a_second_fault_is_said_where_its_ranks_come_late_too(memory: Any, in_flight: float, named: set[str]) -> None:
+    """While a GPU at half its clock holds up the task, another's memory pressure costs nothing that the pace shows."""
+
+    def both(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(17).normal(0, 1, (3, STEPS, MACHINES))
+        found["gpu.sm_clock_hertz"] = 1.75e9 + 3e6 * noise[0]
+        found["nccl.active_ratio"] = 0.42 + 0.006 * noise[1]
+        found["host.memory_pressure_ratio"] = np.abs(0.004 * noise[2])
+        for key in ("gpu.power_watts", "gpu.tensor_active_ratio"):
+            found[key][ONSET:] *= 0.7
+        found["gpu.sm_clock_hertz"][ONSET:, 1] *= 0.5
+        found["nccl.active_ratio"][ONSET:] += 0.21
+        found["nccl.active_ratio"][ONSET:, 1] -= 0.44
+        found["host.memory_pressure_ratio"][ONSET + 9 :, 5] += 0.37
+        found["nccl.active_ratio"][ONSET + 9 :, 5] += in_flight - 0.63
+
+    said, _ = watch(memory, tables(training(both)))
+    assert {one.machine for one in said} == named

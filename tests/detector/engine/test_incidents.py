@@ -35,6 +35,17 @@ def test_what_follows_a_hard_fact(begins_s: int, verdicts: list[tuple[str, str]]
     assert said(incidents, begins_s + 20, lost, finding("m2", begins_s)) == verdicts
 
 
+@pytest.mark.parametrize(("metric", "is_said"), [("gpu.ecc_corrected_total", True), ("rdma.ack_timeouts_total", False)])
+def test_errors_that_a_device_makes_itself_follow_from_no_other_fault(metric: str, is_said: bool) -> None:
+    """Memory errors are said beside a fault elsewhere; acknowledgements that are missing may be those of its victim."""
+    incidents = Incidents()
+    lost = finding("m1", 33, hard=True)
+    said(incidents, 37, lost)
+    errors = finding("m6", 51)
+    errors = replace(errors, verdict=replace(errors.verdict, kind="evidence", metric=metric, level="warn"))
+    assert said(incidents, 66, lost, errors) == ([("m6", "warn")] if is_said else [])
+
+
 def test_said_once_and_cleared_once() -> None:
     """An incident is said when it opens and when it is over, and not in between."""
     incidents = Incidents()

@@ -63,7 +63,7 @@ def test_no_agent_restarts_for_longer_than_two_minutes(silent_blocks: int, answe
 
 
 def test_a_task_stopped_in_the_block_that_lost_a_part_of_its_pace() -> None:
-    """A machine is lost whose task stopped 30 s after its last reading, as the block then ends 5 s later."""
+    """A machine is lost if its task stopped 30 s after its last reading, as the block then ends 5 s later."""
     shares = np.ones((117, len(SIGNALS)))
     shares[-11] = 0.56
     assert judged(standing(shares, 10), 16) == LOST
