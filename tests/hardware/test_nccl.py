@@ -98,9 +98,9 @@ def test_one_rank(rank: Rank, seen: Watch) -> None:
     entries = seen.context.kernel.maps["processes"].rows()
     (entry,) = entries[entries["tgid"] == rank.pid]
     assert int(entry["synchronize_calls"]) == done["calls"]["cudaStreamSynchronize"]
-    told = _identity_in_memory(rank, seen, done["comm"])
+    identity = _identity_in_memory(rank, seen, done["comm"])
     row = seen.until(lambda rows: of(rank, rows))  # the name may be of the unique id before the layout is known
-    assert told == Identity(int(row["comm"], 16), 0, 1, 0)
+    assert identity == Identity(int(row["comm"], 16), 0, 1, 0)
     rank.go()
     seen.until(lambda rows: not any(one["pid"] == rank.pid for one in rows.get("nccl", ())))
     assert rank.process.wait(30) == 0
