@@ -19,6 +19,8 @@ from store.schema.time import SECOND
 _WANDER_S = 120.0  # knots between which offsets drift along straight lines
 _SLOTS = (0.7, 0.3, 0.0)  # of a rank's time for its data-parallel communicator, that of all, and its pipeline's
 _RACK = 8  # machines that share their air
+_SKEW, _JITTER_S = 0.4, 0.05
+"""Share of a step of up to a second by which a clock may be off, and seconds by which a reading may."""
 
 
 @dataclass(slots=True)
@@ -212,12 +214,17 @@ def _merged(parts: list[Columns]) -> Columns:
     return {name: values[order] for name, values in out.items()}
 
 
+def earliest_ns(f: Fleet, second: float) -> int:
+    """When the first reading of this second may be dated, by a clock that is behind."""
+    return START + int((second - _SKEW * min(f.step_s, 1.0) - _JITTER_S) * SECOND)
+
+
 def _rows(f: Fleet, table: str, columns: Columns, begin: int) -> Columns:
     """Flat columns in time order: clocks half a second apart, a late machine, and lost rows."""
     shape = next(iter(columns.values())).shape
     end = begin + shape[0]
-    skew = _dice(f, "clocks").uniform(-0.4, 0.4, f.machines) * min(f.step_s, 1.0)
-    jitter = np.clip(_dice(f, f"jitter {table}", begin).normal(0, 0.01, shape[:2]), -0.05, 0.05)
+    skew = _dice(f, "clocks").uniform(-_SKEW, _SKEW, f.machines) * min(f.step_s, 1.0)
+    jitter = np.clip(_dice(f, f"jitter {table}", begin).normal(0, 0.01, shape[:2]), -_JITTER_S, _JITTER_S)
     at = START + ((f.seconds[begin:end, None] + skew + jitter) * SECOND).astype(np.int64)
     present = np.broadcast_to((_dice(f, f"lost {table}", begin).random(shape[:2]) > 0.003)[:, :, None], shape).copy()
     if f.machines > 8:

@@ -15,7 +15,7 @@ import numpy as np
 from emulator.simulation.disturbances import AMOUNTS, disturb
 from emulator.simulation.faults import FAIL_SLOW, FAULTS, WEAK
 from emulator.simulation.fleet_model import START, TABLES, Columns, Culprit, Fleet, name_of
-from emulator.simulation.metric_generator import Meter, events_of, tasks_of
+from emulator.simulation.metric_generator import Meter, earliest_ns, events_of, tasks_of
 from emulator.simulation.task_phases import disturbances, phases, shifts
 from store.schema.time import SECOND
 
@@ -165,7 +165,7 @@ def _strike(f: Fleet, kinds: list[str]) -> list[dict[str, Any]]:
         gpu = int(f.rng.integers(f.gpus))
         culprit = Culprit(f, who, gpu, on, float(f.rng.uniform(0.6, 1.4)), f"gpu:{gpu}")
         (FAULTS | WEAK)[kind](culprit)
-        start, end = (START + int(s * SECOND) for s in (f.seconds[on][0], f.seconds[on][-1] + f.step_s))
+        start, end = earliest_ns(f, f.seconds[on][0]), START + int((f.seconds[on][-1] + f.step_s) * SECOND)
         device = culprit.device
         labels.append({"machine": name_of(who), "device": device, "kind": kind, "start": start, "end": end})
         begin += f.rng.uniform(0, 60)

@@ -46,6 +46,18 @@ def test_tables_keep_to_the_catalogue(fault: str) -> None:
         assert labelled["kind"] == fault
 
 
+@pytest.mark.parametrize(("seed", "step_s"), [(3, 1.0), (7, 1.0), (11, 0.5), (13, 4.0)])
+def test_no_reading_shows_a_fault_before_its_label_begins(seed: int, step_s: float) -> None:
+    """A clock that is behind dates what it reads earlier: a label begins by then, and less than two steps before."""
+    plain, _ = simulate(4, 6, fault="none", seed=seed, gpus=2, step_seconds=step_s)
+    struck, labels = simulate(4, 6, fault="power_cap", seed=seed, gpus=2, step_seconds=step_s)
+    (label,) = labels["faults"]
+    before, after = (tables["gpu"] for tables in (plain, struck))
+    assert np.array_equal(before["time"], after["time"])
+    shown = after["time"][before["power_watts"] != after["power_watts"]].min()
+    assert label["start"] <= shown < label["start"] + 2 * step_s * 1e9
+
+
 def one_fleet(kinds: tuple[str, ...], seed: int) -> tuple[Fleet, list[dict[str, Any]]]:
     """A fleet of 19 machines in which things of these kinds go on, and their labels."""
     seconds = np.arange(0, 3000, 2.0)
