@@ -76,6 +76,8 @@ class RankTable(Columns):
     """1 where `operations + offset` compares with other ranks'."""
     attached: Floats = column()
     """1 where the count begins when the agent attached."""
+    fell: Floats = column()
+    """1 where the count fell, and its peers' did not: it began again, whatever its rows say."""
     gap: Floats = column()
     """Longest time without progress while ranks waited, seconds, with a half-life of 30 minutes."""
     moves: Floats = column()
@@ -163,10 +165,13 @@ class RankTable(Columns):
         self.operations[series] = operations
         self._note_states(series, rows, row)
         self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])
-        origin = np.where(operations < 0, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])  # none begins below 0
-        restarted = formed | (operations < before)
-        goes_on = self._in_step(series, np.where(formed, operations, operations - before) / unread)
-        self._note_origin(series, origin, known, restarted, away & ~((formed | (self.aligned[series] > 0)) & goes_on))
+        rate = np.where(formed, operations, operations - before) / unread
+        fell = ~formed & (rate < 0)
+        self.fell[series] = (fell | ~formed & (self.fell[series] > 0)) & ~self._in_step(series, 0.0, rate)
+        since_attach = (operations < 0) | (self.fell[series] > 0)  # none that is from birth begins below 0
+        origin = np.where(since_attach, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])
+        goes_on = (formed | (self.aligned[series] > 0)) & self._in_step(series, self.offset[series], rate)
+        self._note_origin(series, origin, known, formed | fell, away & ~goes_on)
 
     def note_losses(self, rows: Rows) -> None:
         """Read how many probe hits the agents lost, from rows of `source`."""
@@ -241,8 +246,8 @@ class RankTable(Columns):
         seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
         self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 
-    def _in_step(self, series: Ints, rate: Floats) -> Bools:
-        """Whether counts are as far as the foremost of their communicators that compare.
+    def _in_step(self, series: Ints, offset: Floats | float, rate: Floats) -> Bools:
+        """Whether counts, with this offset, are as far as the foremost of their communicators that compare.
 
         `rate` [series]: operations a second since the reading before.
         """
@@ -253,7 +258,7 @@ class RankTable(Columns):
         np.maximum.at(newest, self.code[compares], self.last_seen[compares])
         code = self.code[series]
         later = (newest[code] - self.last_seen[series]) / SECOND
-        return (rate >= 0) & (front[code] - count[series] <= _AHEAD + rate * (later + _IN_STEP_S))
+        return (rate >= 0) & (front[code] - self.operations[series] - offset <= _AHEAD + rate * (later + _IN_STEP_S))
 
     def _note_origin(
         self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools

@@ -104,6 +104,20 @@ def test_counts_that_are_in_step_after_a_pause_of_the_readings_compare(comm: str
     assert named(judged(columns, steps, SIX)) == names
 
 
+@pytest.mark.parametrize(("falls", "names"), [([2], set()), (range(6), {"m2"})])
+def test_a_count_that_falls_begins_anew_whatever_its_rows_say(falls: Sequence[int], names: set[str]) -> None:
+    """A rank that alone counts from 0 again is not missing in a pause; where all do, the one that lacks a call is."""
+
+    def columns(second: int) -> Columns:
+        total = 500.0 + 3 * min(second, 60) + (second > 60) * (np.arange(6) != 2) * (len(falls) > 1)
+        total[list(falls)] -= 560 * (second >= 20)
+        waits = np.where(np.arange(6) == 2, 0.0, float(second > 60))
+        return {"operation": REDUCE, "operations_total": total, "pending": waits, "counted_from": "birth"}
+
+    steps = [second for second in range(100) if not 15 < second < 23]
+    assert named(judged(columns, steps, SIX)) == names
+
+
 def test_a_count_that_is_null_at_rest_is_compared_later() -> None:
     """A rank that had not been read while all rested is found missing all the same."""
 
