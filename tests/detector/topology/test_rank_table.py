@@ -105,7 +105,7 @@ def test_counts_that_are_in_step_after_a_pause_of_the_readings_compare(comm: str
 
 
 @pytest.mark.parametrize(("falls", "names"), [([2], set()), (range(6), {"m2"})])
-def test_a_count_that_falls_begins_anew_whatever_its_rows_say(falls: Sequence[int], names: set[str]) -> None:
+def test_a_count_that_falls_begins_again_whatever_its_rows_say(falls: Sequence[int], names: set[str]) -> None:
     """A rank that alone counts from 0 again is not missing in a pause; where all do, the one that lacks a call is."""
 
     def columns(second: int) -> Columns:
