@@ -18,7 +18,7 @@ SURE = 3.0
 LEAST_LOSS = 0.01
 _LEAST_ERROR = 0.002
 _BEST = 3
-"""Signals of the pace that are asked: those that are known best."""
+"""Signals of the pace that are asked: those that are known best, and others as well as these."""
 ON_BLOCKS, OFF_BLOCKS = 2, 6
 """Blocks of time with and without the deviation that it takes to compare them."""
 _DOES_LESS = 0.1
@@ -38,7 +38,7 @@ def slower(logs: NDArray[Any], on: Bools, least: float = LEAST_LOSS, sure: float
     if not logs.shape[1]:
         return UNKNOWN
     shift = shift_down(logs, on, _LEAST_ERROR)
-    best = np.argsort(shift.error)[:_BEST]
+    best = shift.error <= np.sort(shift.error)[:_BEST][-1]
     size, z = float(np.median(shift.size[best])), float(np.median(shift.z[best]))
     looks = 2 * np.log(on.sum())  # the longer it is on, the more often it was asked
     if z > np.sqrt(sure**2 + looks) and size > least:

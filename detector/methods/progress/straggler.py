@@ -18,8 +18,14 @@ from detector.methods.progress.wait_signals import LATE, SENDING
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.cusum import Cusum
+from detector.stats.ewma import Ewma
+from detector.stats.grouped import middle_of
 from detector.topology.rank_table import Compaction, RankTable
 from store.schema.time import SECOND
+
+_SPREADS, _HIGH, _LEAST = 3.3, 2.0, 0.6
+"""Where awaited data is read an excess counts from so many spreads on, of `min_excess` this share at least."""
+_MEMORY_S, _MIN_SAMPLES = 300.0, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Straggler:
     signal: int
     """What most of it is: LATE or SENDING."""
     score: float
-    """Excess in multiples of `min_excess`."""
+    """Excess in multiples of the least that counts."""
     evidence: float
     """The CUSUM in multiples of its threshold."""
     share: float
@@ -48,7 +54,11 @@ class StragglerDetector(Columns):
 
     excess: WaitExcess = field(default_factory=WaitExcess)
     cusum: Cusum = field(default_factory=Cusum)
-    """Of seconds at twice `min_excess`."""
+    """Of seconds at twice the least excess that counts."""
+    past: Ewma = field(default_factory=Ewma)
+    """Of the excess, without a suspect in the task."""
+    least: Floats = column()
+    """The least excess that counts."""
     total: Floats = column(rows=2)
     """[LATE or SENDING, process]: the newest excess."""
     waiting: Floats = column()
@@ -64,13 +74,14 @@ class StragglerDetector(Columns):
     def evict(self, left: Compaction) -> None:
         """Drop the series and processes that are not left."""
         self.excess.evict(left)
-        self.cusum.select(left.processes)
+        for columns in (self.cusum, self.past):
+            columns.select(left.processes)
         self.trend.evict(left.processes)
         self.select(left.processes)
 
     def update(self, now: int, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> list[Straggler]:
         """The stragglers at `now` (Unix ns); rows count once a period."""
-        for columns in (self, self.cusum):
+        for columns in (self, self.cusum, self.past):
             columns.resize(int(live.number.max()) + 1)
         seconds = (now - self.updated_at) / SECOND if self.updated_at else 1.0
         if seconds >= 0.95 * ranks.period / SECOND:
@@ -100,7 +111,9 @@ class StragglerDetector(Columns):
         self.total[:, number] = np.where(np.isnan(total), self.total[:, number], total)
         self.waiting[number] = np.where(known, waiting, self.waiting[number])
         worst, is_clear = _worst(score, behind, live, config)
-        gain = np.where(is_clear, np.clip(score / config.min_excess - 1, -1.0, config.max_gain), -1.0) * known
+        least = self.least[number] = self._least(ranks, live, config)
+        self._learn(late + sending, known, normal, seconds, live)
+        gain = np.where(is_clear, np.clip(score / least - 1, -1.0, config.max_gain), -1.0) * known
         factor = np.ones(len(number))
         np.maximum.at(factor, live.process, iteration_factor(ranks, live, config))
         # Rows that are minutes apart must not raise an alarm by one disturbance, nor one long iteration.
@@ -110,12 +123,32 @@ class StragglerDetector(Columns):
         self.sample_count[number] += known
         self.worst_count[number] += worst & known
 
+    def _learn(self, excess: Floats, known: Bools, normal: Bools, seconds: float, live: LiveRanks) -> None:
+        """Add an excess [live process], 0 before there is a baseline, to the past of tasks without a suspect."""
+        suspects = np.bincount(live.task + 1, ~normal) > 0
+        past, all_of_them = self.past, live.number
+        high = excess - past.mean[all_of_them] > _HIGH * np.sqrt(past.variance[all_of_them])  # what begins is not usual
+        high &= past.count[all_of_them] >= _MIN_SAMPLES
+        usual = known & (excess != 0) & ~suspects[live.task + 1] & ~high
+        number = all_of_them[usual]
+        past.update(number, excess[usual], past.warmup_weight(number, _MEMORY_S / seconds))
+
+    def _least(self, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> Floats:
+        """[live process]: the least excess that counts: noise of samples of awaited data is small, and it is known."""
+        own = np.sqrt(self.past.variance[live.number])
+        spread = np.maximum(own, middle_of(own, live.task))
+        read = np.bincount(live.process, ~np.isnan(ranks.receiving[live.series]), len(live.number)) > 0
+        fits = read & (self.past.count[live.number] >= _MIN_SAMPLES)
+        return np.where(
+            fits, np.clip(_SPREADS * spread, _LEAST * config.min_excess, config.min_excess), config.min_excess
+        )
+
     def _straggler(self, place: int, number: int, config: StragglerConfig) -> Straggler:
         late, sending = self.total[:, number].tolist()
         # A slow sender also delays its own next operation, so that it is late too.
         signal = SENDING if sending > config.slow_sender_share * (late + sending) else LATE
         share = float(self.worst_count[number]) / max(float(self.sample_count[number]), 1.0)
-        score, evidence = (late + sending) / config.min_excess, float(self.evidence(config)[number])
+        score, evidence = (late + sending) / float(self.least[number]), float(self.evidence(config)[number])
         waiting, onset = float(self.waiting[number]), int(self.cusum.onset[number])
         return Straggler(place, signal, score, evidence, share, waiting, onset)
 
