@@ -20,7 +20,7 @@ from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import WRITES_NS, Stalls
-from detector.harm.waiting import comes_late, is_idle, is_waited_for
+from detector.harm.waiting import clocks_alike, comes_late, is_idle, is_waited_for
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     CONGESTION,
@@ -34,6 +34,7 @@ from detector.model.kinds import (
     is_loss,
     is_state,
     is_symptom,
+    is_throttle,
     is_work,
     tells_idleness,
     tells_use,
@@ -146,7 +147,8 @@ class Harm:
             return self._event(verdict) if verdict.metric.startswith("event.") else NO
         if finding.hard or verdict.kind == "progress":
             return YES
-        if is_capacity(verdict.metric):
+        place = verdict.task, verdict.machine, verdict.device
+        if is_capacity(verdict.metric) and not (is_throttle(verdict.metric) and clocks_alike(panels, *place)):
             # At rest it clocks low.
             rests = finding.small and self._rests(verdict.task)
             return WAIT if rests or is_idle(verdict.task, panels, verdict.machine) else YES

@@ -26,7 +26,9 @@ _POWER = STATES.index("gpu.power_watts")
 _WAITS, _NEARLY_ALL = 0.9, 0.9
 _LATE, _SPREADS = 0.9, 6.0
 """Share of the usual time in collectives, and robust standard deviations below it, of a rank that comes late."""
-_IN_FLIGHT = "active_ratio"
+_IN_FLIGHT, _CLOCK = "active_ratio", "sm_clock_hertz"
+_ALIKE = 0.985
+"""Of the usual clock: one step of a clock is 15 MHz, a hundredth of it."""
 _AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
 
 
@@ -81,6 +83,14 @@ def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) 
         if len(share):
             return float(np.median(share)) < _IDLE
     return False
+
+
+def clocks_alike(panels: Mapping[str, Panel], task: str, machine: str, device: str | None) -> bool:
+    """Whether the clocks of this machine or device are known, and none is below the usual one of the task."""
+    mine, all_of_them = (_known(task, panels.get("gpu"), _CLOCK, *who) for who in ((machine, device), ()))
+    if not len(mine):
+        return False
+    return bool(mine.min() >= _ALIKE * middle(all_of_them[None].astype(np.float64))[0])
 
 
 def is_waited_for(panels: Mapping[str, Panel], task: str, machine: str, device: str | None) -> bool:

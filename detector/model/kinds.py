@@ -100,6 +100,11 @@ def is_capacity(metric: str) -> bool:
     return metric in CAPACITY
 
 
+def is_throttle(metric: str) -> bool:
+    """Whether this reading is time for which a clock was held down, which the clock itself tells as well."""
+    return metric.startswith("gpu.throttle_")
+
+
 def is_work(metric: str) -> bool:
     """Whether this reading tells how a device does its share of the task."""
     return metric in WORK or metric.partition(".")[0] in _PROCESSES

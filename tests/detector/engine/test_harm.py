@@ -740,6 +740,20 @@ def test_a_gpu_that_always_clocks_lower_is_said_where_others_wait_for_it(
     assert {one.level for one in of_clock} == levels
 
 
+@pytest.mark.parametrize(("clock", "named"), [(1.0, set()), (0.96, {"m6"})])
+def test_throttled_time_is_said_where_the_clock_is_lower_too(memory: Any, clock: float, named: set[str]) -> None:
+    """A GPU at its power limit that clocks as its peers do holds up nobody."""
+
+    def limited(found: dict[str, np.ndarray]) -> None:
+        found["gpu.sm_clock_hertz"] = 1.83e9 + 4e6 * np.random.default_rng(23).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.sm_clock_hertz"][ONSET:, 6] *= clock
+        found["gpu.throttle_power_seconds_total"] = np.zeros((STEPS, MACHINES))
+        found["gpu.throttle_power_seconds_total"][ONSET:, 6] = 0.29
+
+    said, _ = watch(memory, tables(training(limited)))
+    assert {one.machine for one in said} == named
+
+
 @pytest.mark.parametrize(("in_flight", "named"), [(0.44, {"m1", "m5"}), (0.63, {"m1"})])
 def test_a_second_fault_is_said_where_its_ranks_come_late_too(memory: Any, in_flight: float, named: set[str]) -> None:
     """While a GPU at half its clock holds up the task, another's memory pressure costs nothing that the pace shows."""
