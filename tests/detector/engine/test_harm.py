@@ -742,7 +742,7 @@ def test_a_gpu_that_always_clocks_lower_is_said_where_others_wait_for_it(
 
 @pytest.mark.parametrize(("clock", "named"), [(1.0, set()), (0.96, {"m6"})])
 def test_throttled_time_is_said_where_the_clock_is_lower_too(memory: Any, clock: float, named: set[str]) -> None:
-    """A GPU at its power limit that clocks as its peers do holds up nobody."""
+    """A GPU at its power limit that clocks as its peers do delays no other."""
 
     def limited(found: dict[str, np.ndarray]) -> None:
         found["gpu.sm_clock_hertz"] = 1.83e9 + 4e6 * np.random.default_rng(23).normal(0, 1, (STEPS, MACHINES))
