@@ -144,7 +144,8 @@ class Harm:
                 return YES if is_waited_for(panels, verdict.task, verdict.machine, verdict.device) else NO
             if verdict.level != "note":
                 return YES
-            return self._event(verdict) if verdict.metric.startswith("event.") else NO
+            is_event = verdict.metric.startswith("event.") and not is_symptom(verdict.metric)
+            return self._event(verdict) if is_event else NO
         if finding.hard or verdict.kind == "progress":
             return YES
         place = verdict.task, verdict.machine, verdict.device

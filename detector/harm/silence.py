@@ -41,8 +41,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
     if (
         stands is not None
         and now - stands >= _STANDS_NS
-        and (_stopped_with(pace, verdict, stands) or (not shared and _keeps_from_starting(pace, verdict, stands, now)))
-        and (unexplained[on].any() or now - verdict.since > _RESTART_NS)
+        and _waits_for(pace, verdict, stands, now, unexplained)
         and (runs & ~on).sum() >= OFF_BLOCKS
         and slower(logs[runs | on], on[runs | on], _STANDS) == YES
         and now - verdict.since > _longest_ns(pace, verdict)
@@ -52,6 +51,18 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         return YES
     early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
     return WAIT if early else NO
+
+
+def _waits_for(pace: Pace, verdict: Verdict, stands: int, now: int, unexplained: Bools) -> bool:
+    """Whether the task stopped with the machine or device, or a machine that fell silent later keeps it from starting.
+
+    A fault that is known elsewhere explains a short silence, and any that began after the task had stopped.
+    """
+    explained = not unexplained[pace.times > verdict.since].any()
+    if _stopped_with(pace, verdict, stands):
+        return not explained or now - verdict.since > _RESTART_NS
+    whole = verdict.device is None and verdict.score != SHARED
+    return whole and not explained and _keeps_from_starting(pace, verdict, stands, now)
 
 
 def _stopped_with(pace: Pace, verdict: Verdict, stands: int) -> bool:

@@ -63,10 +63,10 @@ CONGESTION = (
     "rdma.out_of_sequence_total",
 )
 """What a port reads where others send it, or the network, too much."""
-SYMPTOM = frozenset({*CONGESTION, "rdma.cnp_handled_total", "gpu.remapped_rows"})
+SYMPTOM = frozenset({*CONGESTION, "rdma.cnp_handled_total", "gpu.remapped_rows", "event.xid:63"})
 """What harms nothing by itself: congestion shows at ports where it does not begin, and so do packets that took several
-ways; a memory row that is remapped is mended (NVIDIA, "GPU memory error management": a failed remap or an Xid tells
-what is not)."""
+ways; a memory row that is remapped is mended (NVIDIA, "GPU memory error management": a failed remap or another Xid than
+63, which says that one was, tells what is not)."""
 OWN_ERRORS = frozenset(
     {
         "gpu.ecc_corrected_total",

@@ -27,12 +27,12 @@ def standing(shares: np.ndarray, stands_blocks: int) -> Pace:
     )
 
 
-def judged(pace: Pace, silent_blocks: int, device: str | None = None) -> str:
+def judged(pace: Pace, silent_blocks: int, device: str | None = None, explained: bool = False) -> str:
     """What is said of a machine, or a device, that is silent for so long."""
     now = int(pace.times[-1])
     silent = now - silent_blocks * BLOCK_NS
     verdict = Verdict(now, "job-7", "m3", device, "evidence", "event.silent", 0.6, silent, "note", "m3: no reading")
-    return judge_silence(verdict, now, pace, np.ones(len(pace.times), bool))
+    return judge_silence(verdict, now, pace, np.full(len(pace.times), not explained))
 
 
 @pytest.mark.parametrize(("silent_blocks", "answer"), [(7, WAIT), (11, LOST)])
@@ -77,3 +77,10 @@ def test_a_machine_that_is_lost_in_a_pause_keeps_the_task_from_starting(
     shares = np.ones((170, len(SIGNALS)))
     shares[25 : 25 + stood_blocks] = 0.0
     assert judged(standing(shares, silent_blocks + 5), silent_blocks) == answer
+
+
+@pytest.mark.parametrize(("device", "explained"), [("rdma:mlx5_0/1", False), (None, True)])
+def test_what_falls_silent_in_a_pause_is_not_lost_for_that(device: str | None, explained: bool) -> None:
+    """A port does not keep a task from starting, nor a machine where it is known why the task stands."""
+    pace = standing(np.ones((170, len(SIGNALS))), 33)
+    assert judged(pace, 26, device, explained) == WAIT
