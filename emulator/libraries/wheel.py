@@ -18,6 +18,9 @@ PACKAGE: Final = "nvidia-nccl-cu12"
 MEMBER: Final = "nvidia/nccl/lib/libnccl.so.2"
 PLATFORMS: Final = tuple(f"manylinux{glibc}_x86_64" for glibc in ("2014", "_2_17", "_2_18", "_2_27"))
 
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells report it."""
+
 
 class WheelError(OSError):
     """The library cannot be fetched; the message names cause and mend."""
@@ -60,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except WheelError as error:
             print(error, file=sys.stderr)
             failed = 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
     return failed
 
 
