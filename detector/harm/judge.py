@@ -34,7 +34,9 @@ from detector.model.kinds import (
     is_loss,
     is_state,
     is_symptom,
+    is_temperature,
     is_throttle,
+    is_traffic,
     is_work,
     tells_idleness,
     tells_use,
@@ -68,6 +70,8 @@ _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
 _DRAWS_NS = 300 * SECOND
 """So long a small difference in power has to last where other readings tell what a GPU does: heat and load move it."""
+_BURST_NS = 60 * SECOND
+"""So long a burst of other traffic may last: copies, tests of the network, many senders at once."""
 _IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
 """Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
 _CORRECTED = 10.0
@@ -170,9 +174,12 @@ class Harm:
         verdict, small = finding.verdict, finding.small
         if is_symptom(verdict.metric):
             return self._symptom(verdict, panels, now)
-        if self._waits(verdict, on, now, small):
+        more = self.odd.is_more(verdict, panels)
+        burst = is_traffic(verdict.metric) and more and now - verdict.since < _BURST_NS
+        if burst or self._waits(verdict, on, now, small):
             return WAIT
-        if tells_use(verdict.metric) and (small or self.odd.is_more(verdict, panels)):
+        cool = is_temperature(verdict.metric) and not more
+        if cool or (tells_use(verdict.metric) and (small or more)):
             return NO
         if small and is_remnant(self.pace, self.blamed, verdict):
             return NO

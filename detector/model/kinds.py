@@ -89,6 +89,16 @@ LOSS = frozenset(
 a contact or a chip that fails (NVIDIA, "Xid errors", 92: high single-bit ECC error rate)."""
 IMPAIRED = LOSS | {"rdma.pfc_transmit_frames_total"}
 """A link that pauses its senders or sends again is slowed each time."""
+TRAFFIC = frozenset(
+    {
+        "rdma.transmit_bytes_total",
+        "rdma.receive_bytes_total",
+        "rdma.transmit_packets_total",
+        "rdma.receive_packets_total",
+        "rdma.pfc_transmit_frames_total",
+    }
+)
+"""What a port reads more of for as long as a copy, a test of the network, or many senders at once take."""
 _USES = frozenset({"gpu.tensor_active_ratio", "gpu.dram_active_ratio"})
 """What a GPU uses for its share of an iteration, however long that takes: others wait, and use no more of it."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
@@ -103,6 +113,16 @@ def is_capacity(metric: str) -> bool:
 def is_throttle(metric: str) -> bool:
     """Whether this reading is time for which a clock was held down, which the clock itself tells as well."""
     return metric.startswith("gpu.throttle_")
+
+
+def is_traffic(metric: str) -> bool:
+    """Whether this reading of a port grows with any traffic, the task's or other."""
+    return metric in TRAFFIC
+
+
+def is_temperature(metric: str) -> bool:
+    """Whether this reading is one of how warm a device is."""
+    return metric.endswith("temperature_celsius")
 
 
 def is_work(metric: str) -> bool:

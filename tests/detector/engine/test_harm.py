@@ -743,6 +743,33 @@ def test_a_gpu_that_always_clocks_lower_is_said_where_others_wait_for_it(
     assert {one.level for one in of_clock} == levels
 
 
+@pytest.mark.parametrize(("seconds", "more", "names"), [(41, 9e8, set()), (170, 9e8, {"m2"}), (170, -9e8, {"m2"})])
+def test_a_burst_of_other_traffic_is_no_fault(memory: Any, seconds: int, more: float, names: set[str]) -> None:
+    """More traffic on one port, while the task is slower, is said after a minute; less of it is said sooner."""
+
+    def tested(found: dict[str, np.ndarray]) -> None:
+        found["rdma.transmit_bytes_total"] = 2.4e9 + 1e7 * np.random.default_rng(29).normal(0, 1, (STEPS, MACHINES))
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][ONSET : ONSET + seconds] *= 0.93
+        found["rdma.transmit_bytes_total"][ONSET : ONSET + seconds, 2] += more
+
+    said, _ = watch(memory, tables(training(tested)))
+    assert {one.machine for one in said} == names
+
+
+@pytest.mark.parametrize(("more", "names"), [(17.0, {"m4"}), (-17.0, set())])
+def test_a_device_that_is_cooler_than_its_peers_is_none_the_worse(memory: Any, more: float, names: set[str]) -> None:
+    """A temperature matters where it is high, while the task is slower since then."""
+
+    def differs(found: dict[str, np.ndarray]) -> None:
+        found["gpu.temperature_celsius"] = 53 + 0.4 * np.random.default_rng(37).normal(0, 1, (STEPS, MACHINES))
+        slower(found)
+        found["gpu.temperature_celsius"][ONSET:, 4] += more
+
+    said, _ = watch(memory, tables(training(differs)))
+    assert {one.machine for one in said} == names
+
+
 @pytest.mark.parametrize(("clock", "named"), [(1.0, set()), (0.96, {"m6"})])
 def test_throttled_time_is_said_where_the_clock_is_lower_too(memory: Any, clock: float, named: set[str]) -> None:
     """A GPU at its power limit that clocks as its peers do delays no other."""
