@@ -11,6 +11,9 @@ from detector.stats.arrays import Bools, Floats, Ints
 from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
+_INCOMPLETE_S = 60.0
+"""So long a communicator has to stall of which ranks are not read: they may be the cause, or their agents on the way."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
@@ -50,7 +53,10 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     last, moved = _latest(active_at, comm), _latest(ranks.last_progress[series], comm)
     gap = np.zeros(len(moved))
     np.maximum.at(gap, comm, ranks.gap[series])
-    patience = np.maximum(config.min_stall_seconds, config.stall_gaps * gap) + ranks.period / SECOND
+    size = np.zeros(len(moved))
+    np.maximum.at(size, comm, np.nan_to_num(ranks.comm_ranks[series]))
+    least = np.where(np.bincount(comm) < size, _INCOMPLETE_S, config.min_stall_seconds)
+    patience = np.maximum(least, config.stall_gaps * gap) + ranks.period / SECOND
     idle = np.bincount(comm, pending) == 0
     stalled = ~idle & (now - last > patience * SECOND) & (np.bincount(comm) > 1)
     at_rest = idle & (now - moved > 2 * ranks.period + SECOND)

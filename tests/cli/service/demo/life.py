@@ -18,7 +18,7 @@ from emulator.shared.fabric import Progress
 from store.open import open_store
 from store.schema.contract import Store
 
-START_S, PHASE_S = 60.0, 15.0
+START_S, PHASE_S = 120.0, 15.0
 OFTEN = ("--checkpoint-every=23", "--evaluation-every=37")
 
 
@@ -44,6 +44,7 @@ def live(
         for phase in phases:
             phase()
             said.listen(chance.uniform(1.0, 1.4) * PHASE_S)
+        said.listen(START_S, until=lambda: all(rank.iterations > 2 for rank in _ranks(fleet)))
         assert min(rank.iterations for rank in _ranks(fleet)) > 2  # it went on after all of that
         assert _watched(store, time.time_ns()) == set(fleet.names)
     return [verdict for verdict in said.verdicts if verdict.level != "note"]

@@ -57,6 +57,16 @@ def calls(
     return table.drop_columns(more.get("without", []))
 
 
+def test_a_hang_beside_ranks_that_are_not_read_is_said_after_a_minute(memory: Any) -> None:
+    """They may be the cause, as while a task starts and its agents come one after the other."""
+    first = {
+        size: min(v.time - START for v in ranks(memory, stops_at=30, behind=2, steps=120, ranks=size)) / SECOND - 30
+        for size in (6.0, 8.0)
+    }
+    assert first[6.0] < 15
+    assert 60 < first[8.0] < 70
+
+
 def test_the_rank_that_never_entered_is_named(memory: Any) -> None:
     """The rank behind all others is the root; a warning at first, since it may be writing a checkpoint for all."""
     verdict, later = ranks(memory, stops_at=20, behind=4)
