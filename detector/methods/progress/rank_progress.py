@@ -12,7 +12,7 @@ from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
 _INCOMPLETE_S = 60.0
-"""So long a communicator has to stall of which ranks are not read: they may be the cause, or their agents on the way."""
+"""So long a communicator stalls of which ranks are not read: they may be the cause, or their agents on the way."""
 
 
 @dataclass(frozen=True, slots=True)
