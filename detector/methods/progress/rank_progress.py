@@ -11,8 +11,9 @@ from detector.stats.arrays import Bools, Floats, Ints
 from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
-_INCOMPLETE_S = 60.0
-"""So long a communicator stalls of which ranks are not read: they may be the cause, or their agents on the way."""
+_UNSURE_S, _BEGUN = 60.0, 3
+"""So long a communicator stalls of which ranks are not read, or move in other ones, or that showed progress in so few
+rows yet: ranks that load, connect or are on their way look the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,12 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     last, moved = _latest(active_at, comm), _latest(ranks.last_progress[series], comm)
     gap = np.zeros(len(moved))
     np.maximum.at(gap, comm, ranks.gap[series])
-    size = np.zeros(len(moved))
+    size, rows = np.zeros(len(moved)), np.zeros(len(moved))
     np.maximum.at(size, comm, np.nan_to_num(ranks.comm_ranks[series]))
-    least = np.where(np.bincount(comm) < size, _INCOMPLETE_S, config.min_stall_seconds)
+    np.maximum.at(rows, comm, ranks.moves[series])
+    moves = now - _latest(ranks.last_progress[series], process)[process] <= config.min_stall_seconds * SECOND
+    unsure = (np.bincount(comm) < size) | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
+    least = np.where(unsure, _UNSURE_S, config.min_stall_seconds)
     patience = np.maximum(least, config.stall_gaps * gap) + ranks.period / SECOND
     idle = np.bincount(comm, pending) == 0
     stalled = ~idle & (now - last > patience * SECOND) & (np.bincount(comm) > 1)
@@ -66,8 +70,8 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     return RankProgress(series, comm, process, operations, pending, waits[process], *of_comm)
 
 
-def _latest(time: Ints, comm: Ints) -> Ints:
-    """[communicator]: the latest time of its series."""
-    latest = np.full(int(comm.max()) + 1, NEVER)
-    np.maximum.at(latest, comm, time)
+def _latest(time: Ints, group: Ints) -> Ints:
+    """[group]: the latest time of its series."""
+    latest = np.full(int(group.max()) + 1, NEVER)
+    np.maximum.at(latest, group, time)
     return latest

@@ -57,6 +57,26 @@ def calls(
     return table.drop_columns(more.get("without", []))
 
 
+def first_after(table: pa.Table, memory: Any, since: int) -> float:
+    """Seconds from this step to the first verdict."""
+    return min(v.time - START for v in replay(memory({"nccl": table}))) / SECOND - since
+
+
+def test_a_hang_of_ranks_that_have_just_begun_is_said_after_a_minute(memory: Any) -> None:
+    """Ranks that load or connect look the same."""
+    assert 60 < first_after(calls(1, behind=2, steps=90), memory, 1) < 70
+    assert first_after(calls(5, behind=2, steps=90), memory, 5) < 15
+
+
+def test_ranks_that_move_in_another_communicator_do_not_hang_yet(memory: Any) -> None:
+    """A communicator stands from 30 s on; its ranks go on in another one until 52 s, or have none."""
+    alone = calls(30, behind=2, steps=90)
+    other = calls(52, behind=2, steps=90, comms=["beef"] * 6)
+    other = other.set_column(other.schema.get_field_index("slot"), "slot", pa.array(["1"] * len(other)))
+    assert first_after(alone, memory, 30) < 15
+    assert 22 < first_after(pa.concat_tables([alone, other]), memory, 30) < 37
+
+
 def test_a_hang_beside_ranks_that_are_not_read_is_said_after_a_minute(memory: Any) -> None:
     """They may be the cause, as while a task starts and its agents come one after the other."""
     first = {
