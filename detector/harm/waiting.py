@@ -27,8 +27,8 @@ _WAITS, _NEARLY_ALL = 0.9, 0.9
 _LATE, _SPREADS = 0.9, 6.0
 """Share of the usual time in collectives, and robust standard deviations below it, of a rank that comes late."""
 _IN_FLIGHT, _CLOCK = "active_ratio", "sm_clock_hertz"
-_ALIKE = 0.985
-"""Of the usual clock: one step of a clock is 15 MHz, a hundredth of it."""
+_ALIKE = 0.97
+"""Of the usual clock: one step of a clock is 15 MHz, a hundredth of it, and readings of one moment are two apart."""
 _AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
 
 
