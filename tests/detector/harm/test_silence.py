@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.harm.before_after import LOST, WAIT
+from detector.harm.before_after import LOST, WAIT, YES
 from detector.harm.pace import BLOCK_NS, SIGNALS, Pace
 from detector.harm.silence import judge_silence
 from detector.model.verdict import Verdict
@@ -84,3 +84,11 @@ def test_what_falls_silent_in_a_pause_is_not_lost_for_that(device: str | None, e
     """A port does not keep a task from starting, nor a machine where it is known why the task stands."""
     pace = standing(np.ones((170, len(SIGNALS))), 33)
     assert judged(pace, 26, device, explained) == WAIT
+
+
+@pytest.mark.parametrize(("seconds", "answer"), [(37, WAIT), (61, YES)])
+def test_where_no_pace_is_known_a_machine_is_lost_when_no_agent_restarts_for_so_long(seconds: int, answer: str) -> None:
+    """As a task starts on busy processors an agent may read nothing for half a minute."""
+    now = START + seconds * 10**9
+    verdict = Verdict(now, "job-8", "m3", None, "evidence", "event.silent", 1.2, START, "warn", "m3: no reading")
+    assert judge_silence(verdict, now, Pace(), np.ones(0, bool)) == answer
