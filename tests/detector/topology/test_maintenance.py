@@ -224,7 +224,7 @@ def test_a_machine_that_stays_away_after_maintenance_is_silent_from_its_end(memo
         values[80:, 3] = np.nan
 
     table = events((70.5, "m3", "operator", "maintenance"), until=200.0)
-    assert said(memory, table, odd=fleet(steps=300, bend=off)) == [("m3", "warn", 231), ("m3", "crit", 260)]
+    assert said(memory, table, odd=fleet(steps=300, bend=off)) == [("m3", "crit", 260)]
 
 
 def test_peers_are_compared_without_the_machine_under_work(memory: Any, fleet: Make) -> None:
