@@ -174,12 +174,12 @@ class Harm:
         verdict, small = finding.verdict, finding.small
         if is_symptom(verdict.metric):
             return self._symptom(verdict, panels, now)
-        more = self.odd.is_more(verdict, panels)
-        burst = is_traffic(verdict.metric) and more and now - verdict.since < _BURST_NS
+        metric, young = verdict.metric, now - verdict.since < _BURST_NS
+        burst = is_traffic(metric) and young and self.odd.is_more(verdict, panels)
         if burst or self._waits(verdict, on, now, small):
             return WAIT
-        cool = is_temperature(verdict.metric) and not more
-        if cool or (tells_use(verdict.metric) and (small or more)):
+        cool = is_temperature(metric) and not self.odd.is_more(verdict, panels)
+        if cool or (tells_use(metric) and (small or self.odd.is_more(verdict, panels))):
             return NO
         if small and is_remnant(self.pace, self.blamed, verdict):
             return NO

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
-from detector.stats.arrays import Singles
+from detector.stats.arrays import Ints, Singles
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 
@@ -109,9 +109,7 @@ def comes_late(panels: Mapping[str, Panel], task: str, machine: str) -> bool:
     row = panel.row_of(_IN_FLIGHT) if panel is not None and task in panel.tasks else None
     if panel is None or row is None:
         return False
-    count = panel.deviation.shape[1]
-    mine = panel.task_index[:count] == panel.tasks.index(task)
-    mine &= np.fromiter((name == machine for name, _ in panel.window.entities[:count]), bool, count)
+    mine = _members(panel, task, machine)
     return bool((panel.deviation[row, mine] <= -1).any())
 
 
@@ -139,11 +137,17 @@ def _known(
     row = panel.row_of(metric) if panel is not None and task in panel.tasks else None
     if panel is None or row is None:
         return np.zeros(0, np.float32)
-    count = panel.deviation.shape[1]
-    mine = panel.task_index[:count] == panel.tasks.index(task)
-    if machine is not None:
-        those = panel.window.entities[:count]
-        mine &= np.fromiter((name == machine and device in (None, at) for name, at in those), bool, count)
-    readings = panel.values[row, :count][mine]
+    readings = panel.values[row, _members(panel, task, machine, device)]
     found: Singles = readings[~np.isnan(readings)]
     return found
+
+
+def _members(panel: Panel, task: str, machine: str | None = None, device: str | None = None) -> Ints:
+    """The places of a task's members, or of those on one machine, or of a device."""
+    count = panel.deviation.shape[1]
+    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
+    if machine is None:
+        return mine
+    names = panel.window.entities
+    found = [at for at in mine.tolist() if names[at][0] == machine and device in (None, names[at][1])]
+    return np.array(found, np.int64)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from detector.stats.arrays import Bools, Floats, Ints, grown
 from detector.stats.columns import Columns, column
 from detector.timeseries.rows import Rows
+from detector.topology.compaction import Compaction
 from store.schema.time import NEVER, SECOND
 
 NO_RANK, UNKNOWN, SOME_RANK = -1.0, -2.0, -3.0
 """In place of a peer's rank: waits for none, state not readable, waits for one that is not readable."""
-_WARMUP_GAPS = 3  # gaps between a communicator's first operations are set-up
-_GAP_HALF_LIFE_S = 1800.0
+_WARMUP_GAPS, _GAP_HALF_LIFE_S = 3, 1800.0  # gaps between a communicator's first operations are set-up
 _AHEAD, _IN_STEP_S = 3.0, 1.0
 """Operations, and seconds of them, by which ranks of one communicator are apart, read at one time."""
 _MAX_NAMES = 2  # times the communicators in use: above that, those that are no longer in use are evicted
@@ -47,19 +47,6 @@ _STATES = {
 }
 _COUNTS = {"pending": "pending", "lost_calls": "lost_total"}
 _ALWAYS = 0.9  # share of samples: in a hang all of them show the same
-
-
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """What an eviction leaves: the old numbers of series, processes and communicators, in their new order."""
-
-    series: Ints
-    processes: Ints
-    codes: Ints
-
-    def renumbered(self, codes: Ints) -> Ints:
-        """New numbers of communicators by their old ones; -1 for none and for evicted ones."""
-        return np.where(np.isin(codes, self.codes), np.searchsorted(self.codes, codes), -1)
 
 
 @dataclass(slots=True)
@@ -166,11 +153,11 @@ class RankTable(Columns):
         self._note_states(series, rows, row)
         self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])
         rate = np.where(formed, operations, operations - before) / unread
-        fell = ~formed & (rate < 0)
-        self.fell[series] = (fell | ~formed & (self.fell[series] > 0)) & ~self._in_step(series, 0.0, rate)
+        least, fell = self._least_in_step(series, rate), ~formed & (rate < 0)
+        self.fell[series] = (fell | ~formed & (self.fell[series] > 0)) & ~(operations >= least)
         since_attach = (operations < 0) | (self.fell[series] > 0)  # none that is from birth begins below 0
         origin = np.where(since_attach, _COUNTED_SINCE_ATTACH, rows.text("counted_from")[row])
-        goes_on = (formed | (self.aligned[series] > 0)) & self._in_step(series, self.offset[series], rate)
+        goes_on = (formed | (self.aligned[series] > 0)) & (operations + self.offset[series] >= least)
         self._note_origin(series, origin, known, formed | fell, away & ~goes_on)
 
     def note_losses(self, rows: Rows) -> None:
@@ -246,10 +233,10 @@ class RankTable(Columns):
         seconds = np.where(restarted, np.nan, (time - self.last_seen[series]) / SECOND)
         self.pace[series] = np.where(steps >= self.steps[series], steps - self.steps[series], np.nan) / seconds
 
-    def _in_step(self, series: Ints, offset: Floats | float, rate: Floats) -> Bools:
-        """Whether counts, with this offset, are as far as the foremost of their communicators that compare.
+    def _least_in_step(self, series: Ints, rate: Floats) -> Floats:
+        """[series]: the least count that is as far as the foremost of its communicator that compare; else infinity.
 
-        `rate` [series]: operations a second since the reading before.
+        `rate` [series]: operations a second since the reading before; one below 0 is in step with none.
         """
         count = self.operations + self.offset
         compares = np.flatnonzero((self.aligned > 0) & (self.code >= 0) & ~np.isnan(count))
@@ -258,7 +245,7 @@ class RankTable(Columns):
         np.maximum.at(newest, self.code[compares], self.last_seen[compares])
         code = self.code[series]
         later = (newest[code] - self.last_seen[series]) / SECOND
-        return (rate >= 0) & (front[code] - self.operations[series] - offset <= _AHEAD + rate * (later + _IN_STEP_S))
+        return np.where(rate >= 0, front[code] - _AHEAD - rate * (later + _IN_STEP_S), np.inf)
 
     def _note_origin(
         self, series: Ints, origin: NDArray[np.object_], known: Bools, restarted: Bools, away: Bools

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.stats.arrays import Ints
+from detector.topology.compaction import Compaction
 from detector.topology.components import connected_components
-from detector.topology.rank_table import Compaction, RankTable
+from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
 UNKNOWN = -1

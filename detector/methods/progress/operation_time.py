@@ -19,7 +19,8 @@ from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.ewma import Ewma, ewma_rows
 from detector.stats.grouped import middle_of
-from detector.topology.rank_table import Compaction, RankTable
+from detector.topology.compaction import Compaction
+from detector.topology.rank_table import RankTable
 from store.schema.time import SECOND
 
 SAMPLED, HOST = 0, 1

@@ -22,7 +22,8 @@ from detector.model.operations import is_point_to_point
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.grouped import mean_of
-from detector.topology.rank_table import Compaction, RankTable
+from detector.topology.compaction import Compaction
+from detector.topology.rank_table import RankTable
 
 Kind = Literal["late", "slow"]
 KINDS: tuple[Kind, Kind] = ("late", "slow")

@@ -20,7 +20,8 @@ from detector.stats.columns import Columns, column
 from detector.stats.cusum import Cusum
 from detector.stats.ewma import Ewma
 from detector.stats.grouped import middle_of
-from detector.topology.rank_table import Compaction, RankTable
+from detector.topology.compaction import Compaction
+from detector.topology.rank_table import RankTable
 from store.schema.time import SECOND
 
 _SPREADS, _HIGH, _LEAST = 3.3, 2.0, 0.6

@@ -12,7 +12,8 @@ from detector.methods.progress.wait_signals import LATE, LENGTH, OTHERS, PACE, S
 from detector.stats.arrays import Bools, Floats, Ints
 from detector.stats.columns import Columns, column
 from detector.stats.ewma import Ewma, ewma_rows
-from detector.topology.rank_table import Compaction, RankTable
+from detector.topology.compaction import Compaction
+from detector.topology.rank_table import RankTable
 
 _ANOMALOUS_SLOWER = 10.0  # times slower a baseline learns while its process is suspect
 
