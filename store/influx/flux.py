@@ -89,6 +89,8 @@ def _time(ns: int) -> str:
 
 def _tables(answer: bytes) -> Iterator[pa.Table]:
     """The tables of an annotated CSV answer. Raises StoreError."""
+    import pyarrow as pa
+
     for number, part in enumerate(answer.strip().split(_BETWEEN) if answer.strip() else ()):
         text = part if number == 0 else b"#" + part
         said = " ".join(text[:300].decode(errors="replace").split())
@@ -98,7 +100,7 @@ def _tables(answer: bytes) -> Iterator[pa.Table]:
             raise StoreError(f"the InfluxDB server cannot answer: {said.partition('reference')[2].strip(' ,')}")
         try:
             yield _table(text)
-        except (ValueError, LookupError, TypeError, NotImplementedError) as error:  # Arrow's are such too
+        except (ValueError, LookupError, pa.ArrowException) as error:
             raise _unreadable(error) from error
 
 
