@@ -18,6 +18,7 @@ from emulator.cluster.machine import FleetError, Machine, MachineSpec, check_rig
 from emulator.hardware.nvml_layout import GPUS
 from emulator.libraries.build import BuildError, build
 from emulator.shared import fabric, faults
+from emulator.shared.trainings import lacks
 
 STOP_S = 5.0
 AgentCommand = Callable[[str], "list[str] | None"]
@@ -29,7 +30,7 @@ class Fleet:
     `agent` gives each machine's agent as a command line, by machine name. Logs and reports lie in
     `folder`/<machine>/; without a folder they go to a temporary one that is deleted at the end. `rank_options` are
     handed to every rank (see trainer.py). `nccl` is NVIDIA's own library, to be used for the emulated one;
-    `training` is a word of trainer.RANKS. Without `own_pids` no machine has a PID namespace. Raises FleetError,
+    `training` is one of TRAININGS. Without `own_pids` no machine has a PID namespace. Raises FleetError,
     FaultError, BuildError: one line each.
     """
 
@@ -55,6 +56,8 @@ class Fleet:
                 f"{machines} machines of {gpus} GPUs can't be split into tensor {tensor} x pipeline {pipeline} groups "
                 f"(at most {fabric.RANKS} GPUs)"
             )
+        if missing := lacks(training, pipeline, world // (tensor * pipeline)):
+            raise FleetError(f"training {training} needs {missing}")
         self.names = tuple(f"m{i:02d}" for i in range(machines))
         self._temporary = folder is None
         own = Path(tempfile.gettempdir()) / f"peerwatch-fleet-{uuid.uuid4().hex[:12]}"

@@ -19,12 +19,21 @@ from emulator.libraries.nvidia import NvidiaError, prepare, take_over
 from emulator.shared.errors import CallError
 from emulator.shared.fabric import Fabric, FabricError
 from emulator.training.ctypes_api import Calls
+from emulator.training.experts import ExpertsRank
+from emulator.training.pipelined import InterleavedRank, PipelinedRank
 from emulator.training.rank import Rank
 from emulator.training.replaying import ReplayingRank
 from emulator.training.run_ahead import RunAheadRank
 from emulator.training.task import Options
 
-RANKS = {"blocking": Rank, "ahead": RunAheadRank, "graphs": ReplayingRank}
+RANKS = {
+    "blocking": Rank,
+    "ahead": RunAheadRank,
+    "graphs": ReplayingRank,
+    "1f1b": PipelinedRank,
+    "interleaved": InterleavedRank,
+    "experts": ExpertsRank,
+}
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -60,7 +69,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Place]:
     parser.add_argument("--report", type=Path, required=True, help="JSON file with counts and history")
     parser.add_argument("--fabric", type=Path, required=True)
     parser.add_argument("--library-folder", type=Path, required=True)
-    parser.add_argument("--training", choices=tuple(RANKS), default="ahead", help="whether the host runs ahead")
+    parser.add_argument("--training", choices=tuple(RANKS), default="ahead", help="what waits for what")
     parser.add_argument("--real-nccl", action="store_true", help="the folder's libnccl is NVIDIA's own")
     given = vars(parser.parse_args(arguments))
     place = Place(*(given.pop(name) for name in ("fabric", "library_folder", "real_nccl", "training")))

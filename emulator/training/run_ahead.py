@@ -10,12 +10,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
 from emulator.training.ctypes_api import BFLOAT16, FLOAT32, SUM
 from emulator.training.rank import BYTES_OF, LAYERS, TENSOR_BYTES, Rank
 from emulator.training.task import Group
 
 PREFETCHED = 2
+Transfer = tuple[int, int]
+"""A rank of a group, and bytes."""
 LOSS_BYTES = 4
 TO_HOST = 2
 
@@ -58,6 +61,24 @@ class RunAheadRank(Rank):
         self.wire_bytes += BYTES_OF[datatype] * count * share * (group.ranks - 1) / group.ranks
         self.watch(group, "comm")
 
+    def exchange(self, stream: str, group: Group, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        """Enqueue transfers with peers in one group, behind what was enqueued to be computed; computing waits."""
+        self.check_stop()
+        self.order(stream, behind="compute")
+        self.calls("ncclGroupStart")
+        for name, transfers in (("ncclSend", sends), ("ncclRecv", receives)):
+            for peer, length in transfers:
+                count = length // BYTES_OF[BFLOAT16]
+                self.calls(name, self.buffer, count, BFLOAT16, peer, group.communicator, self.streams[stream])
+        self.calls("ncclGroupEnd")
+        self.wire_bytes += sum(length for _, length in sends)
+        self.watch(group, stream)
+        self.order("compute", behind=stream)
+
+    def compute_layer(self, seconds: float) -> None:
+        """One layer's kernels."""
+        self.launch(seconds)
+
     def enter_late(self) -> None:
         """A host that is ahead comes late only where it first waits for its GPU, as by a print of some tensor."""
         if self.layer == LAYERS - 1:
@@ -71,7 +92,7 @@ class RunAheadRank(Rank):
             self.pair("ncclRecv", pipeline, pipeline.rank - 1)
             self.order("compute", behind="pipe")
         for self.layer in range(LAYERS):
-            self.launch(share * self.options.compute / self.options.micro_batches / LAYERS)
+            self.compute_layer(share * self.options.compute / self.options.micro_batches / LAYERS)
             if last and data:
                 count = self.options.gradient_bytes // 2 // data.ranks // LAYERS
                 self.collective("ncclReduceScatter", data, count)

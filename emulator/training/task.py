@@ -51,6 +51,10 @@ def _places(rank: int, tensor: int, data: int) -> dict[str, int]:
     return {"tensor": rank % tensor, "data": rank // tensor % data, "pipeline": rank // (tensor * data)}
 
 
+def _sizes(options: Options) -> dict[str, int]:
+    return {"tensor": options.tensor, "pipeline": options.pipeline, "data": options.data}
+
+
 def connect(options: Options, calls: Calls, fabric: Fabric) -> dict[str, Group]:
     """Make the communicators as PyTorch does: the world by its id, which rank 0 hands round, the groups by splitting.
 
@@ -65,18 +69,16 @@ def connect(options: Options, calls: Calls, fabric: Fabric) -> dict[str, Group]:
     unique_id = UniqueId.from_buffer_copy(fabric.wait_id())
     handle = calls.make("ncclCommInitRankConfig", options.world, unique_id, options.rank, communicator_config())
     world = Group(handle, options.rank, options.world)
-    return {"world": world, **_split(options, calls, world)}
+    sizes = _sizes(options)
+    groups = {name: world if size == options.world else split(options, calls, world, name)
+              for name, size in sizes.items() if size > 1}  # fmt: skip
+    return {"world": world, **groups}
 
 
-def _split(options: Options, calls: Calls, world: Group) -> dict[str, Group]:
-    groups: dict[str, Group] = {}
+def split(options: Options, calls: Calls, world: Group, name: str) -> Group:
+    """Split the world into groups of that name, each with a communicator of its own. Raises CallError."""
     at = _places(options.rank, options.tensor, options.data)
-    for name, size in (("tensor", options.tensor), ("pipeline", options.pipeline), ("data", options.data)):
-        if size == options.world:
-            groups[name] = world
-        elif size > 1:
-            colour = sum(place << 8 * i for i, (other, place) in enumerate(at.items()) if other != name)
-            made = ctypes.c_void_p()
-            calls("ncclCommSplit", world.communicator, colour, at[name], ctypes.byref(made), communicator_config())
-            groups[name] = Group(made.value or 0, at[name], size)
-    return groups
+    colour = sum(place << 8 * i for i, (other, place) in enumerate(at.items()) if other != name)
+    made = ctypes.c_void_p()
+    calls("ncclCommSplit", world.communicator, colour, at[name], ctypes.byref(made), communicator_config())
+    return Group(made.value or 0, at[name], _sizes(options)[name])

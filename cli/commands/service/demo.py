@@ -17,6 +17,7 @@ import typer
 from cli.agent_process import agent_command
 from cli.terminal import say, say_json
 from emulator.shared.faults import KINDS
+from emulator.shared.trainings import TRAININGS
 from store.open import open_store
 
 if TYPE_CHECKING:
@@ -45,7 +46,12 @@ Nccl = Annotated[
     typer.Option(help="libnccl: real (NVIDIA's), a version such as 2.29.3, or emulated; default: real if installed."),
 ]
 Training = Annotated[
-    str, typer.Option(help="ahead (as PyTorch enqueues), blocking, or graphs (CUDA's, on NVIDIA's libnccl).")
+    str,
+    typer.Option(
+        help="ahead (as PyTorch enqueues), blocking, graphs (CUDA's, on NVIDIA's libnccl), 1f1b or interleaved "
+        "(pipeline schedules), or experts (a mixture of experts).",
+        autocompletion=lambda: list(TRAININGS),
+    ),
 ]
 Folder = Annotated[Path | None, typer.Option(help="Folder of the data; default: a temporary folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -65,8 +71,8 @@ def demo(
     json: Json = False,
 ) -> None:
     """Run Peerwatch on an emulated fleet with one fault. Exit code: 0 correct verdict, 1 wrong or missing."""
-    if training not in ("ahead", "blocking", "graphs"):
-        raise ValueError(f"unknown training {training!r}: use ahead, blocking or graphs")
+    if training not in TRAININGS:
+        raise ValueError(f"unknown training {training!r}: use one of {', '.join(TRAININGS)}")
     plan, missing = _plan(fault, machines, gpus, healthy, seed, folder), _missing()
     outcome = _run(plan, (machines, gpus, tensor, pipeline), nccl, training, missing, json)
     if json:

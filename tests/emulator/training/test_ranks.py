@@ -67,6 +67,32 @@ def test_counts_are_what_the_shape_demands(start_ranks: Start) -> None:
         assert (report["rank"], report["iterations"], len(report["history"])) == (rank, ITERATIONS, ITERATIONS)
 
 
+@pytest.mark.parametrize(("training", "chunks"), [("1f1b", 1), ("interleaved", 2)])
+def test_schedules_call_what_their_stages_demand(start_ranks: Start, training: str, chunks: int) -> None:
+    """Four micro-batches on two stages: kernels both ways, a transfer for each pass that another stage needs."""
+    ranks = start_ranks((1, 2, 2), f"--iterations={ITERATIONS}", f"--training={training}")
+    assert [process.wait(60) for process in ranks.processes] == [0] * 4
+    for rank in range(4):
+        calls = json.loads(ranks.report_path(rank).read_text())["calls"]
+        passes, between = 2 * 4 * chunks * ITERATIONS, 2 * chunks - 1
+        assert calls["cudaLaunchKernel"] == 3 * passes + ITERATIONS
+        assert calls["ncclSend"] == calls["ncclRecv"] == 4 * between * ITERATIONS
+        assert calls["ncclGroupStart"] == calls["ncclGroupEnd"] <= calls["ncclSend"] + calls["ncclRecv"]
+        assert calls["ncclReduceScatter"] == 3 * chunks * ITERATIONS
+
+
+def test_experts_exchange_tokens_twice_a_layer(start_ranks: Start) -> None:
+    """Each of two micro-batches sends tokens to the two other experts and back, in a communicator of their own."""
+    ranks = start_ranks((1, 1, 3), f"--iterations={ITERATIONS}", "--training=experts")
+    assert [process.wait(60) for process in ranks.processes] == [0] * 3
+    for rank in range(3):
+        report = json.loads(ranks.report_path(rank).read_text())
+        calls = report["calls"]
+        assert calls["ncclGroupStart"] == 2 * 2 * ITERATIONS
+        assert calls["ncclSend"] == calls["ncclRecv"] == 2 * calls["ncclGroupStart"]
+        assert report["communicators"]["expert"]["communicator"] != report["communicators"]["data"]["communicator"]
+
+
 def test_groups_hold_neighbours_in_tensor_order(start_ranks: Start) -> None:
     """Rank 5 of 2 x 2 x 2 is second in its tensor and pipeline groups and first in its data group."""
     ranks = start_ranks((2, 2, 2))

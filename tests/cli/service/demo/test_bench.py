@@ -22,6 +22,7 @@ import pytest
 from emulator.libraries.nvidia import NOT_PLAYED
 from emulator.libraries.wheel import DEFAULT, find
 from emulator.shared.faults import KINDS
+from emulator.shared.trainings import lacks
 from tests.cli.service.demo.episodes import Episode, first_alarm, judged, nccl_fleet, record
 from tests.cli.service.demo.injections import INJECTIONS, TASK, named_device
 from tests.cli.service.demo.injections import KINDS as INJECTED
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
 NCCL = os.environ.get("PEERWATCH_NCCL") or (DEFAULT if find() else "emulated")
 TRAINING = os.environ.get("PEERWATCH_TRAINING", "ahead")
+STAGES = ("--pipeline", "2") if lacks(TRAINING, 1, 2) else ()
 SEEDS = int(os.environ.get("PEERWATCH_SEEDS", "5"))
 FIRST_SEED = int(os.environ.get("PEERWATCH_FIRST_SEED", "100"))
 HEALTHY = 2 * SEEDS
@@ -119,7 +121,7 @@ def _row(name: str, mine: list[Trial]) -> str:
 def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
     """Verdicts name all faults correctly in all seeds, and no healthy run has a verdict."""
     runs = [(fault, FIRST_SEED + seed) for fault in FAULTS for seed in range(HEALTHY if fault == "none" else SEEDS)]
-    found = trials(runs, tmp_path)
+    found = trials(runs, tmp_path, *STAGES)
     table("Fault", FAULTS, lambda fault: [trial for trial in found if trial.fault == fault])
     assert all(trial.named for trial in found), [trial.fault for trial in found if not trial.named]
 

@@ -68,7 +68,15 @@ def test_unknown_fault_is_refused() -> None:
     assert "slow_gpu" in done.stderr
 
 
-@pytest.mark.parametrize(("words", "said"), [("graphs --nccl emulated", "plays no CUDA graphs"), ("lazy", "or graphs")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("graphs --nccl emulated", "plays no CUDA graphs"),
+        ("lazy", "use one of ahead, "),
+        ("1f1b", "training 1f1b needs 2 or more pipeline stages"),
+        ("experts --pipeline 6", "training experts needs 2 or more data ranks"),
+    ],
+)
 def test_a_training_that_cannot_be_is_refused(words: str, said: str, probes_allowed: None) -> None:
     """A way to train that does not exist, or not on that library, is refused in one line with the mend."""
     done = subprocess.run([*COMMAND, "--training", *words.split()], capture_output=True, text=True, check=False)
