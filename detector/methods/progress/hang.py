@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +12,12 @@ from detector.methods.progress.hang_text import HangText
 from detector.methods.progress.rank_progress import RankProgress
 from detector.model.operations import is_point_to_point
 from detector.model.verdict import Level, Verdict
-from detector.stats.arrays import Ints
+from detector.stats.arrays import Bools, Floats, Ints
 from detector.topology.rank_table import RankTable, resolve_peer
 from store.schema.time import SECOND
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hang:
     """The stalled ranks at `now` (Unix ns); its verdicts have no task yet. A place is one in `progress`."""
 
@@ -28,44 +27,49 @@ class Hang:
     text: HangText
     critical_after_s: float
     """From then on a missing rank is critical; one that writes a checkpoint for all looks the same for a while."""
+    names: NDArray[np.str_] = field(init=False)
+    """The operations that were called last."""
+    called: Ints = field(init=False)
+    """[place]: its last operation, a place in `names`."""
+    paired: Bools = field(init=False)
+    """[place]: whether its last operation goes from rank to rank."""
+    shared: Bools = field(init=False)
+    """[place]: whether its last operation is known, and one that all ranks of its communicator call."""
+
+    def __post_init__(self) -> None:
+        called = self.ranks.operation[self.progress.series].tolist()
+        number = {name: place for place, name in enumerate(dict.fromkeys(called))}
+        self.names = np.array(list(number))
+        self.called = np.fromiter(map(number.__getitem__, called), np.int64, len(called))
+        self.paired = is_point_to_point(self.names)[self.called]
+        self.shared = ~self.paired & (self.names != "")[self.called]
 
     def missing_ranks(self) -> list[Verdict]:
         """Ranks that are behind the others of their communicator and do not wait themselves."""
-        progress = self.progress
-        front = np.full(progress.comm.max() + 1, -np.inf)
-        np.maximum.at(front, progress.comm, np.nan_to_num(progress.operations, nan=-np.inf))
-        lag = np.where(self._absent(), 1.0, front[progress.comm] - progress.operations)
+        progress, comm = self.progress, self.progress.comm
+        lag = np.where(self._absent(), 1.0, self._lag())
         # The others wait for the same operation. Counts that differ all over were not counted alike.
-        size, ahead = np.bincount(progress.comm), np.bincount(progress.comm, lag == 0)
-        paired = np.isin(progress.comm, progress.comm[is_point_to_point(self._operations())])
-        missing = progress.stalled & ~paired & (lag >= 1) & ~progress.process_waits
-        verdicts = []
-        for comm in np.unique(progress.comm[missing]):
-            members = progress.comm == comm
-            if 2 * ahead[comm] >= size[comm] and (missing & members).sum() <= max(1, int(size[comm]) // 4):
-                verdicts += [
-                    self._missing(place, float(lag[place])) for place in np.flatnonzero(missing & members).tolist()
-                ]
-        return verdicts
+        missing = progress.stalled & (lag >= 1) & ~progress.process_waits
+        size, count, ahead = np.bincount(comm), np.bincount(comm, missing), np.bincount(comm, lag == 0)
+        paired = np.bincount(comm, self.paired) > 0
+        judged = ~paired & (2 * ahead >= size) & (count <= np.maximum(1, size // 4))
+        return [self._missing(place, float(lag[place])) for place in self._by_comm(missing & judged[comm])]
 
     def mismatched_collectives(self) -> list[Verdict]:
         """Ranks that enqueued another operation than the others at the same place of their sequence."""
-        progress, operations = self.progress, self._operations()
+        progress = self.progress
+        foremost = progress.stalled & (self._lag() == 0)
+        shared = np.bincount(progress.comm, foremost & ~self.shared) == 0
         verdicts = []
-        for comm in self._differing_comms(operations):
-            members = np.flatnonzero((progress.comm == comm) & ~np.isnan(progress.operations))
-            if not len(members):
-                continue
-            members = members[progress.operations[members] == np.nanmax(progress.operations[members])]
-            called = operations[members]
-            if len(set(called)) < 2 or is_point_to_point(called).any() or "" in called:
-                continue
-            voters = self._voters(members, operations)
-            (usual, most), *others = Counter(operations[voters].tolist()).most_common()
-            odd = members[called != usual]
-            if not (most > sum(count for _, count in others) and 3 * len(odd) <= len(voters)):
-                odd, usual = self._departed(members, operations)
-            verdicts += [self._mismatched(place, usual) for place in odd.tolist()]
+        for comm in np.flatnonzero(self._differ(foremost) & shared):
+            members = np.flatnonzero(foremost & (progress.comm == comm))
+            voters = self._voters(members)
+            votes = np.bincount(self.called[voters])
+            usual = int(votes.argmax())
+            odd = members[self.called[members] != usual]
+            if 2 * votes[usual] <= len(voters) or 3 * len(odd) > len(voters):
+                odd, usual = self._departed(members)
+            verdicts += [self._mismatched(place, str(self.names[usual])) for place in odd.tolist()]
         return verdicts
 
     def departed_ranks(self, group: Ints) -> list[Verdict]:
@@ -73,16 +77,14 @@ class Hang:
 
         A program that runs ahead enqueues more behind the call that does not fit. `group` as in `blocked_transfers`.
         """
-        progress, operations = self.progress, self._operations()
-        verdicts = []
-        for comm in np.unique(progress.comm[progress.stalled & progress.pending & (group >= 0)]):
-            members = np.flatnonzero(progress.comm == comm)
-            if len(set(operations[members])) > 1 or is_point_to_point(operations[members]).any():
-                continue
-            odd, _ = self._departed(members, operations)
-            if 3 * len(odd) <= len(members):
-                verdicts += [self._departure(place, len(members) - 1) for place in odd.tolist()]
-        return verdicts
+        progress, comm = self.progress, self.progress.comm
+        departs = self.ranks.departs[progress.series]
+        size, count = np.bincount(comm), np.bincount(comm, departs > 0)
+        unclear = np.bincount(comm, self.paired | np.isnan(departs)) > 0
+        waits = np.bincount(comm, progress.stalled & progress.pending & (group >= 0)) > 0
+        judged = waits & ~unclear & (3 * count <= size) & ~self._differ(progress.stalled)
+        odd = self._by_comm((departs > 0) & judged[comm])
+        return [self._departure(place, int(size[comm[place]]) - 1) for place in odd]
 
     def blocked_transfers(self, group: Ints) -> list[Verdict]:
         """The cause in each group of series in which all ranks have entered and nothing moves.
@@ -110,42 +112,48 @@ class Hang:
                 verdicts.append(self._blocked(int(places[cause.place]), peer, cause))
         return verdicts
 
-    def _absent(self) -> NDArray[np.bool_]:
+    def _lag(self) -> Floats:
+        """[place]: operations behind the foremost rank of its communicator; NaN where the count compares with none."""
+        progress = self.progress
+        front = np.full(int(progress.comm.max()) + 1, -np.inf)
+        np.fmax.at(front, progress.comm, progress.operations)
+        lag: Floats = front[progress.comm] - progress.operations
+        return lag
+
+    def _absent(self) -> Bools:
         """[place]: whether CUDA graphs replay its operations, which counts none, and it has none at work."""
         progress, ranks = self.progress, self.ranks
         replayed, active = ranks.replayed[progress.series] == 1, ranks.active[progress.series]
-        absent: NDArray[np.bool_] = replayed & (active == 0) & ~progress.process_waits
+        absent: Bools = replayed & (active == 0) & ~progress.process_waits
         return absent
 
-    def _operations(self) -> NDArray[np.str_]:
-        return self.ranks.operation[self.progress.series].astype(str)
-
-    def _departed(self, members: Ints, operations: NDArray[np.str_]) -> tuple[Ints, str]:
+    def _departed(self, members: Ints) -> tuple[Ints, int]:
         """Without a majority: the ranks that depart from their own history, where all others follow theirs alike."""
         departs = self.ranks.departs[self.progress.series[members]]
-        odd, usual = members[departs > 0], operations[members[departs == 0]]
+        odd, usual = members[departs > 0], self.called[members[departs == 0]]
         unclear = not len(odd) or len(odd) > len(usual) or len(set(usual)) != 1 or np.isnan(departs).any()
-        return (members[:0], "") if unclear else (odd, str(usual[0]))
+        return (members[:0], 0) if unclear else (odd, int(usual[0]))
 
-    def _voters(self, members: Ints, operations: NDArray[np.str_]) -> Ints:
+    def _voters(self, members: Ints) -> Ints:
         """Two ranks cannot outvote each other: communicators of the same size vote with them."""
         size = self.ranks.comm_ranks[self.progress.series]
         if len(members) > 2 or np.isnan(size[members[0]]):
             return members
-        return np.flatnonzero((size == size[members[0]]) & ~is_point_to_point(operations) & (operations != ""))
+        return np.flatnonzero((size == size[members[0]]) & self.shared)
 
-    def _differing_comms(self, operations: NDArray[np.str_]) -> Ints:
-        """Stalled communicators in which the foremost ranks did not all enqueue the same operation."""
-        progress = self.progress
-        _, code = np.unique(operations, return_inverse=True)
-        count = int(progress.comm.max()) + 1
-        front, low, high = np.full(count, -np.inf), np.full(count, len(code)), np.full(count, -1)
-        enqueued = np.nan_to_num(progress.operations, nan=-np.inf)
-        np.maximum.at(front, progress.comm, enqueued)
-        first = (enqueued == front[progress.comm]) & ~np.isnan(progress.operations) & progress.stalled
-        np.minimum.at(low, progress.comm[first], code[first])
-        np.maximum.at(high, progress.comm[first], code[first])
-        return np.flatnonzero(low < high)
+    def _differ(self, ranks: Bools) -> Bools:
+        """[communicator]: whether those of the `ranks` [place] that are in it called different operations."""
+        low, high = np.full((2, int(self.progress.comm.max()) + 1), [[len(self.names)], [-1]])
+        np.minimum.at(low, self.progress.comm[ranks], self.called[ranks])
+        np.maximum.at(high, self.progress.comm[ranks], self.called[ranks])
+        differ: Bools = low < high
+        return differ
+
+    def _by_comm(self, chosen: Bools) -> list[int]:
+        """The chosen places, communicator after communicator."""
+        places = np.flatnonzero(chosen)
+        ordered: list[int] = places[np.argsort(self.progress.comm[places], kind="stable")].tolist()
+        return ordered
 
     def _missing(self, place: int, lag: float) -> Verdict:
         progress = self.progress
