@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,6 +96,13 @@ def test_more_than_a_quarter_behind_are_no_missing_ranks(count: int, named: int)
     """Of eight ranks two may be missing; where three are behind the counts were not counted alike."""
     lag = [1 * (rank < count) for rank in range(RANKS)]
     assert len(hang(stopped(lag)).missing_ranks()) == named
+
+
+def test_each_communicator_is_judged_by_its_own_ranks() -> None:
+    """One of four ranks that is behind is missing; beside it, two of four are not: they were not counted alike."""
+    ranks, progress, now = stopped([0, 1, 0, 0, 0, 1, 1, 0])
+    two = replace(progress, comm=np.arange(RANKS) // 4)
+    assert [one.machine for one in hang((ranks, two, now)).missing_ranks()] == ["m1"]
 
 
 def test_the_minority_called_the_wrong_operation() -> None:
