@@ -52,7 +52,7 @@ class Transfers(NamedTuple):
     sending: bool = False
     """A chunk was handed to the network and is not yet through."""
     receiving: bool = False
-    """A chunk is awaited from the network."""
+    """A chunk is awaited from the network, and the GPU has taken what came before or is held up by what it sends."""
     send_to: int = NO_RANK
     """To which rank; of several the least advanced."""
     receive_from: int = NO_RANK
@@ -89,6 +89,8 @@ class _Wait(NamedTuple):
     connection: Connection
     due: int | None = None
     """The step that the network sends next; None: the GPU writes no tail that tells when it is ready."""
+    lies: bool = False
+    """Of a receipt: the GPU has not taken what came before."""
 
 
 class Proxy:
@@ -196,7 +198,9 @@ class Proxy:
                 elif connection.sends is not None:
                     awaiting_gpu |= self._count_receipt(sub, connection, receipts)
             at += count * self._stride
-        send, receipt = _least_advanced(sends), _least_advanced(receipts)
+        # A GPU that takes nothing and sends nothing is late: it is others that wait.
+        awaited = receipts if sends else [wait for wait in receipts if not wait.lies]
+        send, receipt = _least_advanced(sends), _least_advanced(awaited)
         first = send or receipt
         return Transfers(
             active,
@@ -241,9 +245,11 @@ class Proxy:
         """Add up what a connection has received, and note what is awaited; whether the GPU has to take data."""
         address, steps, peer, base, posted, received, _, done, channel = sub
         self._add(address, False, base + received)
+        lies = received > done
         if posted > received:
-            receipts.append(_Wait(received, peer, channel if 0 <= channel < _CHANNELS else None, connection))
-        return posted == received and done < steps
+            known = channel if 0 <= channel < _CHANNELS else None
+            receipts.append(_Wait(received, peer, known, connection, lies=lies))
+        return (lies or posted == received) and done < steps
 
     def _add(self, connection: int, sends: bool, first: int, second: int = 0, third: int = 0) -> None:
         """Posted, transmitted and done of a sending connection, received of another; torn values are left out."""

@@ -58,6 +58,8 @@ class StragglerDetector(Columns):
     """Of seconds at twice the least excess that counts."""
     past: Ewma = field(default_factory=Ewma)
     """Of the excess, without a suspect in the task."""
+    recent: Ewma = field(default_factory=Ewma)
+    """Of the excess, over as long as an alarm takes."""
     least: Floats = column()
     """The least excess that counts."""
     total: Floats = column(rows=2)
@@ -75,14 +77,14 @@ class StragglerDetector(Columns):
     def evict(self, left: Compaction) -> None:
         """Drop the series and processes that are not left."""
         self.excess.evict(left)
-        for columns in (self.cusum, self.past):
+        for columns in (self.cusum, self.past, self.recent):
             columns.select(left.processes)
         self.trend.evict(left.processes)
         self.select(left.processes)
 
     def update(self, now: int, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> list[Straggler]:
         """The stragglers at `now` (Unix ns); rows count once a period."""
-        for columns in (self, self.cusum, self.past):
+        for columns in (self, self.cusum, self.past, self.recent):
             columns.resize(int(live.number.max()) + 1)
         seconds = (now - self.updated_at) / SECOND if self.updated_at else 1.0
         if seconds >= 0.95 * ranks.period / SECOND:
@@ -112,6 +114,10 @@ class StragglerDetector(Columns):
         self.total[:, number] = np.where(np.isnan(total), self.total[:, number], total)
         self.waiting[number] = np.where(known, waiting, self.waiting[number])
         worst, is_clear = _worst(score, behind, live, config)
+        # A second's few samples are noise: whether others are late too is also asked of as long as an alarm takes.
+        weight = self.recent.warmup_weight(number[known], threshold / seconds)
+        self.recent.update(number[known], score[known], np.minimum(weight, 1.0))
+        is_clear |= _worst(np.where(known, self.recent.mean[number], np.nan), behind, live, config)[1]
         least = self.least[number] = self._least(ranks, live, config)
         self._learn(late + sending, known, normal, seconds, live)
         gain = np.where(is_clear, np.clip(score / least - 1, -1.0, config.max_gain), -1.0) * known
