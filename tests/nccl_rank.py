@@ -146,6 +146,13 @@ class Rank:
         """The GPU works no more."""
         self.fabric.ranks[self.rank].lost = 1
 
+    def compute(self, seconds: float) -> None:
+        """Keep the GPU busy, before what is enqueued from now on."""
+        from emulator.training.ctypes_api import Dim3, pointer_array
+
+        one, length = Dim3(1, 1, 1), ctypes.c_double(seconds)
+        self.calls("cudaLaunchKernel", None, one, one, pointer_array([ctypes.addressof(length)]), 0, self.stream)
+
     def reduce(self, name: str, times: int, count: int) -> None:
         """Enqueue reductions, one by one."""
         for _ in range(times):

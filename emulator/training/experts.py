@@ -1,4 +1,4 @@
-"""A rank whose layers are mixtures of experts, one on each data rank."""
+"""A rank with layers that are mixtures of experts, one on each data rank."""
 
 from __future__ import annotations
 

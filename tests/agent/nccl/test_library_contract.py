@@ -161,6 +161,25 @@ def test_findings_4_3_a_rank_that_does_not_come_is_waited_for(task: Task, seen: 
         seen.until(lambda rows: not rows_of(task, 0, rows), 20)
 
 
+def test_findings_1_a_gpu_that_comes_late_leaves_data_lying(task: Task, seen: Watch) -> None:
+    """Of two ranks that have entered, the one that computes still awaits nothing: data lies there for its GPU."""
+    task.both("reduce", "world", 2, 1000)
+    task.both("synchronize")
+    task.tell(1, "compute", 12.0)
+    task.answer(1)
+    task.both("reduce", "world", 1, 400_000)
+
+    def stands(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        both = [row for rank in range(2) for row in rows_of(task, rank, rows)]
+        return both if all((row.get("still_seconds") or 0) > 3.0 for row in both) else []
+
+    waiting, late = seen.until(stands, 12)
+    assert (waiting["active_ratio"], late["active_ratio"]) == (1.0, 1.0)
+    assert (waiting["receive_pending_ratio"], waiting["waits_for_gpu"]) == (1.0, 0.0)
+    assert (late["receive_pending_ratio"], late["waits_for_gpu"]) == (0.0, 1.0)
+    task.both("synchronize")
+
+
 def test_findings_4_2_a_late_agent_counts_as_the_library_does(task: Task, watch: Callable[..., Watch]) -> None:
     """Groups before the agent came are counted call by call, or the row says that they are not."""
     task.both("init")

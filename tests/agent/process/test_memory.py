@@ -99,7 +99,9 @@ def arguments(subs: list[Sub], following: int = 0, count: int | None = None) -> 
         ([(4, 0, 3, 3)], Transfers(active=True, awaiting_gpu=True)),
         ([(9, 0, 9, 9)], Transfers(active=True)),
         ([(4, 0, 3, 1)], Transfers(active=True, sending=True, send_to=31)),
-        ([(5, 2, 0, 0)], Transfers(active=True, receiving=True, receive_from=31)),
+        ([(5, 2, 2, 2)], Transfers(active=True, receiving=True, receive_from=31)),
+        ([(5, 2, 0, 0)], Transfers(active=True, awaiting_gpu=True)),
+        ([(5, 2, 1, 1), (7, 6, 6, 6)], Transfers(active=True, receiving=True, receive_from=32)),
         ([(5, 5, 4, 4)], Transfers(active=True, awaiting_gpu=True)),
         (
             [(4, 0, 2, 2), (6, 3, 3, 1), (4, 0, 4, 3), (4, 0, 4, 1)],
@@ -109,7 +111,10 @@ def arguments(subs: list[Sub], following: int = 0, count: int | None = None) -> 
     ],
 )
 def test_transfers(memory: Memory, subs: list[Sub], seen: Transfers) -> None:
-    """Handed to the network and not through is sending; posted and not received is receiving; else the GPU's turn."""
+    """Handed to the network and not through is sending; posted and not received is receiving; else the GPU's turn.
+
+    It is the GPU's turn too where data lies that it has not taken, and it sends none.
+    """
     node = arguments(subs)
     head = block(next=(0, 8, ctypes.addressof(node)))
     assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == seen
@@ -235,7 +240,7 @@ def test_the_next_look_sees_what_has_changed(memory: Memory) -> None:
     first[40:48] = (2).to_bytes(8, "little")
     first[232:240] = ctypes.addressof(last).to_bytes(8, "little")
     assert sample() == (True, False, False)
-    last[:56] = arguments([(7, 6, 1, 1)])[:56]
+    last[:56] = arguments([(7, 6, 6, 6)])[:56]
     assert sample() == (True, False, True)
     first[224:228] = (2).to_bytes(4, "little")
     first[56:112] = arguments([(9, 0, 8, 3)])[:56]
