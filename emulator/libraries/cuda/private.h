@@ -10,6 +10,7 @@
 
 #include "cudart.h"
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +48,7 @@ cudaError_t launch_old_nccl_kernel(cudaStream_t stream, void *comm, uint64_t cha
 void *clear_memory(void *to, int value, size_t bytes);
 long wire_send(int socket, const void *data, size_t bytes, int flags);
 long wire_receive(int socket, void *data, size_t bytes, int flags);
+int wire_poll(struct pollfd *files, nfds_t count, int milliseconds);
 int wire_yield(void);
 /* Bytes that go over a real socket for so many of the emulated ones. */
 uint64_t wire_bytes(uint64_t emulated);

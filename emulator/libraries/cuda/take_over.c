@@ -32,9 +32,8 @@ static struct {
 static size_t kernel_count;
 
 static const struct replacement of_libc[] = {
-    {"send", (void *)(uintptr_t)wire_send},
-    {"recv", (void *)(uintptr_t)wire_receive},
-    {"sched_yield", (void *)(uintptr_t)wire_yield},
+    {"send", (void *)(uintptr_t)wire_send},	 {"recv", (void *)(uintptr_t)wire_receive},
+    {"poll", (void *)(uintptr_t)wire_poll},	 {"sched_yield", (void *)(uintptr_t)wire_yield},
     {"memset", (void *)(uintptr_t)clear_memory},
 };
 

@@ -8,6 +8,7 @@
 #include "fabric.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -17,19 +18,31 @@
 #define BURST_S 0.002
 #define LEAST_REST_NS 40000l
 #define MOST_DOUBLINGS 4
+#define RANKS_OF_TWO_CORES 8 /* of twice as many the idle threads rest twice as long */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static double free_at; /* when the wire has carried what it was given */
 static __thread unsigned int idle;
+static __thread bool yields; /* between its looks, and so rests there */
 
 uint64_t wire_bytes(uint64_t emulated)
 {
 	return emulated / SHRINK + 1;
 }
 
+static unsigned int most_doublings(void)
+{
+	struct fabric *fabric = fabric_open();
+	unsigned int most = MOST_DOUBLINGS;
+
+	for (uint32_t ranks = fabric ? fabric->head.ranks : 0; ranks > RANKS_OF_TWO_CORES; ranks /= 2)
+		++most;
+	return most;
+}
+
 void rest(unsigned int *looks)
 {
-	unsigned int doublings = *looks < MOST_DOUBLINGS ? *looks : MOST_DOUBLINGS;
+	unsigned int most = most_doublings(), doublings = *looks < most ? *looks : most;
 
 	++*looks;
 	clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = LEAST_REST_NS << doublings}, NULL);
@@ -76,10 +89,16 @@ long wire_receive(int socket, void *data, size_t bytes, int flags)
 
 	if (received > 0)
 		idle = 0;
-	else if (received < 0 && !(flags & MSG_DONTWAIT)) /* the setup, which asks again at once */
+	else if (received < 0 && !yields) /* the setup, which asks again at once */
 		rest(&idle);
 	errno = error;
 	return received;
+}
+
+/* The proxy's service asks without waiting while a rank is still to connect. */
+int wire_poll(struct pollfd *files, nfds_t count, int milliseconds)
+{
+	return poll(files, count, milliseconds ? milliseconds : 1);
 }
 
 /* A fault: the proxy thread sleeps amid its transfers, at random, every other second or so. */
@@ -99,6 +118,7 @@ static void oversleep(void)
 
 int wire_yield(void)
 {
+	yields = true;
 	oversleep();
 	rest(&idle);
 	return 0;
