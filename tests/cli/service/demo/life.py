@@ -46,6 +46,7 @@ def live(
             said.listen(chance.uniform(1.0, 1.4) * PHASE_S)
         said.listen(START_S, until=lambda: all(rank.iterations > 2 for rank in _ranks(fleet)))
         assert min(rank.iterations for rank in _ranks(fleet)) > 2  # it went on after all of that
+        said.listen(PHASE_S, until=lambda: _watched(store, time.time_ns()) == set(fleet.names))
         assert _watched(store, time.time_ns()) == set(fleet.names)
     return [verdict for verdict in said.verdicts if verdict.level != "note"]
 
