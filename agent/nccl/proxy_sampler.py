@@ -58,12 +58,13 @@ class _Target:
 class ProxyShares:
     """Shares of samples, 0 to 1, with an operation at work, a chunk being sent, a chunk awaited; and the last sample.
 
-    If several communicators share a proxy, ranks and steps cannot be attributed and are None.
+    If several communicators share a proxy, ranks and steps cannot be attributed and are None. So are shares of sending
+    or receiving where that goes within the machine alone.
     """
 
     active: float
-    sending: float
-    receiving: float
+    sending: float | None
+    receiving: float | None
     send_to: int | None
     receive_from: int | None
     awaiting_gpu: bool
@@ -129,8 +130,8 @@ class ProxySampler:
             known = alone and target.names_rank
             return ProxyShares(
                 (now.active - before.active) / samples,
-                (now.sending - before.sending) / samples,
-                (now.receiving - before.receiving) / samples,
+                (now.sending - before.sending) / samples if place.proxy.sends else None,
+                (now.receiving - before.receiving) / samples if place.proxy.receives else None,
                 place.last.send_to if known else None,
                 place.last.receive_from if known else None,
                 place.last.awaiting_gpu,

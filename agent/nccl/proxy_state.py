@@ -113,6 +113,8 @@ class Proxy:
         self._paths: dict[int, tuple[list[tuple[int, int]], Gather]] = {}  # by the address of the first node
         self._seen, self._transfers = b"", Transfers()
         self.steps = Steps()
+        self.sends = self.receives = False
+        """Whether any connection to the network was seen: within a machine, ranks of one ring need none."""
         self.moved = True
         """Whether the last look found anything other than the look before it did."""
 
@@ -233,6 +235,7 @@ class Proxy:
     def _count_send(self, sub: tuple[int, ...], connection: Connection, protocol: int, sends: list[_Wait]) -> None:
         """Add up what a connection has sent; note what is on its way, and what the network has no work for."""
         address, steps, peer, base, posted, _, transmitted, done, channel = sub
+        self.sends = True
         self._add(address, True, base + posted, base + transmitted, base + done)
         known = channel if 0 <= channel < _CHANNELS else None
         if transmitted > done:
@@ -244,6 +247,7 @@ class Proxy:
     def _count_receipt(self, sub: tuple[int, ...], connection: Connection, receipts: list[_Wait]) -> bool:
         """Add up what a connection has received, and note what is awaited; whether the GPU has to take data."""
         address, steps, peer, base, posted, received, _, done, channel = sub
+        self.receives = True
         self._add(address, False, base + received)
         lies = received > done
         if posted > received:

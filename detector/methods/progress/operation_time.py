@@ -99,7 +99,7 @@ class OperationTime(Columns):
         seconds = (ranks.last_seen[series] - last) / SECOND
         seconds[(last == 0) | (seconds > max_gap_s) | ~live.running[live.process]] = 0.0
         # Where communicators share a proxy, the rows have no steps, and their samples cannot be attributed.
-        active = np.where(np.isnan(ranks.steps[series]), np.nan, waiting(ranks, series))
+        active = np.where(np.isnan(ranks.steps[series]), np.nan, waiting(ranks, series, live.comm))
         blocked = ranks.blocked[series]
         in_flight = np.stack([active * seconds, np.maximum(blocked - self.blocked[series], 0.0)])
         for measure, gained in enumerate(in_flight):

@@ -20,22 +20,24 @@ chunks back more (SENDING), and for which the others wait (OTHERS); steps by whi
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[signal, series]; 0 where a communicator has no other rank, or nothing is known; NaN: LENGTH or PACE is not."""
-    awaited, sending = waiting(ranks, series), ranks.sending[series] + _held_back(ranks, series, comm)
-    others = _mean_of_others(awaited, comm)
+    awaited, sending = waiting(ranks, series, comm), ranks.sending[series] + _held_back(ranks, series, comm)
+    others, active = _mean_of_others(awaited, comm), ranks.active[series]
+    late = np.where(np.isnan(awaited), _mean_of_others(active, comm) - active, others - awaited)
     slower = sending - _mean_of_others(sending, comm)
-    shares = np.nan_to_num(np.stack([others - awaited, slower, others, _steps_behind(ranks, series, comm)]))
+    shares = np.nan_to_num(np.stack([late, slower, others, _steps_behind(ranks, series, comm)]))
     return np.concatenate([shares, np.stack([ranks.iteration[series], ranks.pace[series]])])
 
 
-def waiting(ranks: RankTable, series: Ints) -> Floats:
+def waiting(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[series]: the share of samples in which the network was asked for data that had not arrived.
 
     NCCL hands an operation to its proxy as soon as the host enqueues it, so that it is active long before its GPU gets
-    to it; data that has arrived is there until the GPU takes it. Where that share is not known, an active operation
-    stands for it.
+    to it; data that has arrived is there until the GPU takes it. Where that share is not known of any rank of the
+    communicator, an active operation stands for it; NaN: of others alone, as this one receives within its machine.
     """
     receiving = ranks.receiving[series]
-    return np.where(np.isnan(receiving), ranks.active[series], receiving)
+    looked = np.bincount(comm, ~np.isnan(receiving)) > 0
+    return np.where(looked[comm], receiving, ranks.active[series])
 
 
 def _held_back(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
