@@ -43,8 +43,8 @@ def page(
     verdict = one.verdict
     name = f"{verdict.machine} {verdict.device or ''}".strip()
     head = _head(one, explained, hardware, uncounted)
-    parts = (head, _likely(explained), _curves(one, explained), _timeline(one, explained))
-    body = (*parts, _closer(explained), _stacks(explained))
+    stacks = _stacks(explained)  # of a hang they tell more than the curves
+    body = (head, _likely(explained), stacks, _curves(one, explained), _timeline(one, explained), _closer(explained))
     footer = (
         f"Readings from {time_format.shown(explained.begin)} to {time_format.shown(explained.end)} UTC in "
         f"{escape(place)}. Effects are multiples of the smallest significant difference."

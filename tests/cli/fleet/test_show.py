@@ -325,6 +325,7 @@ def test_a_hang_as_an_object_and_as_a_page(hang: Path, tmp_path: Path) -> None:
     words = "".join(reader.words)
     assert f"{RUDE} (train.py:3)\nmain (train.py:9)" in words
     assert "deviates: rank 3 (m3 gpu:1), after 8 s without an operation; sleeps in read" in words
+    assert words.index("State and stacks of the ranks") < words.index("What changed") < words.index("Timeline")
 
 
 def test_a_recording_without_verdicts(tmp_path: Path) -> None:
