@@ -27,6 +27,8 @@ _PATIENCE_S = 0.3
 _MOST_REPEATS = 10_000
 _COLUMNS = frozenset(metric.name for metric in METRICS.values() if metric.table == "gpu")
 _GRAVE_BY_TEXT = NVLINK - {74}
+_OFF_THE_BUS = "it has fallen off the bus, or cannot be reached otherwise"
+"""What NVML means by its error "GPU is lost"."""
 
 
 class Gpu:
@@ -142,7 +144,8 @@ class Gpu:
         lost |= {f"gpu:{name}": "the driver does not find it any more" for name in self._gone}
         events = list[Event]()
         for device, why in lost.items():
-            events += self._conditions.begin(now, "gpu_lost", device, f"the GPU is lost: {why}")
+            reason = _OFF_THE_BUS if why.lower() == "gpu is lost" else why
+            events += self._conditions.begin(now, "gpu_lost", device, f"the GPU is lost: {reason}")
         for device, why in unread.items():
             events += self._conditions.begin(now, "gpu_unread", device, f"the GPU cannot be read: {why}", "warn")
         current = frozenset((*lost, *unread))

@@ -287,6 +287,7 @@ def test_a_gpu_off_the_bus_without_any_xid(reader: Reader) -> None:
     assert set(reader.read()) == {"0", "2"}
     (event,) = reader.events_of("gpu_lost")
     assert (event["device"], event["severity"]) == ("gpu:1", "crit")
+    assert event["message"] == "the GPU is lost: it has fallen off the bus, or cannot be reached otherwise"
     for _ in range(3):
         assert set(reader.read()) == {"0", "2"}
     assert len(reader.events_of("gpu_lost")) == 1
