@@ -11,6 +11,7 @@ from store.nats.config import NatsConfig, is_stream, stream_of
 from store.recording import Recording
 from store.schema.contract import Store, StoreError
 from store.sqlite.embedded import Embedded
+from store.transport.tokens import warn_if_readable
 
 if TYPE_CHECKING:
     from store.influx.server import Server
@@ -30,6 +31,7 @@ def open_store(place: str, create: bool = False, config: InfluxConfig | None = N
 
         influx = (InfluxByFlux if config and config.reading == "flux" else Influx)(_server(place, config))
         if create:
+            _warn(influx.server)
             influx.begin()
         return influx
     if is_stream(place):
@@ -55,7 +57,9 @@ def open_sink(place: str, config: InfluxConfig | None = None, stream: NatsConfig
     bounds = config.spool_folder, config.spool_bytes, config.spool_seconds
     if is_stream(place):
         return Spooled(open_stream(place, stream), Spool(*bounds))
-    return Spooled(_server(place, config), Spool(*bounds, config.resend_seconds))
+    server = _server(place, config)
+    _warn(server)
+    return Spooled(server, Spool(*bounds, config.resend_seconds))
 
 
 def open_stream(place: str, config: NatsConfig | None = None) -> Stream:
@@ -72,3 +76,8 @@ def _server(place: str, config: InfluxConfig | None) -> Server:
     from store.influx.server import Server  # loads urllib3, which an embedded store does not need
 
     return Server(address_of(place), config or InfluxConfig())
+
+
+def _warn(server: Server) -> None:
+    """Say to the programs that go on for long that the token is sent without encryption; commands that read do not."""
+    warn_if_readable(server.address.url, server.config.token())

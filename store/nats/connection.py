@@ -21,6 +21,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from store.nats.config import NatsConfig, StreamAddress
 from store.transport.answers import NO_ANSWER, Answer
+from store.transport.tokens import warn_if_readable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,6 +52,8 @@ class Connection:
         self.known = 0
         """The newest message of the time when the writer began to take from it."""
         self._token = config.token()
+        for server in address.servers[:1]:  # all have one scheme
+            warn_if_readable(server, self._token)
         self._client: Client | None = None
         self._context: JetStreamContext | None = None
         self._pulls: dict[str, JetStreamContext.PullSubscription] = {}

@@ -17,6 +17,8 @@ from store.influx.config import Address, InfluxConfig, address_of
 from store.influx.influxql import Influx
 from store.influx.server import Server
 from store.line_protocol.write import pack
+from store.nats.config import NatsConfig
+from store.open import open_sink
 from store.schema.contract import StoreError
 from store.schema.sample import Batch, Sample
 from tests import servers
@@ -94,6 +96,42 @@ def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert InfluxConfig(token_file=str(tmp_path / "own")).token() == "from-file"
     with pytest.raises(StoreError, match=r"influxdb\.token_file .*absent cannot be read: No such file"):
         InfluxConfig(token_file=str(tmp_path / "absent")).token()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (
+            "http://influx.invalid:8086/m",
+            "the token for http://influx.invalid:8086 can be read on its way: use https://",
+        ),
+        (
+            "nats://a.invalid:4222,b.invalid:4222/m",
+            "the token for nats://a.invalid:4222 can be read on its way: use tls://",
+        ),
+        ("https://influx.invalid:8086/m", ""),
+        ("tls://a.invalid:4222/m", ""),
+        ("http://127.0.0.1:1/m", ""),
+        ("http://[::1]:1/m", ""),
+        ("nats://localhost:1/m", ""),
+    ],
+)
+def test_a_token_in_the_clear_is_said(
+    place: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents warn of a token that leaves the machine without encryption; the token is not in the line."""
+    monkeypatch.setenv("PEERWATCH_TOKEN", "s3cr3t")
+    (tmp_path / "token").write_text("s3cr3t")
+    options = InfluxConfig(spool_folder=str(tmp_path / "spool"))
+    open_sink(place, options, NatsConfig(token_file=str(tmp_path / "token"))).close()
+    assert [line for line in caplog.messages if "on its way" in line] == [said] * bool(said)
+    assert "s3cr3t" not in caplog.text
+
+
+def test_without_a_token_nothing_can_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An address without encryption is no warning where there is no token."""
+    open_sink("http://influx.invalid:8086/m", InfluxConfig(spool_folder=str(tmp_path / "spool"))).close()
+    assert "on its way" not in caplog.text
 
 
 def test_a_real_server_is_asked_for_its_dialect(
