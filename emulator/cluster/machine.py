@@ -15,6 +15,8 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 UNSHARE = ("unshare", "--fork", "--kill-child", "--uts", "--mount")
 OWN_PIDS = ("--pid", "--mount-proc")
+ROOM_BYTES = 1 << 20
+"""With less room than this a machine cannot write what it needs, nor why."""
 
 
 class FleetError(OSError):
@@ -137,6 +139,8 @@ class Machine:
 
     def _failure(self) -> FleetError:
         text = (self.spec.folder / "machine.log").read_text().strip().splitlines()
-        reason = text[-1] if text else "it ended without a word"
+        free = shutil.disk_usage(self.spec.folder).free
+        mute = "it ended without a word" if free >= ROOM_BYTES else f"the disk of {self.spec.folder} has no room left"
+        reason = text[-1] if text else mute
         hint = " (namespaces need CAP_SYS_ADMIN; in a container, run it privileged)" if "unshare" in reason else ""
         return FleetError(f"machine {self.spec.name} failed: {reason}{hint}")

@@ -20,6 +20,7 @@ from cli.demo.emulated import why_not_started
 from detector.alerts.dispatcher import AlertDispatcher
 from detector.config import Config
 from detector.service import runner
+from emulator.cluster.machine import Machine, MachineSpec
 from store.influx.config import InfluxConfig
 from store.open import open_store
 from store.schema.contract import StoreError
@@ -125,6 +126,11 @@ def test_a_demo_on_a_full_disk(small: Path) -> None:
     assert why_not_started(small, small / "fleet").endswith(f"see the logs in {small}/fleet")
     fill(small)
     assert why_not_started(small, small / "fleet").startswith(f"{small} has no room left")
+    folder = small / "m00"
+    folder.mkdir()
+    (folder / "machine.log").touch()
+    spec = MachineSpec("m00", folder, folder, folder, {}, None)
+    assert str(Machine(spec)._failure()) == f"machine m00 failed: the disk of {folder} has no room left"
 
 
 def test_a_read_only_configuration(small: Path, tmp_path: Path) -> None:
