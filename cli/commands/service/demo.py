@@ -181,7 +181,8 @@ def _tell(outcome: Outcome, place: Path, simulated: bool) -> None:
         after = f", {(verdict['time'] - start) / 1e9:.0f} s after the onset" if start else ""
         say(f"verdict  {verdict['level']}{after}: {verdict['message']}")
     if not said:
-        say("verdict  none: no machine differs from its peers")
+        near = f"; nearest: {outcome.nearest[0]} at {outcome.nearest[1]:.1f} of an alarm" if outcome.nearest else ""
+        say(f"verdict  none: no machine differs from its peers{near}")
     say(f"result   {'correct' if outcome.correct else 'WRONG'}")
     say(f"data     {place}")
     say()

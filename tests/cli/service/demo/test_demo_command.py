@@ -9,12 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from cli.commands.service.demo import next_steps
-from cli.demo.emulated import Outcome
+from cli.commands.service.demo import _tell, next_steps
+from cli.demo.emulated import DemoRun, Outcome, Plan
+from cli.queries.fleet_status import FleetStatus
+from emulator.cluster.fleet import Fleet
+from store.open import open_store
 from tests.conftest import running
 
 COMMAND = [sys.executable, "-I", "-m", "cli.main", "demo"]
@@ -122,3 +128,38 @@ def test_without_root_it_says_what_it_does_without() -> None:
     assert "Without root" in done.stderr
     assert json.loads(done.stdout)["correct"] is True
     assert done.returncode == 0
+
+
+class Silent:
+    """A display that keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show(self, headline: str, found: FleetStatus, suspicions: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def say(self, line: str) -> None:
+        """Keep it."""
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(("load", "phases"), [(1.0, 1), (30.0, 2)])
+def test_a_verdict_that_does_not_come(
+    load: float, phases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a busy machine it is waited for longer, and said why; in the end the nearest machine is named."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    screen, waited = Silent(), list[float]()
+    plan = Plan("slow_link", "m02", 0, 30.0, 1, tmp_path)
+    with closing(open_store(str(tmp_path / "s.db"), create=True)) as store:
+        demo = DemoRun(plan, cast(Fleet, None), store, screen)
+        monkeypatch.setattr(demo, "_run_phase", lambda phase, seconds, done: waited.append(seconds))
+        monkeypatch.setattr(demo.runner.detector, "suspicions", lambda: {"m01": 0.2, "m02": 0.83})
+        assert not demo._is_found("slow_link on m02")
+    assert len(waited) == phases
+    words = "no verdict yet; this machine is busy (load 30, 2 processors), so readings come late: 30 s more"
+    assert screen.lines == [words] * (phases - 1)
+    _tell(demo.outcome, tmp_path, simulated=False)
+    assert "none: no machine differs from its peers; nearest: m02 at 0.8 of an alarm" in capsys.readouterr().out
