@@ -24,6 +24,12 @@ def read_tasks(source: Store, now: int) -> tuple[Task, ...]:
     return find_tasks(rows_of("nccl", source.read("nccl", now - LOOK_NS, now, COLUMNS)))
 
 
+def has_communicators(source: Store, now: int) -> bool:
+    """Whether any communicator was read in that minute, be its processes known or not."""
+    names = source.read("nccl", now - LOOK_NS, now, ("comm",)).to_pydict().get("comm", [])
+    return any(names)
+
+
 def read_paces(source: Store, found: tuple[Task, ...], now: int) -> list[tuple[IterationAnomaly, ...]]:
     """The iteration-time anomalies of each task in the hour before `now` (Unix ns)."""
     from detector.explain.iteration_time import LOOK_NS, read_irregular

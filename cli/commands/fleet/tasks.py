@@ -12,7 +12,7 @@ import typer
 from cli import time_format
 from cli.config import locate_store, open_place
 from cli.options import ConfigOption, JsonOption, StoreOption
-from cli.queries.iteration_time import pace_json, pace_words, read_paces, read_tasks
+from cli.queries.iteration_time import has_communicators, pace_json, pace_words, read_paces, read_tasks
 from cli.queries.jobs import read_jobs
 from cli.terminal import console, say_json
 from store.schema.contract import StoreError
@@ -44,8 +44,9 @@ def tasks(
     with closing(open_place(place, settings=settings)) as source:
         found, starts, jobs = read_tasks(source, now), _starts(source, now), read_jobs(source, now)
         paces = read_paces(source, found, now)
+        anonymous = not found and has_communicators(source, now)
     if not found:
-        raise StoreError(_nothing(now, clock, place))
+        raise StoreError(_nothing(now, clock, place, anonymous))
     names = jobs.names([list(task.machines) for task in found])
     if json:
         listed = [
@@ -66,8 +67,12 @@ def tasks(
             screen.print("  " + in_words(group))
 
 
-def _nothing(now: int, clock: int, place: str) -> str:
-    """Why there is no task at `now` (Unix ns), and what to do."""
+def _nothing(now: int, clock: int, place: str, anonymous: bool) -> str:
+    """Why there is no task at `now` (Unix ns), and what to do; `anonymous`: communicators name no processes."""
+    if anonymous:
+        return (
+            f"{place} does not say which processes its communicators have, so has no tasks: simulated readings are so"
+        )
     if clock - now < _JUST_NOW_NS:
         return "no communicator in the last minute: does the agent run on the training machines?"
     return f"{place} holds no communicator in the minute before {time_format.shown(now)} UTC: use another --at"

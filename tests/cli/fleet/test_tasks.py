@@ -14,6 +14,7 @@ import pytest
 
 from store.open import open_store
 from store.schema.sample import Batch, Sample
+from tests.cli.conftest import run as run_here
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -92,3 +93,13 @@ def test_nothing_there(place: Path, tmp_path: Path) -> None:
     done = run(place, "--at", "2026-05-01T12:00")
     assert done.returncode == 1
     assert "holds no communicator in the minute before 2026-05-01 12:00:00 UTC: use another --at" in done.stderr
+
+
+def test_communicators_without_processes(tmp_path: Path) -> None:
+    """Simulated readings name no process: that is said, and not that there is no communicator."""
+    with closing(open_store(str(tmp_path / "s.db"), create=True)) as store:
+        values = {"gpu": "0", "slot": "0", "comm": "feed0", "ranks": 4, "rank": 0, "operations_total": 7}
+        store.write([Batch("m1", time.time_ns() - 10**9, (Sample("nccl", values),))])
+    done = run_here("tasks", "--store", tmp_path / "s.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "does not say which processes its communicators have" in done.stderr
