@@ -20,6 +20,10 @@ StoreOption = Annotated[
     ),
 ]
 ConfigOption = Annotated[Path | None, typer.Option(help=f"Configuration file; else {PLACE}, if it exists.")]
+DetectorConfigOption = Annotated[
+    Path | None,
+    typer.Option(help=f"Configuration file, of which the table detector is used; else {PLACE}, if it exists."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

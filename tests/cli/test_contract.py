@@ -14,6 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cli.config import PLACE
 from cli.main import app
 from tests.cli.conftest import ROOT, one_line, run
 
@@ -59,6 +60,13 @@ def test_help_names_every_option(words: tuple[str, ...]) -> None:
     for option in (param for param in ALL[words].params if not getattr(param, "hidden", False)):
         assert option.param_type_name == "argument" or option.opts[0] in done.output
         assert getattr(option, "help", None), option.name
+
+
+def test_help_says_where_the_configuration_is() -> None:
+    """Every --config names the file that is read without it."""
+    options = {words: param for words, command in ALL.items() for param in command.params if param.name == "config"}
+    assert len(options) > 20
+    assert [name(words) for words, option in options.items() if str(PLACE) not in (option.help or "")] == []
 
 
 @pytest.mark.parametrize("words", ALL, ids=name)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import time_format
 from cli.config import detector_config, open_place, read_settings
+from cli.options import DetectorConfigOption
 from cli.queries.completion import task_names
 from cli.terminal import console, progress, say, say_json
 from store.recording import RecordingError
@@ -52,7 +52,7 @@ def replay(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line for each verdict.")] = False,
     task: Annotated[str | None, typer.Option(help="Judge this task only.", autocompletion=task_names)] = None,
     machines: Annotated[str | None, typer.Option(help="Judge these machines as one task: A,B,…")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file; only the table detector is used.")] = None,
+    config: DetectorConfigOption = None,
     method: Annotated[
         str, typer.Option(help="Use a baseline method instead: minder, median, mahalanobis, distribution.")
     ] = "peerwatch",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.config import read_settings
+from cli.options import DetectorConfigOption
 from cli.terminal import console, progress, say, say_json
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def calibrate(
     out: Annotated[Path, typer.Option(help="The file to write; name it in detector.calibration.")] = Path(
         "calibration.json"
     ),
-    config: Annotated[Path | None, typer.Option(help="Configuration file; only the table detector is used.")] = None,
+    config: DetectorConfigOption = None,
     jobs: Annotated[int, typer.Option(min=0, help="Recordings in parallel; 0: one per core.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.config import Settings, open_place, read_settings
+from cli.options import ConfigOption
 from cli.queries.agent_service import UNSEEN, report, source_finding
 from cli.queries.delivery_health import START, Finding, sinks, stream, writers
 from cli.queries.remedies import remedy
@@ -32,7 +33,7 @@ STYLE = {"on": "green", "off": "dim", "blocked": "bold red"}
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    config: ConfigOption = None,
     store: Annotated[str | None, typer.Option(help="Where the readings are.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:

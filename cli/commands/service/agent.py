@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
 from cli.config import read_settings, signing_key_file
+from cli.options import ConfigOption
 
 
 def agent(
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    config: ConfigOption = None,
     store: Annotated[str | None, typer.Option(help="The store, instead of the configuration's.")] = None,
     root: Annotated[str | None, typer.Option(help="Read /sys and /dev below this folder instead of /.")] = None,
 ) -> None:

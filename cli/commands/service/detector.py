@@ -17,7 +17,7 @@ import typer
 from agent.system.service_manager import ServiceManager
 from agent.system.shutdown import end_by_signals
 from cli.config import Settings, detector_config, open_signed, read_settings, signing_key
-from cli.options import renamed
+from cli.options import ConfigOption, renamed
 from store.schema.contract import Store, StoreError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def detector(
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    config: ConfigOption = None,
     store: Annotated[str | None, typer.Option(help="The store, instead of the configuration's.")] = None,
     state_file: Annotated[
         Path | None, typer.Option(help="File of its state over a restart; default: in the state folder of the unit.")

@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +14,7 @@ import typer
 from agent.system.service_manager import Alive, ServiceManager, ignore
 from agent.system.shutdown import end_by_signals
 from cli.config import open_place, read_settings
+from cli.options import ConfigOption
 from store.nats.config import is_stream
 from store.schema.contract import StoreError
 
@@ -38,7 +38,7 @@ def writer(
     name: Annotated[
         str | None, typer.Option(help="Writers with the same name share the messages; each name receives all.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Write the readings in a NATS stream to a store, until SIGTERM or Ctrl-C."""
     settings = read_settings(config)
