@@ -190,6 +190,7 @@ def test_findings_4_5_without_a_network_edge_nothing_is_said(memory: Memory) -> 
         for clock in range(samples):
             proxy_sampler._sample(place, float(clock))
         found = sampler.pop_shares(key)
+        assert found is None or (found.sending, found.receiving) == (None, None)  # no connection is at work
         return found.active if found else None
 
     assert active(5) is None

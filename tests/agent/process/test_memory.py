@@ -113,11 +113,15 @@ def arguments(subs: list[Sub], following: int = 0, count: int | None = None) -> 
 def test_transfers(memory: Memory, subs: list[Sub], seen: Transfers) -> None:
     """Handed to the network and not through is sending; posted and not received is receiving; else the GPU's turn.
 
-    It is the GPU's turn too where data lies that it has not taken, and it sends none.
+    It is the GPU's turn too where data lies that it has not taken, and it sends none. Whether transfers of either
+    direction were seen is remembered.
     """
     node = arguments(subs)
     head = block(next=(0, 8, ctypes.addressof(node)))
-    assert Proxy(memory, ctypes.addressof(head), LAYOUT).sample() == seen
+    proxy = Proxy(memory, ctypes.addressof(head), LAYOUT)
+    assert proxy.sample() == seen
+    directions = {counters[1] > 0 for counters in subs}
+    assert (proxy.sends, proxy.receives) == (False in directions, True in directions)
 
 
 NET_LAYOUT = LAYOUT | {

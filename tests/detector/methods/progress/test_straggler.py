@@ -20,14 +20,21 @@ METRICS = ("operations_total", "active_ratio", "send_pending_ratio", "iteration_
 
 
 def stragglers(
-    late: int, order: list[int], missing: int | None = None, iteration_s: float = 0.5
+    late: int, order: list[int], missing: int | None = None, iteration_s: float = 0.5, restless: int | None = None
 ) -> tuple[list[Straggler], RankTable]:
-    """Stragglers after 60 s of six machines in one communicator, read in this order; one rank is late from 31 s on."""
+    """Stragglers after 60 s of six machines in one communicator, read in this order; one rank is late from 31 s on.
+
+    With a `restless` rank, which comes early and late by turns of four seconds, lateness is half as much.
+    """
     ranks, detector, found = RankTable(), StragglerDetector(), []
     noise = np.random.default_rng(31).normal(0, 0.01, (60, RANKS))
     idents = tuple((f"m{machine}", "3", "0") for machine in order)
     for second in range(60):
-        active = 0.3 + noise[second] + (second > 31) * np.where(np.arange(RANKS) == late, -0.24, 0.26)
+        size = 0.45 if restless is not None else 1.0
+        lateness = np.where(np.arange(RANKS) == late, -0.24, 0.26)
+        active = 0.3 + noise[second] + (second > 31) * size * lateness
+        if restless is not None and second > 31:
+            active[restless] += 0.35 if second % 8 < 4 else -0.35
         if missing is not None:
             active[missing] = np.nan
         columns = np.stack(
@@ -58,6 +65,12 @@ def test_a_rank_without_readings_is_no_straggler_and_hides_none() -> None:
     """The detector compares the other ranks among themselves."""
     (found,), ranks = stragglers(4, list(range(RANKS)), missing=1)
     assert list(ranks.machines)[found.process] == "m4"
+
+
+def test_noise_of_another_rank_hides_no_straggler() -> None:
+    """Another rank that is later in some seconds, and earlier in as many, clears none that is always late."""
+    (found,), ranks = stragglers(3, list(range(RANKS)), restless=5)
+    assert list(ranks.machines)[found.process] == "m3"
 
 
 @pytest.mark.parametrize(("iteration_s", "named"), [(0.9, True), (1.9, True), (23.0, False)])
