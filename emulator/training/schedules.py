@@ -50,15 +50,18 @@ def plan(stages: int, batches: int, chunks: int = 1) -> list[list[Slot]]:
     left = [order(stage, stages, batches, chunks) for stage in range(stages)]
     done, slots = set[tuple[bool, int, int]](), [list[Slot]() for _ in range(stages)]
     while any(left):
-        now = [passes[0] if passes and _ready(passes[0], stage, len(left), chunks, done) else None
-               for stage, passes in enumerate(left)]  # fmt: skip
-        send = [_target(one, stage, stages, chunks) if one else None for stage, one in enumerate(now)]
-        for stage, one in enumerate(now):
-            to, sources = send[stage], tuple(other for other in range(stages) if send[other] == stage)
-            slots[stage].append(Slot(one, () if to is None else (to,), sources))
-            if one:
-                done.add((one.backward, one.chunk * stages + stage, one.batch))
-                left[stage].pop(0)
+        now = {
+            stage: passes[0]
+            for stage, passes in enumerate(left)
+            if passes and _ready(passes[0], stage, stages, chunks, done)
+        }
+        target = {stage: _target(one, stage, stages, chunks) for stage, one in now.items()}
+        for stage in range(stages):
+            to, sources = target.get(stage), tuple(other for other in target if target[other] == stage)
+            slots[stage].append(Slot(now.get(stage), () if to is None else (to,), sources))
+        for stage, one in now.items():
+            done.add((one.backward, one.chunk * stages + stage, one.batch))
+            left[stage].pop(0)
     return slots
 
 

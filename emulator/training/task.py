@@ -69,10 +69,11 @@ def connect(options: Options, calls: Calls, fabric: Fabric) -> dict[str, Group]:
     unique_id = UniqueId.from_buffer_copy(fabric.wait_id())
     handle = calls.make("ncclCommInitRankConfig", options.world, unique_id, options.rank, communicator_config())
     world = Group(handle, options.rank, options.world)
-    sizes = _sizes(options)
-    groups = {name: world if size == options.world else split(options, calls, world, name)
-              for name, size in sizes.items() if size > 1}  # fmt: skip
-    return {"world": world, **groups}
+    groups = {"world": world}
+    for name, size in _sizes(options).items():
+        if size > 1:
+            groups[name] = world if size == options.world else split(options, calls, world, name)
+    return groups
 
 
 def split(options: Options, calls: Calls, world: Group, name: str) -> Group:
