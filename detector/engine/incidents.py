@@ -25,6 +25,7 @@ _NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
 _CLOSED_NS = 60 * SECOND  # so long a fault has to last after the operator closed it, to be reported again
 _ENDED_NS, _KNOWN_NS = 120 * SECOND, 1800 * SECOND
+_TAIL_NS = 30 * SECOND  # for so long an incident of a straggler stays open at most once its fault has ended
 _SECOND_EVIDENCE = 1.4  # asked of a second machine while a first has an incident
 
 
@@ -136,12 +137,14 @@ class Incidents:
     def _is_remnant(self, key: tuple[str, str], finding: Finding, now: int) -> bool:
         """Whether this began while an incident of the task was open that has ended: a deviation for a short time.
 
-        A task that stands since then goes on to stand when the culprit has left it, until it is started again.
+        A task that stands since then goes on to stand when the culprit has left it, until it is started again. A rank
+        that others wait for from the end of an incident on is no remnant: it takes its time to end after the fault.
         """
         since, stalled = finding.verdict.since, key[0] == key[1]
+        tail = _TAIL_NS if finding.verdict.kind == "progress" and not stalled else 0
         return (stalled or not finding.hard) and any(
             task == key[0]
-            and before.verdict.since - _FIRST_NS <= since <= ended
+            and before.verdict.since - _FIRST_NS <= since <= ended - tail
             and (stalled or now - ended < _ENDED_NS)
             for (task, _), (before, ended) in self.ended.items()
         )

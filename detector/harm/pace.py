@@ -209,8 +209,13 @@ class Pace:
         return self.rhythm_ns(task) // BLOCK_NS
 
     def longest_pause(self, task: str, before: int) -> int:
-        """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns)."""
-        stands = self.paused(task)[self.times <= before]
+        """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns).
+
+        Not before it first moved: what it takes to begin is no pause.
+        """
+        earlier = self.times <= before
+        stands, known = self.paused(task)[earlier], ~np.isnan(self.logs(task)[earlier]).all(1)
+        stands &= np.logical_or.accumulate(known & ~stands)
         edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
         runs = edges[1::2] - edges[::2]
         return max(int(runs.max(initial=0)) * self.step_ns(), self.pauses.get(task, 0))

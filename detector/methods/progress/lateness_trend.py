@@ -33,6 +33,7 @@ _MIN_BLOCKS, _MEMORY = 6, 60  # blocks that make a past, and that it consists of
 _MIN_SAMPLES, _MIN_PEERS = 4, 4
 _MOST_NATS, _LEAST_NATS = 3.5, -3.0  # of one block
 _SUSPECT = 0.1  # times as fast learns the past of a process that is suspect
+_BESIDE = 0.25  # of a block's samples: with another suspect in more of them, it is that one which lengthens iterations
 _MACHINE_RATIO = 1.5  # a shift is so many times that of every other machine of its task
 
 
@@ -49,7 +50,9 @@ class LatenessTrend(Columns):
     samples: Floats = column()
     """Sums over the samples of this block, and their number ..."""
     disturbed: Floats = column()
-    """... and how many of them came while a process of the task was suspect."""
+    """... and how many of them came while a process of the task was suspect, ..."""
+    beside: Floats = column()
+    """... another than this one."""
     shift: Floats = column()
     """The last block's lateness less the past, share of time."""
     least: Floats = column()
@@ -79,9 +82,10 @@ class LatenessTrend(Columns):
         self.stretch[number] += np.nan_to_num(stretch[known])
         self.samples[number] += 1
         self.disturbed[number] += suspects[live.task + 1][known]
+        self.beside[number] += (np.bincount(live.task + 1, ~normal)[live.task + 1] > ~normal)[known]
         if now - self.began >= BLOCK_NS:
             self._close(now, live)
-            self.late[:] = self.stretch[:] = self.samples[:] = self.disturbed[:] = 0.0
+            self.late[:] = self.stretch[:] = self.samples[:] = self.disturbed[:] = self.beside[:] = 0.0
             self.began = now
 
     def _close(self, now: int, live: LiveRanks) -> None:
@@ -93,6 +97,7 @@ class LatenessTrend(Columns):
             return
         number, task = live.number[whole], live.task[whole]
         mean, stretch = self.late[number] / self.samples[number], self.stretch[number] / self.samples[number]
+        stretch = np.where(self.beside[number] > _BESIDE * self.samples[number], 0.0, stretch)
         judged = self.past.count[number] >= _MIN_BLOCKS
         own = np.sqrt(self.past.variance[number])
         spread = np.maximum(np.maximum(own, middle_of(own, task)), _MIN_SPREAD)
