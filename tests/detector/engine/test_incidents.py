@@ -114,6 +114,17 @@ def test_what_an_incident_caused_is_not_said_when_it_clears_first() -> None:
     assert said(incidents, 300, victim) == [("m6", "crit")]
 
 
+@pytest.mark.parametrize(("kind", "verdicts"), [("progress", [("m4", "crit")]), ("peer", [])])
+def test_a_rank_that_others_wait_for_as_an_incident_ends_is_no_remnant(
+    kind: str, verdicts: list[tuple[str, str]]
+) -> None:
+    """An incident ends some time after its fault; who comes late within that time is the next fault's machine."""
+    incidents, slow = Incidents(), finding("m4", 79)
+    assert said(incidents, 40, finding("m1", 20)) == [("m1", "crit")]
+    assert said(incidents, 90) == [("m1", "ok")]
+    assert said(incidents, 93, replace(slow, verdict=replace(slow.verdict, kind=kind))) == verdicts
+
+
 def test_a_task_that_stands_after_its_culprit_left_is_explained() -> None:
     """The stall began with the incident of the machine that is gone from the task; a later stall is a new one."""
     incidents = Incidents()

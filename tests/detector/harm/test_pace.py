@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.harm.pace import BLOCK_NS, Pace
+from detector.harm.pace import BLOCK_NS, SIGNALS, Pace
 from detector.harm.rhythm import rhythm, trailing_mean
 from detector.methods.peers.state import Panel
 from detector.timeseries.live_window import Window
@@ -53,6 +53,25 @@ def test_trailing_mean_leaves_out_what_is_unknown() -> None:
     values = np.array([[2.0], [4.0], [np.nan], [9.0], [11.0]])
     found = trailing_mean(values, 3)[:, 0]
     np.testing.assert_allclose(found, [2.0, 3.0, np.nan, 6.5, 10.0])
+
+
+def paced(levels: list[float]) -> Pace:
+    """The pace of one task, a block each level; NaN: nothing is known."""
+    pace, count = Pace(), len(levels)
+    pace.tasks, pace.times = ["pretrain"], np.arange(1, count + 1) * BLOCK_NS
+    pace.values = np.full((count, 1, len(SIGNALS)), np.nan, np.float32)
+    pace.values[:, 0, :2] = np.array(levels)[:, None]
+    pace.level = np.full((1, len(SIGNALS)), 0.6, np.float32)
+    return pace
+
+
+@pytest.mark.parametrize("unknown", [0, 4])
+def test_what_a_task_needs_to_begin_is_no_pause(unknown: int) -> None:
+    """Of a task that loads for long, then pauses for seven blocks, the pause alone counts."""
+    begins = [np.nan] * unknown + [0.0] * 31
+    pace = paced([*begins, *[0.6] * 23, *[0.0] * 7, *[0.6] * 29])
+    assert pace.longest_pause("pretrain", int(pace.times[-1])) == 7 * BLOCK_NS
+    assert pace.longest_pause("pretrain", int(pace.times[len(begins) + 9])) == 0
 
 
 def test_a_task_is_asked_about_in_its_first_seconds() -> None:

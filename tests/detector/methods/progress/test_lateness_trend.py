@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.methods.progress.lateness_trend import LatenessTrend
+from detector.methods.progress.lateness_trend import MIN_SLOWER, LatenessTrend
 from detector.methods.progress.live_ranks import LiveRanks
 
 SECOND, START = 10**9, 1_700_000_000 * 10**9
@@ -57,6 +57,19 @@ def test_of_what_comes_beside_a_suspect_nothing_is_learned() -> None:
     """Lateness that lasts beside another suspect does not become usual."""
     ((second, process),) = alarms(13, 0.06, 100, 1500, disturbed=True)
     assert (process, second > 100) == (5, True)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_iterations_that_another_suspect_lengthens_harm_by_nobody_else(beside: bool) -> None:
+    """A process that is late by little is said to lengthen iterations only where no other process is suspect."""
+    trend, chance, live, normal = LatenessTrend(), np.random.default_rng(29), live_ranks(), np.ones(PROCESSES, bool)
+    for second in range(230):
+        late, longer = chance.normal(0, 0.05, PROCESSES), second >= 120
+        late[5] += 0.17 * longer
+        normal[3] = not (beside and longer)
+        trend.update(START + second * SECOND, live, late, np.full(PROCESSES, 0.06 * longer), normal)
+    assert trend.cusum.alarmed[5]
+    assert (trend.slower[5] >= MIN_SLOWER) != beside
 
 
 @pytest.mark.parametrize("more", [{"offset": 0.7}, {"offset": -0.4}, {"lost": 4}])
