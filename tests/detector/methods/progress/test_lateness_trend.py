@@ -60,7 +60,7 @@ def test_of_what_comes_beside_a_suspect_nothing_is_learned() -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_iterations_that_another_suspect_lengthens_harm_by_nobody_else(beside: bool) -> None:
+def test_iterations_that_another_suspect_lengthens_are_not_its_harm(beside: bool) -> None:
     """A process that is late by little is said to lengthen iterations only where no other process is suspect."""
     trend, chance, live, normal = LatenessTrend(), np.random.default_rng(29), live_ranks(), np.ones(PROCESSES, bool)
     for second in range(230):
