@@ -75,14 +75,14 @@ class LatenessTrend(Columns):
         """
         for columns in (self, self.past, self.cusum):
             columns.resize(int(live.number.max()) + 1)
-        suspects = np.bincount(live.task + 1, ~normal) > 0
+        suspects = np.bincount(live.task + 1, ~normal)[live.task + 1]
         known = live.running & (live.task >= 0) & ~np.isnan(late)
         number = live.number[known]
         self.late[number] += late[known]
         self.stretch[number] += np.nan_to_num(stretch[known])
         self.samples[number] += 1
-        self.disturbed[number] += suspects[live.task + 1][known]
-        self.beside[number] += (np.bincount(live.task + 1, ~normal)[live.task + 1] > ~normal)[known]
+        self.disturbed[number] += (suspects > 0)[known]
+        self.beside[number] += (suspects > ~normal)[known]
         if now - self.began >= BLOCK_NS:
             self._close(now, live)
             self.late[:] = self.stretch[:] = self.samples[:] = self.disturbed[:] = self.beside[:] = 0.0
