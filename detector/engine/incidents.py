@@ -25,7 +25,7 @@ _NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
 _CLOSED_NS = 60 * SECOND  # so long a fault has to last after the operator closed it, to be reported again
 _ENDED_NS, _KNOWN_NS = 120 * SECOND, 1800 * SECOND
-_TAIL_NS = 30 * SECOND  # for so long an incident of a straggler stays open at most once its fault has ended
+_TAIL_NS = 30 * SECOND  # about so long an incident of a straggler stays open once its fault has ended
 _SECOND_EVIDENCE = 1.4  # asked of a second machine while a first has an incident
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+from emulator.training.rank import LAYERS
 from emulator.training.run_ahead import RunAheadRank
 from emulator.training.task import split
 
@@ -27,8 +28,8 @@ class ExpertsRank(RunAheadRank):
         self.routing = random.Random(self.options.seed - self.options.rank)  # all ranks draw the same
 
     def compute_layer(self, seconds: float) -> None:
-        """A layer's kernels; in every other one tokens go to their experts before, and back behind."""
-        if self.layer % 2 == 0:
+        """A layer's kernels; in the middle one tokens go to their experts before, and back behind."""
+        if self.layer != LAYERS // 2:
             self.launch(seconds)
             return
         group = self.groups["expert"]

@@ -20,10 +20,9 @@ class PipelinedRank(RunAheadRank):
     def prepare(self) -> None:
         """Also lay out the iteration."""
         super().prepare()
-        pipeline = self.groups.get("pipeline")
-        self.stages, stage = (pipeline.ranks, pipeline.rank) if pipeline else (1, 0)
-        self.micro_batches, self.chunks = self.options.micro_batches * self.stages, CHUNKS[self.schedule]
-        self.slots = plan(self.stages, self.micro_batches, self.chunks)[stage]
+        pipeline = self.groups["pipeline"]
+        self.micro_batches, self.chunks = self.options.micro_batches * pipeline.ranks, CHUNKS[self.schedule]
+        self.slots = plan(pipeline.ranks, self.micro_batches, self.chunks)[pipeline.rank]
 
     def enqueue(self) -> None:
         """The slots of an iteration one after another, then the optimizer."""
