@@ -30,9 +30,13 @@ class Blamed:
         recent = ((key, [span for span in spans if span[1] > oldest]) for key, spans in self.spans.items())
         self.spans = {key: spans for key, spans in recent if spans}
 
-    def tasks(self, after: int) -> set[str]:
-        """Tasks with an incident since `after` (Unix ns)."""
-        return {task for (task, _), spans in self.spans.items() if spans[-1][1] >= after}
+    def tasks(self, after: int) -> dict[str, dict[str, int]]:
+        """Tasks with an incident since `after` (Unix ns): by machine when its latest one began."""
+        found: dict[str, dict[str, int]] = {}
+        for (task, machine), spans in self.spans.items():
+            if spans[-1][1] >= after:
+                found.setdefault(task, {})[machine] = spans[-1][0]
+        return found
 
     def before(self, verdict: Verdict, times: Ints) -> Bools:
         """[block]: whether the verdict's machine had an incident then that is over: that explains what the task did."""

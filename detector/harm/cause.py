@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,12 +21,15 @@ from detector.model.verdict import Finding, Level, Verdict
 from detector.stats.grouped import middle
 from store.schema.time import SECOND
 
+Incidents = Mapping[str, Mapping[str, int]]
 _LEFT = 0.4
 """Below this share of the shift, or of the loss of pace, it is over."""
 _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
 _ITERATIONS = 3
 """Iterations since the fall, at least, where they are long."""
+_SETTLES_NS = 60 * SECOND
+"""After so long a task goes steadily with a fault."""
 _CRITICAL = 0.1
 """A loss of pace from which on it is critical."""
 _SYSTEM = ("host.", "process.")
@@ -68,23 +71,30 @@ class Causes:
     open: dict[str, Cause] = field(default_factory=dict)
 
     def update(
-        self, now: int, pace: Pace, share: Share, panels: Mapping[str, Panel], busy: Container[str], config: Config
+        self, now: int, pace: Pace, share: Share, panels: Mapping[str, Panel], busy: Incidents, config: Config
     ) -> None:
-        """Look at every task after a new block of its pace; `busy` tasks have an incident already."""
+        """Look at every task after a new block of its pace.
+
+        Of `busy` tasks (by machine when an incident began) only a further loss, long after that, has another cause.
+        """
         if not self.changes.update(now, panels):
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of readings that are unknown all the time
             self.open = {task: cause for task, cause in self.open.items() if self._lasts(task, cause, pace, panels)}
             for task in pace.tasks:
-                fall = self.changes.fall(task, pace, self.falls.pop(task, None))
-                if fall is None or task in self.open or task in busy:
+                begun = busy.get(task, {})
+                steady = max(begun.values(), default=-_SETTLES_NS) + _SETTLES_NS
+                fall = self.changes.fall(task, pace, self.falls.pop(task, None), steady)
+                if fall is None or task in self.open:
                     self.suspect.pop(task, None)
                     continue
                 self.falls[task] = fall
                 if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task):
                     continue
                 found = self._search(task, fall, pace, share, panels, config)
+                if found and panels[found.table].window.entities[found.entity][0] in begun:
+                    continue  # the fault that is known got worse
                 if found and self._is_confirmed(task, found, panels[found.table]):
                     self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
 

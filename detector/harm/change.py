@@ -123,17 +123,18 @@ class Changes:
             self.times = np.append(self.times, now)[-_ROWS:]
         return complete
 
-    def fall(self, task: str, pace: Pace, known: Fall | None) -> Fall | None:
+    def fall(self, task: str, pace: Pace, known: Fall | None, begin: int) -> Fall | None:
         """The loss of pace of a task that began in the last minutes and lasts; None: there is none.
 
-        A fall that is `known` is looked at again with what came since: when it began is known better then.
+        A fall that is `known` is looked at again with what came since: when it began is known better then. What was
+        before `begin` (Unix ns) does not count.
         """
         logs, runs = pace.logs(task), ~pace.paused(task, STANDS)
         times = pace.times - pace.delay(task)
         rows = int((self.times > known.since).sum()) if known else _LEAST
         if not logs.shape[1] or rows > _MOST or len(self.times) <= rows + _BEFORE:
             return None
-        those = runs & (times > self.times[-min(len(self.times), rows + 2 * _BEFORE + 1)])
+        those = runs & (times > max(self.times[-min(len(self.times), rows + 2 * _BEFORE + 1)], begin))
         since = self._split(rows, times[those], np.nanmedian(logs[those], axis=1))
         on = times[those] > since
         rows = int((self.times > since).sum())

@@ -803,3 +803,23 @@ def test_a_second_fault_is_said_where_its_ranks_come_late_too(memory: Any, in_fl
 
     said, _ = watch(memory, tables(training(both)))
     assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("machine", "named"), [(3, {"m1", "m3"}), (1, {"m1"})])
+def test_what_changes_when_a_task_with_a_fault_loses_more_of_its_pace_is_a_second_cause(
+    memory: Any, machine: int, named: set[str]
+) -> None:
+    """Three minutes after a GPU clocks lower, a port waits for credit and the task loses 11 % more; or it is the same machine's."""
+
+    def both(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(19).normal(0, 1, (2, STEPS, MACHINES))
+        found["gpu.sm_clock_hertz"] = 1.76e9 + 4e6 * noise[0]
+        found["rdma.transmit_wait_ticks_total"] = 150 * (1 + 0.1 * noise[1])
+        for key in ("gpu.power_watts", "gpu.tensor_active_ratio"):
+            found[key][145:] *= 0.82
+            found[key][325:] *= 0.89
+        found["gpu.sm_clock_hertz"][145:, 1] *= 0.8
+        found["rdma.transmit_wait_ticks_total"][325:, machine] += 410
+
+    said, _ = watch(memory, tables(training(both)))
+    assert {one.machine for one in said} == named
