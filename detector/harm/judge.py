@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from detector.config import Config
 from detector.harm.before_after import LOST, NO, ON_BLOCKS, UNKNOWN, WAIT, YES, are_enough, does_less
 from detector.harm.blamed import Blamed
-from detector.harm.cause import Causes
 from detector.harm.deviations import Odd
 from detector.harm.exits import Exits
 from detector.harm.loss import goes_slower, is_remnant, slower_at_once
 from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
+from detector.harm.search.cause import Causes
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import WRITES_NS, Stalls

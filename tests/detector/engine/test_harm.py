@@ -809,7 +809,7 @@ def test_a_second_fault_is_said_where_its_ranks_come_late_too(memory: Any, in_fl
 def test_what_changes_when_a_task_with_a_fault_loses_more_of_its_pace_is_a_second_cause(
     memory: Any, machine: int, named: set[str]
 ) -> None:
-    """Three minutes after a GPU clocks lower, a port waits for credit and the task loses 11 % more; or it is the same machine's."""
+    """Three minutes after a GPU clocks lower, a port waits for credit, here or elsewhere, as 11 % more are lost."""
 
     def both(found: dict[str, np.ndarray]) -> None:
         noise = np.random.default_rng(19).normal(0, 1, (2, STEPS, MACHINES))

@@ -160,7 +160,7 @@ def test_nothing_grows_with_time(memory: Any, fleet: Make, monkeypatch: pytest.M
     """What is remembered depends on the machines, not on how long they ran, once the last minutes are full."""
     monkeypatch.setattr("detector.harm.pace.SPAN_NS", 120 * SECOND)
     monkeypatch.setattr("detector.harm.judge.SPAN_NS", 120 * SECOND)
-    monkeypatch.setattr("detector.harm.change._ROWS", 8)
+    monkeypatch.setattr("detector.harm.search.readings._ROWS", 8)
 
     def size(steps: int) -> int:
         store, detector = memory({"odd": fleet(steps=steps)}), Detector(state=State())

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.config import Config
-from detector.harm.change import FAR, ROW_NS, Changes, Fall, Shifted, peers_of
 from detector.harm.pace import STANDS, Pace
+from detector.harm.search.fall import Fall, lost_pace
+from detector.harm.search.readings import ROW_NS, Memories
+from detector.harm.search.shift import FAR, Shifted, left, peers_of, shifted_with
 from detector.harm.share import Share
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.state import Panel
@@ -63,7 +65,7 @@ class Cause:
 class Causes:
     """The memory of it, by task."""
 
-    changes: Changes = field(default_factory=Changes)
+    readings: Memories = field(default_factory=Memories)
     falls: dict[str, Fall] = field(default_factory=dict)
     """Losses of pace of which the cause is looked for."""
     suspect: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -77,26 +79,38 @@ class Causes:
 
         Of `busy` tasks (by machine when an incident began) only a further loss, long after that, has another cause.
         """
-        if not self.changes.update(now, panels):
+        if not self.readings.update(now, panels):
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of readings that are unknown all the time
             self.open = {task: cause for task, cause in self.open.items() if self._lasts(task, cause, pace, panels)}
             for task in pace.tasks:
-                begun = busy.get(task, {})
-                steady = max(begun.values(), default=-_SETTLES_NS) + _SETTLES_NS
-                fall = self.changes.fall(task, pace, self.falls.pop(task, None), steady)
-                if fall is None or task in self.open:
-                    self.suspect.pop(task, None)
-                    continue
-                self.falls[task] = fall
-                if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task):
-                    continue
-                found = self._search(task, fall, pace, share, panels, config)
-                if found and panels[found.table].window.entities[found.entity][0] in begun:
-                    continue  # the fault that is known got worse
-                if found and self._is_confirmed(task, found, panels[found.table]):
-                    self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
+                self._look(now, task, pace, share, panels, busy.get(task, {}), config)
+
+    def _look(
+        self,
+        now: int,
+        task: str,
+        pace: Pace,
+        share: Share,
+        panels: Mapping[str, Panel],
+        begun: Mapping[str, int],
+        config: Config,
+    ) -> None:
+        """Look at one task, of which the incidents of machines `begun` at these times (Unix ns)."""
+        steady = max(begun.values(), default=-_SETTLES_NS) + _SETTLES_NS
+        fall = lost_pace(task, pace, self.readings.times, self.falls.pop(task, None), steady)
+        if fall is None or task in self.open:
+            self.suspect.pop(task, None)
+            return
+        self.falls[task] = fall
+        if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task):
+            return
+        found = self._search(task, fall, pace, share, panels, config)
+        if found is None or panels[found.table].window.entities[found.entity][0] in begun:
+            return  # nothing, or a fault that is known got worse
+        if self._is_confirmed(task, found, panels[found.table]):
+            self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
 
     def findings(self) -> list[Finding]:
         """A finding for each task that lost pace and of which the cause is known."""
@@ -104,7 +118,7 @@ class Causes:
 
     def evict(self) -> None:
         """Forget what was read: the entities get new numbers."""
-        self.changes.evict()
+        self.readings.evict()
         self.open.clear()
         self.falls.clear()
         self.suspect.clear()
@@ -117,8 +131,8 @@ class Causes:
         for table, panel in panels.items():
             if task not in panel.tasks:
                 continue
-            bounds = bounds_of(table, panel.window.metrics, config)
-            for one in self.changes.cause(fall, table, panel, panel.tasks.index(task), bounds):
+            memory, bounds = self.readings.tables.get(table), bounds_of(table, panel.window.metrics, config)
+            for one in shifted_with(memory, fall, table, panel, panel.tasks.index(task), bounds):
                 machine = panel.window.entities[one.entity][0]
                 key = f"{table}.{panel.window.metrics[one.metric]}"
                 counts = not (key.startswith(_SYSTEM) or is_symptom(key)) or _is_plain(one, fall, panel)
@@ -134,12 +148,14 @@ class Causes:
         """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
         now = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
         before, self.suspect[task] = self.suspect.get(task), now
-        return before == now and self.changes.left(found, panel, 1) > _LEFT and _is_off(found, panel)
+        return (
+            before == now and left(self.readings.tables[found.table], found, panel, 1) > _LEFT and _is_off(found, panel)
+        )
 
     def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:
         """Whether the task still goes slower, or stands, and the reading is still off."""
         panel, shifted = panels.get(cause.shifted.table), cause.shifted
-        if panel is None or task not in pace.tasks or shifted.table not in self.changes.tables:
+        if panel is None or task not in pace.tasks or shifted.table not in self.readings.tables:
             return False
         if pace.paused(task, STANDS)[-_RECENT:].any():
             return True
@@ -148,7 +164,7 @@ class Causes:
             lost = np.nanmedian(np.nanmedian(logs[before], axis=0) - np.nanmedian(logs[-_RECENT:], axis=0))
             if lost < _LEFT * cause.fall.size:
                 return False
-        return self.changes.left(shifted, panel) > _LEFT
+        return left(self.readings.tables[shifted.table], shifted, panel) > _LEFT
 
 
 def _is_off(found: Shifted, panel: Panel) -> bool:

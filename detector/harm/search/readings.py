@@ -1,0 +1,84 @@
+"""What all readings were in the last minutes, as means over some seconds, to look back on when a task loses pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.methods.peers.state import Panel
+from detector.model.metrics import is_counter
+from detector.stats.arrays import Ints, Singles, fitted
+from store.schema.time import SECOND
+
+ROW_NS = 20 * SECOND
+"""Readings are remembered as means over so long ..."""
+_ROWS = 24
+"""... so many of them."""
+LEAST, MOST = 3, 12
+"""Rows since the fall that are compared ..."""
+BEFORE = 6
+"""... with at least so many before it; at most twice as many."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The last minutes of one table, [row, metric, entity], NaN where unknown."""
+
+    rows: Singles = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    total: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """Sums of the row that is not complete, [metric, entity] ..."""
+    count: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """... and of how many readings."""
+
+    def add(self, values: Singles, complete: bool) -> None:
+        """Take in readings; `complete` ends a row with them."""
+        if self.total.shape != values.shape:
+            self.total, self.count = (fitted(array, values.shape) for array in (self.total, self.count))
+        known = ~np.isnan(values)
+        np.add(self.total, values, out=self.total, where=known)
+        self.count += known
+        if not complete:
+            return
+        with np.errstate(invalid="ignore", divide="ignore"):
+            row = (self.total / self.count)[None]
+        before = self.rows[max(0, len(self.rows) + 1 - _ROWS) :]
+        self.rows = np.concatenate([fitted(before, (len(before), *values.shape), np.nan), row])
+        self.total, self.count = np.zeros((2, *values.shape), np.float32)
+
+
+@dataclass(slots=True)
+class Memories:
+    """The memory of all tables."""
+
+    tables: dict[str, Memory] = field(default_factory=dict)
+    times: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """When each row was complete, Unix ns."""
+
+    def update(self, now: int, panels: Mapping[str, Panel]) -> bool:
+        """Take in how things stand at `now` (Unix ns); whether a row is complete with it."""
+        complete = not len(self.times) or now - int(self.times[-1]) >= ROW_NS
+        for name, panel in panels.items():
+            if panel.values.size:
+                self.tables.setdefault(name, Memory()).add(_with_bursts(panel), complete)
+        if complete:
+            self.times = np.append(self.times, now)[-_ROWS:]
+        return complete
+
+    def evict(self) -> None:
+        """Forget all: the entities get new numbers."""
+        self.tables.clear()
+        self.times = self.times[:0]
+
+
+def _with_bursts(panel: Panel) -> Singles:
+    """What a table reads: of gauges without lone spikes, of counters all that was counted."""
+    names = panel.window.metrics[: len(panel.values)]
+    rows = [at for at, name in enumerate(names) if is_counter(panel.window.table, name)]
+    values = panel.values.copy()
+    ring = panel.smoothing.ring[:, rows]
+    known = (~np.isnan(ring)).sum(0, dtype=np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values[rows] = np.nansum(ring, axis=0) / known
+    return values

@@ -1,0 +1,172 @@
+"""Shift: the machine on which something changed when its task lost pace, and on no other.
+
+A search that begins with the harm. Floors in units are left out: what one reading shifts by when the pace falls is
+compared with what the same reading of all peers shifts by, and with its own past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.harm.search.fall import Fall
+from detector.harm.search.readings import BEFORE, LEAST, ROW_NS, Memory
+from detector.methods.peers.state import Panel
+from detector.model.kinds import is_fault, is_work, tells_use
+from detector.model.metrics import Bounds, is_counter
+from detector.stats.arrays import Bools, Ints, Singles
+from detector.stats.grouped import distinct, middle
+from detector.stats.robust import NORMAL
+from store.schema.time import SECOND
+
+FAR, _ALONE = 6.0, 3.0
+"""Spreads over the peers that make a cause; times as far as the next machine."""
+_RELATIVE = 0.003
+"""The least spread, as a share of the peers' reading."""
+_SLIGHT = 0.01
+"""The least relative shift, or in seconds spent a second; half of the task's loss too: who holds it up does as much."""
+_KNOWN = 0.7
+"""The share of the time since the fall in which what caused it has to be known."""
+_FEWEST = 4
+_TINY = 1e-12
+_ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")
+"""Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
+_GIVEN = ("nccl.operations_total", "nccl.bytes_total")
+"""What the program gives each rank to do."""
+_DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
+"""Ends of readings of work that is done."""
+_AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
+"""Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A reading that changed on one machine when its task lost pace."""
+
+    table: str
+    metric: int
+    entity: int
+    far: float
+    """In spreads over the peers."""
+    alone: float
+    """Times as far as the next machine."""
+    size: float
+    """Signed, in the metric's unit."""
+    whole: bool
+    """Whether most devices of the machine changed alike."""
+    before: float | None = None
+    """What it read before, where machines of other tasks are its peers: they read something else anyway, ..."""
+    usual: float = 0.0
+    """... and how far that was above their median."""
+
+
+def shifted_with(
+    memory: Memory | None, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds
+) -> Iterator[Shifted]:
+    """Readings of one table that changed with the fall on one machine of the task alone."""
+    if memory is None or len(memory.rows) < fall.rows + BEFORE:
+        return
+    rows = memory.rows[-fall.rows - 2 * BEFORE :]
+    alone = few_machines(panel, rows.shape[2])
+    if alone[panel.task_index[: rows.shape[2]] == task].any():
+        yield from _among_tasks(rows, np.flatnonzero(alone), fall, table, panel, task, bounds)
+        return
+    for number, (of, _) in enumerate(panel.group_labels):
+        members = np.flatnonzero(panel.group[: rows.shape[2]] == number)
+        if of == task and len(np.unique(panel.machine[members])) >= _FEWEST:
+            yield from _within(rows[:, :, members], members, fall, table, panel, bounds)
+
+
+def _among_tasks(
+    rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds
+) -> Iterator[Shifted]:
+    """The same for a task of few machines, beside those of other such tasks: by what no work of theirs moves."""
+    if len(np.unique(panel.machine[members])) < _FEWEST:
+        return
+    for one in _within(rows[:, :, members], members, fall, table, panel, bounds):
+        if panel.task_index[one.entity] == task and is_fault(f"{table}.{panel.window.metrics[one.metric]}"):
+            old = rows[: -fall.rows, one.metric]
+            before = old[:, one.entity]
+            usual = before - middle(old[:, members])
+            yield replace(one, before=float(np.nanmean(before)), usual=float(np.nanmean(usual)))
+
+
+def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, bounds: Bounds) -> Iterator[Shifted]:
+    """The same of one peer group; rows are [row, metric, member]."""
+    names = panel.window.metrics[: rows.shape[1]]
+    keys = [f"{table}.{name}" for name in names]
+    counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
+    shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
+    size, far, level = compare(rows, fall.rows, counts)
+    spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
+    far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
+    bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
+    done = np.array([(is_work(key) and key.endswith(_DONE)) or tells_use(key) for key in keys])[:, None]
+    bad &= ~done | (size < 0)  # who does more work holds up no other
+    far = np.where(bad, far, np.minimum(far, FAR / 2))
+    machines, place = np.unique(panel.machine[members], return_inverse=True)
+    worst = np.zeros((len(names), len(machines)))
+    np.maximum.at(worst.T, place, far.T)
+    first, second = np.sort(worst, axis=1)[:, [-1, -2]].T
+    for metric in np.flatnonzero((first >= FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
+        at = int(far[metric].argmax())
+        alone = float(first[metric] / max(second[metric], 1.0))
+        mine = far[metric, place == place[at]]
+        whole = len(mine) > 2 and 2 * int((mine >= first[metric] / 3).sum()) > len(mine)
+        shift = float(size[metric, at])
+        yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole)
+
+
+def left(memory: Memory, shifted: Shifted, panel: Panel, last: int = LEAST) -> float:
+    """What share of a shift is left in the `last` rows, by the peers of today; 1 where nothing is known."""
+    rows = memory.rows[-last:, shifted.metric]
+    apart = rows[:, shifted.entity] - middle(rows[:, peers_of(panel, shifted.entity, rows.shape[1])])
+    now = float(np.nanmean(apart)) - shifted.usual if np.isfinite(apart).any() else shifted.size
+    return now / shifted.size
+
+
+def few_machines(panel: Panel, count: int) -> Bools:
+    """[entity], of the first `count`: whether its task has too few machines to tell by them what is usual."""
+    task = panel.task_index[:count]
+    machines = distinct(task, panel.machine[:count], len(panel.tasks))
+    few: Bools = (task >= 0) & (machines[task] < _FEWEST)
+    return few
+
+
+def peers_of(panel: Panel, entity: int, count: int) -> Ints:
+    """Those, of the first `count` entities, that one is compared with, itself too."""
+    few = few_machines(panel, count)
+    return np.flatnonzero(few if few[entity] else panel.group[:count] == panel.group[entity])
+
+
+def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Signed shift and distance in spreads, [metric, member], of rows [row, metric, member] since the last `after`.
+
+    The distance is 0 where the shift began before the first of these rows or after it, has passed, or is unknown.
+    Third: the peers' readings, [metric, 1].
+    """
+    center = middle(rows)[:, :, None]
+    apart = rows - center
+    before, later = apart[:-after], apart[-after:]
+    usual = np.nanmean(before, axis=0)
+    size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
+    first = later[0] - usual
+    lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
+    lasts &= (~np.isnan(later)).mean(0) > _KNOWN  # others may be read too rarely
+    size = np.where(lasts, size, 0.0)
+    size = np.nan_to_num(size - middle(size)[:, None])
+    level = np.abs(center[:, :, 0]).mean(0)[:, None]
+    spread = NORMAL * middle(np.abs(size))[:, None]
+    noise = np.sqrt(np.nanmean((before - usual) ** 2, axis=0) * (2 / after + 1 / len(before)))
+    common = np.sqrt(np.nanmean(noise**2, axis=1, keepdims=True))
+    seconds = after * ROW_NS / SECOND
+    chance = np.where(counts[:, None], np.sqrt(np.nanmax(np.abs(rows), axis=0) / seconds) + 1 / seconds, 0.0)
+    unit = np.maximum.reduce([np.broadcast_to(spread, size.shape), noise, np.broadcast_to(common / 2, size.shape)])
+    unit = np.maximum(np.maximum(unit, chance), _RELATIVE * level + _TINY)
+    latest = np.abs(np.nanmean(before[-2:], axis=0) - usual)
+    far = np.where(np.nan_to_num(latest, nan=np.inf) < np.abs(size) / 2, np.abs(size) / unit, 0.0)
+    return size, far, np.nan_to_num(level)
