@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.harm.before_after import LOST, NO, ON_BLOCKS, UNKNOWN, WAIT, YES, are_enough, does_less
+from detector.harm.before_after import LOST, NO, ON_BLOCKS, UNKNOWN, WAIT, YES
 from detector.harm.blamed import Blamed
 from detector.harm.deviations import Odd
+from detector.harm.effect import IDLES_NS, LASTS, UNSEEN_NS, Effect
 from detector.harm.exits import Exits
 from detector.harm.loss import goes_slower, is_remnant, slower_at_once
-from detector.harm.pace import BLOCK_NS, PAUSES, SPAN_NS, Pace
+from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
 from detector.harm.search.cause import Causes
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
-from detector.harm.stalls import WRITES_NS, Stalls
+from detector.harm.stalls import Stalls
 from detector.harm.waiting import clocks_alike, comes_late, is_idle, is_waited_for
+from detector.methods.peers.slow.lasting import LASTS_NS
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     CONGESTION,
@@ -48,26 +46,20 @@ from store.schema.time import SECOND
 Key = tuple[str, str, str, str, str]
 Place = tuple[str, str, str, bool]
 SILENT = "event.silent"
-_LASTS = 6
-"""Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
-_LASTS_ALONE = 24
-"""The same of a machine that does less while its task goes on as before: the task is not synchronous."""
 _RECENT = 6
 """Blocks in which a reading deviates once at least, as long as it does at all."""
 _HELD_NS = 60 * SECOND
 """For so long a finding that did harm is taken to do harm."""
-_UNSEEN_NS = 120 * SECOND
-"""So long a deviation has to last where nothing tells the pace well enough."""
 _UNSEEN_HOST_NS = 300 * SECOND
 """The same of a machine's own system, which upgrades and scans move for minutes."""
-_IDLES_NS = 240 * SECOND
-"""So long a GPU has to have less to do than all its peers, to be what they wait for."""
 _KNOWN_NS = 300 * SECOND
 """For so long it is remembered that a difference did no harm."""
 _PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
+_FAR_SMALL = 2.0
+"""Multiples of its threshold at which a small difference is said as soon as it is a finding."""
 _DRAWS_NS = 300 * SECOND
 """So long a small difference in power has to last where other readings tell what a GPU does: heat and load move it."""
 _BURST_NS = 60 * SECOND
@@ -119,7 +111,7 @@ class Harm:
         key = *place[:3], verdict.metric, verdict.level
         finding = replace(finding, late=self._is_late(finding, panels))
         if key not in self.answers:
-            fades = finding.small and (verdict.score < 1 or self._rests(verdict.task))
+            fades = finding.small and (verdict.score < 1 or self._effect.rests(verdict.task))
             held = place in self.harmful and not fades
             answer = YES if held else self._answer(finding, panels, now)
             self.answers[key] = YES if finding.late and answer in (NO, UNKNOWN) else answer
@@ -136,6 +128,10 @@ class Harm:
         self.causes.evict()
         self.exits.evict()
         self.odd.evict()
+
+    @property
+    def _effect(self) -> Effect:
+        return Effect(self.pace, self.share, self.odd, self.blamed)
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
         verdict = finding.verdict
@@ -155,7 +151,7 @@ class Harm:
         place = verdict.task, verdict.machine, verdict.device
         if is_capacity(verdict.metric) and not (is_throttle(verdict.metric) and clocks_alike(panels, *place)):
             # At rest it clocks low.
-            rests = finding.small and self._rests(verdict.task)
+            rests = finding.small and self._effect.rests(verdict.task)
             return WAIT if rests or is_idle(verdict.task, panels, verdict.machine) else YES
         if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
@@ -187,12 +183,12 @@ class Harm:
             return WAIT
         if is_host(verdict.metric):
             return self._host(verdict, on, now)
-        answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._harmed(verdict, on)
+        answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._effect.harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
-        if not known and not small and (is_work(verdict.metric) or not self._is_paced(verdict.task)):
+        if not known and not small and (is_work(verdict.metric) or not self._effect.is_paced(verdict.task)):
             return YES  # a reading cannot show whether its own deviation does harm
-        if answer != YES and small and tells_idleness(verdict.metric) and self._idles(verdict, on, now):
+        if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):
             return YES
         unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
@@ -200,20 +196,21 @@ class Harm:
     def _host(self, verdict: Verdict, on: Bools, now: int) -> str:
         """Of a reading of the machine's own system."""
         runs = ~self.pace.paused(verdict.task)
-        if self._is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
+        if self._effect.is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
             return WAIT  # the task stood nearly all the time
         slower = goes_slower(self.pace, self.blamed, verdict, on)
         if slower != YES and verdict.metric.endswith("_bytes_total"):
             return NO  # a copy may last for hours
-        held_up = self._is_held_up(verdict, on, _PLAINLY if slower == NO else LEAST)
-        if held_up is not None or self._is_paced(verdict.task):
-            return YES if held_up or self._fell_with(verdict, now) else NO
+        held_up = self._effect.is_held_up(verdict, on, _PLAINLY if slower == NO else LEAST)
+        if held_up is not None or self._effect.is_paced(verdict.task):
+            return YES if held_up or self._effect.fell_with(verdict, now) else NO
         return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO
 
     def _symptom(self, verdict: Verdict, panels: Mapping[str, Panel], now: int) -> str:
         """What others make is a note, unless a port is held back strongly, and for minutes, by nothing else."""
         far = self.odd.when(verdict, self.pace.times, panels, _IMPAIRED)
-        if not is_held_back(verdict.metric) or self._ran_for(verdict.task, far, now - verdict.since) < _IMPAIRED_NS:
+        lasts = self._effect.ran_for(verdict.task, far, now - verdict.since) >= _IMPAIRED_NS
+        if not (is_held_back(verdict.metric) and lasts):
             return NO
         crowded = self.odd.any_of(CONGESTION, verdict, self.pace.times, panels)[far].any()
         return NO if crowded else slower_at_once(self.pace, self.blamed, verdict, far)
@@ -233,15 +230,10 @@ class Harm:
             return True  # it was enough to raise an alarm once, and is not now
         if on.any() and not on[-_RECENT:].any():
             return True  # it is over: what the task does since then is no effect of it
-        if self._rests(verdict.task) and not (is_state(verdict.metric) and self._stands_long(verdict)):
+        if self._effect.rests(verdict.task) and not (is_state(verdict.metric) and self._effect.stands_long(verdict)):
             return True
         # While a task stands, or begins, its members do not do the same.
-        return small and self._ran_for(verdict.task, on, now - verdict.since) < _LASTS * BLOCK_NS
-
-    def _stands_long(self, verdict: Verdict) -> bool:
-        """Whether a task stands for longer than one rank writes the checkpoint of all."""
-        longest = self.pace.longest_pause(verdict.task, verdict.since)
-        return bool(self.pace.times[-1] - verdict.since >= max(WRITES_NS, PAUSES * longest))
+        return small and self._effect.ran_for(verdict.task, on, now - verdict.since) < _small_lasts(verdict.score)
 
     def _unseen(self, verdict: Verdict, on: Bools, panels: Mapping[str, Panel], now: int, small: bool) -> str:
         """The answer where nothing tells whether the task suffers."""
@@ -249,67 +241,25 @@ class Harm:
         far = _CORRECTED if is_corrected(verdict.metric) else _IMPAIRED
         if is_impaired(verdict.metric) and verdict.score >= far:
             so_far = self.odd.when(verdict, self.pace.times, panels, far)
-            return YES if self._ran_for(verdict.task, so_far, longest) >= _IMPAIRED_NS else UNKNOWN
-        ran = self._ran_for(verdict.task, on, longest)
+            return YES if self._effect.ran_for(verdict.task, so_far, longest) >= _IMPAIRED_NS else UNKNOWN
+        ran = self._effect.ran_for(verdict.task, on, longest)
         if small and _is_one_reading(panels):
-            return YES if ran >= _IDLES_NS else UNKNOWN
+            return YES if ran >= IDLES_NS else UNKNOWN
         if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
             return UNKNOWN
-        return YES if ran >= _UNSEEN_NS else WAIT
-
-    def _fell_with(self, verdict: Verdict, now: int) -> bool:
-        """Whether the task's pace fell when this began, and stays low; and the same began on no other machine."""
-        if now - verdict.since < _UNSEEN_NS or not self.pace.fell_at(verdict.task, verdict.since):
-            return False
-        if self.odd.began_elsewhere(verdict, self.share):
-            return False  # a job of several machines
-        return goes_slower(self.pace, self.blamed, verdict, self.pace.times > verdict.since) == YES
-
-    def _idles(self, verdict: Verdict, on: Bools, now: int) -> bool:
-        """Whether a machine's GPUs have less to do than those of any other for minutes: so its peers wait for it."""
-        if now - verdict.since < _IDLES_NS:
-            return False
-        return self._is_held_up(verdict, on) is True
-
-    def _ran_for(self, task: str, on: Bools, longest: int) -> int:
-        """For how long (ns) the task ran while `on` [block], as far as its pace tells; at most `longest`."""
-        if not self._is_paced(task):
-            return longest
-        ran = on & ~self.pace.paused(task) & ~self.pace.unsettled(task)
-        return min(longest, int(ran.sum()) * max(BLOCK_NS, self.pace.step_ns()))
-
-    def _harmed(self, verdict: Verdict, on: Bools) -> str:
-        moves = ~self.pace.paused(verdict.task)
-        answer = goes_slower(self.pace, self.blamed, verdict, on)
-        lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= (_LASTS_ALONE if answer == NO else _LASTS)
-        if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
-            return YES
-        if answer == UNKNOWN and not is_work(verdict.metric) and self._is_held_up(verdict, on):
-            return YES
-        return answer
+        return YES if ran >= UNSEEN_NS else WAIT
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""
         on = self.pace.times > verdict.since
-        if on.sum() < _LASTS:
+        if on.sum() < LASTS:
             return NO
-        return YES if self._is_held_up(verdict, on) else self._harmed(verdict, on)
+        return YES if self._effect.is_held_up(verdict, on) else self._effect.harmed(verdict, on)
 
-    def _is_held_up(self, verdict: Verdict, on: Bools, least: float = LEAST) -> bool | None:
-        """Whether the machine's GPUs have less to do than those of any other when `on`; None: nothing tells."""
-        runs, iteration = ~self.pace.paused(verdict.task), self.pace.iteration(verdict.task)
-        return self.share.held_up(verdict.machine, on, runs, iteration, least)
 
-    def _rests(self, task: str) -> bool:
-        return bool(self.pace.paused(task)[-1:].any())
-
-    def _is_paced(self, task: str) -> bool:
-        return self.pace.logs(task).size > 0
-
-    def _mine(self, machine: str) -> NDArray[Any]:
-        """[block, signal]: the machine's part of the task, beside its peers."""
-        at = self.share.machines.get(machine)
-        return self.share.values[:, at] if at is not None else np.zeros((len(self.pace.times), 0))
+def _small_lasts(score: float) -> float:
+    """How long (ns) a small difference lasts before it is said: as n readings are as sure as √n times the distance."""
+    return LASTS * BLOCK_NS if score >= _FAR_SMALL else LASTS_NS * (_FAR_SMALL / score) ** 2
 
 
 def _is_one_reading(panels: Mapping[str, Panel]) -> bool:

@@ -592,7 +592,7 @@ def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for
 
     It is not said before it has lasted for as long as is asked: here 170 s.
     """
-    monkeypatch.setattr("detector.harm.judge._IDLES_NS", minutes * 60 * SECOND)
+    monkeypatch.setattr("detector.harm.effect.IDLES_NS", minutes * 60 * SECOND)
 
     def idles(found: dict[str, np.ndarray]) -> None:
         found["gpu.graphics_active_ratio"] = 0.96 + 0.002 * np.random.default_rng(4).normal(0, 1, (STEPS, MACHINES))
