@@ -32,7 +32,7 @@ IDLES_NS = 240 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What it is told by."""
+    """What it is measured by."""
 
     pace: Pace
     share: Share

@@ -129,9 +129,10 @@ def _stands_out(values: NDArray[np.floating[Any]], on: Bools, least: float) -> b
 def _fill(out: NDArray[np.float32], panel: Panel, metric: int, owners: Ints) -> None:
     """The mean over each machine's devices of how far they are from their peers' median, as a share of it."""
     count = panel.deviation.shape[1]
-    center = panel.center[metric, panel.group[:count]]
+    values = panel.worked(np.array([metric]), panel.values)
+    center = panel.groups.each(panel.groups.middle(values))[0, :count]
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = (panel.values[metric, :count] - center) / np.abs(center)
+        apart = (values[0, :count] - center) / np.abs(center)
     apart[panel.group[:count] < 0] = np.nan
     known = np.isfinite(apart)
     owner = owners[:count][known]

@@ -59,7 +59,7 @@ def learn(panel: Panel, step: Judgement, config: Config) -> None:
     if step.fused:
         fusion.learn(panel.fusion, *step.fused, panel.groups, fusion_turn(panel), config)
         learned = looked_up(panel.limits.small, np.arange(len(rows))[:, None], panel.machine[None])
-        panel.lasting.update(step.now, step.comparison, panel.baseline, panel.groups, rows, learned)
+        panel.lasting.update(step.now, panel.worked(rows, step.values), panel.baseline, panel.groups, rows, learned)
     if window.step_ns >= RARE_NS:
         times = step.now, window.step_ns
         panel.sudden.update(times, step.comparison, panel.baseline, panel.groups, step.bounds, config)

@@ -98,6 +98,17 @@ class Panel:
         names = self.window.metrics[: len(self.values)]
         return names.index(metric) if metric in names else None
 
+    def worked(self, rows: Ints, values: Singles) -> Singles:
+        """[row, entity]: the smoothed `values` of some metrics, but of shares of time the mean of all that was read.
+
+        Of a long iteration a device waits in one reading of several, which is no error.
+        """
+        found: Singles = values[rows]
+        shares = np.array([self.window.metrics[row].endswith("_ratio") for row in rows], bool)
+        known = ~np.isnan(found[shares])
+        found[shares] = np.where(known, self.smoothing.mean(rows[shares]), np.nan)
+        return found
+
     def evict(self, before: int) -> None:
         """Drop entities not read since `before` (Unix ns) and tasks without any; groups have to be assigned again."""
         left = self.window.evict(before)

@@ -823,3 +823,19 @@ def test_what_changes_when_a_task_with_a_fault_loses_more_of_its_pace_is_a_secon
 
     said, _ = watch(memory, tables(training(both)))
     assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("waits", "named"), [(0.13, {"m4"}), (0.02, set())])
+def test_a_gpu_that_waits_in_one_reading_of_each_long_iteration_is_what_others_wait_for(
+    memory: Any, waits: float, named: set[str]
+) -> None:
+    """Iterations take four readings: the one in which all wait for a moment is no error of a sensor."""
+
+    def late(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(29).normal(0, 0.001, (STEPS, MACHINES))
+        ends = (np.arange(STEPS) % 4 == 3)[:, None]
+        found["gpu.duty_cycle_ratio"] = 0.986 - 0.09 * ends + noise
+        found["gpu.duty_cycle_ratio"][ONSET:, 4:5] -= waits * ends[ONSET:]
+
+    said, _ = watch(memory, tables(training(late), step_s=5))
+    assert {one.machine for one in said} == named

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.methods.peers.baseline import Baseline, Comparison
+from detector.methods.peers.baseline import Baseline
 from detector.stats.arrays import Ints, Singles, grown
 from detector.stats.grouped import Groups
 from detector.stats.robust import NORMAL
@@ -82,20 +82,20 @@ class Lasting:
     """When it was looked at last, Unix ns."""
 
     def update(
-        self, now: int, comparison: Comparison, baseline: Baseline, groups: Groups, rows: Ints, learned: Singles
+        self, now: int, values: Singles, baseline: Baseline, groups: Groups, rows: Ints, learned: Singles
     ) -> None:
-        """Take in how far all are from their peers at `now` (Unix ns), where `baseline` says that they are peers.
+        """Take in what all read at `now` (Unix ns), [row, entity], where `baseline` says that they are peers.
 
         `learned` [row, entity] are multiples of the built-in threshold, counted from where a difference is odd.
         """
         passed = (now - self.at) / SECOND
         seconds = min(passed, _LONGEST_STEP_S)
         self.at, self.haste = now, seconds / passed
-        self._fit(rows, comparison.residual.shape[1], groups.count + 1)
-        center = comparison.center[rows]
+        self._fit(rows, values.shape[1], groups.count + 1)
+        center = groups.middle(values - baseline.offset[rows, : values.shape[1]])
         works = self._works(center, groups, seconds)
         with np.errstate(invalid="ignore", divide="ignore"):
-            away: Singles = comparison.residual[rows] + baseline.offset[rows, : comparison.residual.shape[1]]
+            away: Singles = values - groups.each(center)
             # By what they read at work: in the pauses of long iterations a share of little would be much.
             apart = (away / groups.each(np.fmax(np.abs(center), self.level))).astype(np.float32)
         known = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.methods.peers.baseline import Baseline, Comparison
+from detector.methods.peers.baseline import Baseline
 from detector.methods.peers.slow.frozen import Frozen
 from detector.methods.peers.slow.lag import Lag
 from detector.methods.peers.slow.lasting import Lasting
@@ -39,11 +39,8 @@ def follow(values: np.ndarray) -> tuple[Lasting, list[int]]:
     baseline.resize((2, MACHINES))
     baseline.active_threshold[:] = 1.0
     for at, now in enumerate(values.astype(np.float32)):
-        center = groups.middle(now)
-        comparison = Comparison(now * 0, now - groups.each(center), center)
-        lasting.update(
-            START + at * TURN_S * SECOND, comparison, baseline, groups, np.arange(2), np.ones((2, MACHINES), np.float32)
-        )
+        time, usual = START + at * TURN_S * SECOND, np.ones((2, MACHINES), np.float32)
+        lasting.update(time, now, baseline, groups, np.arange(2), usual)
         found.append(len(lasting.cells(both, both)))
     return lasting, found
 
