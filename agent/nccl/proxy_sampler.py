@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from agent.binaries.struct_layouts import Layout
-from agent.nccl.proxy_state import NO_RANK, Proxy, Steps, Transfers
+from agent.nccl.proxy_state import Proxy, Steps
+from agent.nccl.transfer_waits import NO_RANK, Transfers
 from agent.process.memory import Memory
 
 _SHARE = 0.01

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from agent.binaries.struct_layouts import Layout
-from agent.nccl.connections import CONNECTIONS, Connection, Connections
+from agent.nccl.connections import CONNECTIONS, Connections
+from agent.nccl.transfer_waits import Sub, Transfers, TransferWaits
 from agent.process.memory import Gather, Memory
-from agent.process.struct_reader import NO_MEMBER, StructReader
+from agent.process.struct_reader import StructReader
 
-NO_RANK = -1
 _WORD = struct.Struct("<Q")
 _ARGUMENTS, _SUBS = 64, 128
 _GUESSED_BYTES = 1 << 16
@@ -22,8 +21,6 @@ _LIST_BYTES = 2 << 20
 _PROGRESS = 2  # ncclProxyOpProgress: before that the counters are those of the operation that had the place before
 _LEAP = 1 << 40
 """No connection moves so many steps, let alone between two looks: a value that says so is torn."""
-_LL = 0
-"""NCCL_PROTO_LL (src/include/nccl_device.h): its GPUs write no tail."""
 _NODE = {"nsubs": "i", "state": "i", "next": "Q"}
 _SUB = {
     "connection": "Q",
@@ -35,36 +32,8 @@ _SUB = {
     "transmitted": "Q",
     "done": "Q",
 }
-_PROTOCOL, _CHANNEL = {"protocol": "B"}, {"channelId": "i"}
+_OPERATION, _CHANNEL = {"protocol": "B", "opCount": "Q"}, {"channelId": "i"}
 """Members that the layout may lack."""
-_CHANNELS = 1024
-_UNSENT = 32
-"""Waiting transfers of which the GPU's progress is read, one system call each."""
-_MOST_READY = 64
-"""A GPU is at most NCCL_STEPS (8) ahead of the network: a tail that says more is torn."""
-
-
-class Transfers(NamedTuple):
-    """The state of a proxy's transfers in one sample; some are made at each, so they are tuples."""
-
-    active: bool = False
-    """An operation is at work, be it only waiting for the other ranks."""
-    sending: bool = False
-    """A chunk was handed to the network and is not yet through."""
-    receiving: bool = False
-    """A chunk is awaited from the network, and the GPU has taken what came before or is held up by what it sends."""
-    send_to: int = NO_RANK
-    """To which rank; of several the least advanced."""
-    receive_from: int = NO_RANK
-    """From which rank; of several the least advanced."""
-    awaiting_gpu: bool = False
-    """A transfer is not at its end, the network has nothing to do, and the GPU is not known to have data ready."""
-    credit_from: int = NO_RANK
-    """The rank that gives no credit: the GPU has a chunk ready for it, and the network does not accept it."""
-    channel: int | None = None
-    """The channel of the least advanced transfer that waits for the network ..."""
-    net_device: int | None = None
-    """... and its network device, by its number in NCCL's own list."""
 
 
 @dataclass(slots=True)
@@ -79,20 +48,6 @@ class Steps:
     """Done, since the connections were made: ranks of one ring that are at the same operation can be compared."""
 
 
-class _Wait(NamedTuple):
-    """A transfer that waits, and for which rank."""
-
-    progress: int
-    """Steps, for the choice of the least advanced."""
-    peer: int
-    channel: int | None
-    connection: Connection
-    due: int | None = None
-    """The step that the network sends next; None: the GPU writes no tail that tells when it is ready."""
-    lies: bool = False
-    """Of a receipt: the GPU has not taken what came before."""
-
-
 class Proxy:
     """The list of transfers at work; its nodes come from a pool, so the next look finds them where an earlier one did.
 
@@ -103,15 +58,14 @@ class Proxy:
     def __init__(self, memory: Memory, active_list: int, layout: Layout) -> None:
         self._memory, self._head = memory, active_list
         node, sub = layout["ncclProxyArgs"], layout["ncclProxySubArgs"]
-        self._node, self._sub = StructReader(node, _NODE, _PROTOCOL), StructReader(sub, _SUB, _CHANNEL)
+        self._node, self._sub = StructReader(node, _NODE, _OPERATION), StructReader(sub, _SUB, _CHANNEL)
         self._subs, self._stride = node["subs"], sub["sizeof"]
         self._connections = Connections(memory, layout)
         self._last: dict[int, tuple[int, int, int]] = {}
-        self._unsent = list[_Wait]()
         self._path: list[tuple[int, int]] = []  # address and number of subs of each node
         self._gather: Gather | None = None
         self._paths: dict[int, tuple[list[tuple[int, int]], Gather]] = {}  # by the address of the first node
-        self._seen, self._transfers = b"", Transfers()
+        self._seen, self._waits = b"", TransferWaits(self._connections)
         self.steps = Steps()
         self.sends = self.receives = False
         """Whether any connection to the network was seen: within a machine, ranks of one ring need none."""
@@ -129,8 +83,8 @@ class Proxy:
             return None
         self.moved = data != self._seen
         if self.moved:
-            self._seen, self._transfers = data, self._parse(data)
-        return self._with_unsent() if self._unsent else self._transfers
+            self._seen, self._waits = data, self._parse(data)
+        return self._waits.transfers()
 
     def _read(self) -> bytes | None:
         view = self._gather.read() if self._gather else None
@@ -152,7 +106,7 @@ class Proxy:
         for known, count in self._path:
             if not address:
                 break
-            subs, _, following, _ = self._node.read(data, at)
+            subs, _, following, *_ = self._node.read(data, at)
             if address != known or subs != count:
                 return False
             at, address = at + self._node.size + count * self._stride, following
@@ -169,7 +123,7 @@ class Proxy:
             node = self._memory.read(address + self._node.begin, self._node.size) if self._node.size <= room else None
             if node is None:
                 return None
-            count, _, following, _ = self._node.read(node, 0)
+            count, _, following, *_ = self._node.read(node, 0)
             room -= self._node.size + count * self._stride
             fits = 0 <= count <= _SUBS and room >= 0
             subs = self._memory.read(address + self._subs, count * self._stride) if fits else None
@@ -182,78 +136,32 @@ class Proxy:
             self._remember(path)
         return b"".join(pieces)
 
-    def _parse(self, data: bytes) -> Transfers:
+    def _parse(self, data: bytes) -> TransferWaits:
         """What the nodes hold; `_path` tells where in the data they lie."""
         (address,) = _WORD.unpack_from(data)
-        at, sends, receipts, awaiting_gpu = _WORD.size, list[_Wait](), list[_Wait](), False
-        active, self._unsent = bool(address), []
+        at, found = _WORD.size, TransferWaits(self._connections, bool(address))
         for _, count in self._path:
             if not address:
                 break
-            _, state, address, protocol = self._node.read(data, at)
+            _, state, address, protocol, operation = self._node.read(data, at)
             at += self._node.size
             for start in range(at, at + count * self._stride, self._stride) if state == _PROGRESS else ():
-                sub = self._sub.read(data, start + self._sub.begin)
-                connection = self._connections.get(sub[0])
-                if connection.sends:
-                    self._count_send(sub, connection, protocol, sends)
-                elif connection.sends is not None:
-                    awaiting_gpu |= self._count_receipt(sub, connection, receipts)
+                sub = Sub(*self._sub.read(data, start + self._sub.begin))
+                connection = self._connections.get(sub.connection)
+                if connection.sends is not None:
+                    self._count(sub, connection.sends)
+                found.add(sub, connection, protocol, operation)
             at += count * self._stride
-        # A GPU that takes nothing and sends nothing is late: it is others that wait.
-        awaited = receipts if sends else [wait for wait in receipts if not wait.lies]
-        send, receipt = _least_advanced(sends), _least_advanced(awaited)
-        first = send or receipt
-        return Transfers(
-            active,
-            send is not None,
-            receipt is not None,
-            send.peer if send else NO_RANK,
-            receipt.peer if receipt else NO_RANK,
-            awaiting_gpu and first is None,
-            channel=first.channel if first else None,
-            net_device=first.connection.net_device if first else None,
-        )
+        return found
 
-    def _with_unsent(self) -> Transfers:
-        """The last transfers, and what those that the network does not work on wait for: GPU or credit."""
-        seen, ready = self._transfers, [wait for wait in self._unsent if self._is_ready(wait)]
-        is_idle = not seen.sending and not seen.receiving
-        if len(ready) < len(self._unsent):
-            seen = seen._replace(awaiting_gpu=is_idle)
-        least = _least_advanced(ready)
-        if least is None:
-            return seen
-        seen = seen._replace(credit_from=least.peer)
-        return seen._replace(channel=least.channel, net_device=least.connection.net_device) if is_idle else seen
-
-    def _is_ready(self, wait: _Wait) -> bool:
-        """Whether the GPU is known to have the next step ready."""
-        ready = self._connections.ready_steps(wait.connection) if wait.due is not None else None
-        return ready is not None and wait.due is not None and 0 < ready - wait.due <= _MOST_READY
-
-    def _count_send(self, sub: tuple[int, ...], connection: Connection, protocol: int, sends: list[_Wait]) -> None:
-        """Add up what a connection has sent; note what is on its way, and what the network has no work for."""
-        address, steps, peer, base, posted, _, transmitted, done, channel = sub
-        self.sends = True
-        self._add(address, True, base + posted, base + transmitted, base + done)
-        known = channel if 0 <= channel < _CHANNELS else None
-        if transmitted > done:
-            sends.append(_Wait(done, peer, known, connection))
-        elif transmitted == done < steps and len(self._unsent) < _UNSENT:
-            due = None if protocol in (_LL, NO_MEMBER) else base + transmitted
-            self._unsent.append(_Wait(done, peer, known, connection, due))
-
-    def _count_receipt(self, sub: tuple[int, ...], connection: Connection, receipts: list[_Wait]) -> bool:
-        """Add up what a connection has received, and note what is awaited; whether the GPU has to take data."""
-        address, steps, peer, base, posted, received, _, done, channel = sub
-        self.receives = True
-        self._add(address, False, base + received)
-        lies = received > done
-        if posted > received:
-            known = channel if 0 <= channel < _CHANNELS else None
-            receipts.append(_Wait(received, peer, known, connection, lies=lies))
-        return (lies or posted == received) and done < steps
+    def _count(self, sub: Sub, sends: bool) -> None:
+        """Add up the steps of a connection."""
+        if sends:
+            self.sends = True
+            self._add(sub.connection, True, *(sub.base + one for one in (sub.posted, sub.transmitted, sub.done)))
+        else:
+            self.receives = True
+            self._add(sub.connection, False, sub.base + sub.received)
 
     def _add(self, connection: int, sends: bool, first: int, second: int = 0, third: int = 0) -> None:
         """Posted, transmitted and done of a sending connection, received of another; torn values are left out."""
@@ -289,7 +197,3 @@ class Proxy:
             if len(self._paths) >= _PATHS:
                 self._paths.clear()
             self._paths[path[0][0]] = path, self._gather
-
-
-def _least_advanced(waits: list[_Wait]) -> _Wait | None:
-    return min(waits, key=lambda wait: wait.progress, default=None)

@@ -23,7 +23,7 @@ nccl | iteration_seconds | seconds | gauge | high | 0.05 | 0.1 | - | inferred pe
 nccl | host_blocked_seconds_total | seconds | counter | both | 0.08 | 0.25 | - | time from a synchronize call behind an operation to the thread's next call | waiting_ratio | {} waiting for its communicators
 nccl | active_ratio | ratio | gauge | both | 0.08 | 0.25 | - | share of samples with an operation in flight, waiting for other ranks included | active_ratio | collectives in flight {} of the time
 nccl | send_pending_ratio | ratio | gauge | high | 0.15 | 0.3 | - | share of samples with a chunk handed to the network and not yet delivered | sending_ratio | chunks waiting on the network {} of the time
-nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | - | share of samples with a chunk awaited from the network, and none lying there for a GPU that sends nothing
+nccl | receive_pending_ratio | ratio | gauge | none | 0 | 0 | - | share of samples with a chunk awaited from the network for an operation that the GPU has come to, and none lying there for one that sends nothing
 nccl | unsent_ratio | ratio | gauge | none | 0 | 0 | - | share of samples with a chunk that the GPU has made ready, and nothing has moved since the sample before
 nccl | steps_posted_total | steps | counter | none | 0 | 0 | - | buffers offered to the GPU for chunks to send, since the agent first saw each connection
 nccl | steps_transmitted_total | steps | counter | none | 0 | 0 | - | chunks handed to the network, since then

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 static __thread int group_depth;
+static _Atomic uint64_t groups; /* calls alone count as groups of one */
 static __thread struct nccl_op *group_ops, **group_tail;
 static __thread ncclResult_t group_error;
 
@@ -42,6 +43,7 @@ static ncclResult_t launch_group(void)
 {
 	ncclResult_t result = group_error;
 
+	groups++;
 	while (group_ops && !result)
 		result = launch_stream(&group_ops);
 	while (group_ops) {
@@ -117,6 +119,7 @@ static void number_op(struct nccl_op *op)
 	else
 		op->index = comm->enqueued++;
 	op->opCount = comm->opCount++;
+	op->turn = is_pair(op->func) ? groups << 1 | 1 : op->opCount << 1;
 	comm->collOpCount += !is_pair(op->func);
 	comm->workFifoProduced++;
 }

@@ -171,8 +171,9 @@ struct nccl_op {
 	ncclFunc_t func;
 	ncclDataType_t datatype;
 	int peer;
-	uint64_t index;	    /* among the communicator's collectives, or among the pair's sends */
-	uint64_t opCount;   /* of the communicator when it was enqueued */
+	uint64_t index;	  /* among the communicator's collectives, or among the pair's sends */
+	uint64_t opCount; /* of the communicator when it was enqueued */
+	uint64_t turn;	  /* opCount for the proxy: lowest bit 1 for Send and Recv, of which a group's have the same */
 	uint64_t signature; /* what all ranks must agree on */
 	double bytes;	    /* this rank puts on the wire */
 	int steps, moved;

@@ -79,7 +79,7 @@ static struct ncclProxyArgs *append(struct nccl_op *op, int send, int pattern, i
 	struct ncclProxyConnection *connection = connect_to(op->comm, send, peer);
 	struct ncclProxyOp proxy = {.connection = connection,
 				    .nbytes = (ssize_t)(op->bytes / op->steps),
-				    .opCount = op->opCount,
+				    .opCount = op->turn,
 				    .nsteps = op->steps,
 				    .dtype = (uint8_t)op->datatype,
 				    .coll = (uint8_t)op->func,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.nccl.proxy_state import Proxy, Transfers
+from agent.nccl.proxy_state import Proxy
+from agent.nccl.transfer_waits import Transfers
 from agent.process.memory import Memory
 
 LAYOUT = {
