@@ -118,7 +118,7 @@ class StragglerDetector(Columns):
         weight = self.recent.warmup_weight(number[known], threshold / seconds)
         self.recent.update(number[known], score[known], np.minimum(weight, 1.0))
         is_clear |= _worst(np.where(known, self.recent.mean[number], np.nan), behind, live, config)[1]
-        least = self.least[number] = self._least(ranks, live, config)
+        least = self.least[number] = self._least(ranks, live, seconds, config)
         self._learn(late + sending, known, normal, seconds, live)
         gain = np.where(is_clear, np.clip(score / least - 1, -1.0, config.max_gain), -1.0) * known
         factor = np.ones(len(number))
@@ -140,15 +140,23 @@ class StragglerDetector(Columns):
         number = all_of_them[usual]
         past.update(number, excess[usual], past.warmup_weight(number, _MEMORY_S / seconds))
 
-    def _least(self, ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> Floats:
-        """[live process]: the least excess that counts: noise of samples of awaited data is small, and it is known."""
+    def _least(self, ranks: RankTable, live: LiveRanks, seconds: float, config: StragglerConfig) -> Floats:
+        """[live process]: the least excess that counts: noise of samples of awaited data is small, and it is known.
+
+        It allows for the error of a baseline that consists of few samples, `seconds` apart.
+        """
         own = np.sqrt(self.past.variance[live.number])
         spread = np.maximum(own, middle_of(own, live.task))
         read = np.bincount(live.process, ~np.isnan(ranks.receiving[live.series]), len(live.number)) > 0
         fits = read & (self.past.count[live.number] >= _MIN_SAMPLES)
-        return np.where(
+        least = np.where(
             fits, np.clip(_SPREADS * spread, _LEAST * config.min_excess, config.min_excess), config.min_excess
         )
+        samples = np.full(len(live.number), np.inf)
+        np.minimum.at(samples, live.process, np.maximum(self.excess.baseline.count[0, live.series], 1.0))
+        # The mean of n samples has 2 T / n times the variance of an EWMA with the time constant T.
+        allowed: Floats = least * np.sqrt(1 + 2 * config.smoothing_seconds / (samples * seconds))
+        return allowed
 
     def _straggler(self, place: int, number: int, config: StragglerConfig) -> Straggler:
         late, sending = self.total[:, number].tolist()

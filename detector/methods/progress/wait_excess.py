@@ -16,6 +16,7 @@ from detector.topology.compaction import Compaction
 from detector.topology.rank_table import RankTable
 
 _ANOMALOUS_SLOWER = 10.0  # times slower a baseline learns while its process is suspect
+_BEGINS_S = 60.0  # so long a baseline is the mean of all that was seen
 
 
 def iteration_factor(ranks: RankTable, live: LiveRanks, config: StragglerConfig) -> Floats:
@@ -122,11 +123,13 @@ class WaitExcess(Columns):
         cells, values = (signal, series[place]), signals[signal, place]
         blend = 1 - np.exp(-seconds / (config.smoothing_seconds * slower[place]))
         self.smooth.update(cells, values, np.where(self.smooth.count[cells] == 0, 1.0, blend))
-        # With rows that are minutes apart, a baseline of this time constant would be the last row.
+        # At first the mean of all that was seen: as a task begins its ranks wait otherwise than later. With rows that
+        # are minutes apart, a baseline of the time constant would be the last row.
         slow = min(seconds / config.baseline_seconds, 1 / config.warmup_samples)
-        settled = np.where(normal[place], slow, slow / _ANOMALOUS_SLOWER)
+        begins = self.baseline.count[cells] < max(_BEGINS_S / seconds, config.warmup_samples)
+        weight = np.where(begins, self.baseline.warmup_weight(cells), slow)
         warm = self.baseline.count[cells] >= warmup[place]
-        self.baseline.update(cells, values, np.where(warm, settled, self.baseline.warmup_weight(cells)))
+        self.baseline.update(cells, values, np.where(warm & ~normal[place], weight / _ANOMALOUS_SLOWER, weight))
 
     def _is_complete(self, ranks: RankTable, series: Ints, comm: Ints, config: StragglerConfig) -> Bools:
         """[series]: whether as many ranks of its communicator report as usual; the mean of others is no measure.

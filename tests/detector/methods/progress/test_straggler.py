@@ -20,20 +20,24 @@ METRICS = ("operations_total", "active_ratio", "send_pending_ratio", "iteration_
 
 
 def stragglers(
-    late: int, order: list[int], missing: int | None = None, iteration_s: float = 0.5, restless: int | None = None
+    late: int,
+    order: list[int],
+    missing: int | None = None,
+    iteration_s: float = 0.5,
+    restless: int | None = None,
 ) -> tuple[list[Straggler], RankTable]:
-    """Stragglers after 60 s of six machines in one communicator, read in this order; one rank is late from 31 s on.
+    """Stragglers after 105 s of six machines in one communicator, read in this order; one rank is late from 75 s on.
 
     With a `restless` rank, which comes early and late by turns of four seconds, lateness is half as much.
     """
     ranks, detector, found = RankTable(), StragglerDetector(), []
-    noise = np.random.default_rng(31).normal(0, 0.01, (60, RANKS))
+    noise = np.random.default_rng(31).normal(0, 0.01, (105, RANKS))
     idents = tuple((f"m{machine}", "3", "0") for machine in order)
-    for second in range(60):
-        size = 0.45 if restless is not None else 1.0
+    for second in range(105):
+        size = 0.5 if restless is not None else 1.0
         lateness = np.where(np.arange(RANKS) == late, -0.24, 0.26)
-        active = 0.3 + noise[second] + (second > 31) * size * lateness
-        if restless is not None and second > 31:
+        active = 0.3 + noise[second] + (second > 75) * size * lateness
+        if restless is not None and second > 75:
             active[restless] += 0.35 if second % 8 < 4 else -0.35
         if missing is not None:
             active[missing] = np.nan
@@ -75,7 +79,7 @@ def test_noise_of_another_rank_hides_no_straggler() -> None:
 
 @pytest.mark.parametrize(("iteration_s", "named"), [(0.9, True), (1.9, True), (23.0, False)])
 def test_one_long_iteration_makes_no_straggler(iteration_s: float, named: bool) -> None:
-    """28 s of lateness are many iterations of a second, and hardly more than one of 23 s."""
+    """29 s of lateness are many iterations of a second, and hardly more than one of 23 s."""
     found, _ = stragglers(2, list(range(RANKS)), iteration_s=iteration_s)
     assert bool(found) == named
 
