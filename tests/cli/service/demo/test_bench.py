@@ -3,7 +3,8 @@
 Ranks run on NVIDIA's libnccl where it is here, one demo at a time, and enqueue ahead. The environment chooses:
 PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING a word of `demo --training`; PEERWATCH_SEEDS how many seeds,
 PEERWATCH_FIRST_SEED from which on;
-PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many runs of each injection and life.
+PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many runs of each injection and life, PEERWATCH_AT_ONCE of
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ HEALTHY = 2 * SEEDS
 FAULTS = tuple(os.environ.get("PEERWATCH_FAULTS", ",".join(KINDS)).split(","))
 RUNS = int(os.environ.get("PEERWATCH_RUNS", "3"))
 """Of each injection, and of healthy lives; 40 take some two hours on two cores."""
-AT_ONCE = TOGETHER if NCCL == "emulated" else 1
+AT_ONCE = int(os.environ.get("PEERWATCH_AT_ONCE", TOGETHER if NCCL == "emulated" else 1))
 
 
 @dataclass(frozen=True, slots=True)
