@@ -2,9 +2,8 @@
 
 Ranks run on NVIDIA's libnccl where it is here, one demo at a time, and enqueue ahead. The environment chooses:
 PEERWATCH_NCCL a version or `emulated`; PEERWATCH_TRAINING a word of `demo --training`; PEERWATCH_SEEDS how many seeds,
-PEERWATCH_FIRST_SEED from which on;
-PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many runs of each injection and life, PEERWATCH_AT_ONCE of
-them.
+PEERWATCH_FIRST_SEED from which on; PEERWATCH_FAULTS which faults, with commas between them; PEERWATCH_RUNS how many
+runs of each injection and life, and PEERWATCH_AT_ONCE how many of them at a time.
 """
 
 from __future__ import annotations
