@@ -14,7 +14,7 @@ from detector.stats.robust import shift_down
 YES, LOST, NO, UNKNOWN, WAIT = "yes", "lost", "no", "unknown", "wait"
 """Answers: it does harm; its task stands for it; it does none; nothing tells; nothing tells yet."""
 SURE = 3.0
-"""Standard errors of a loss of pace, at the first look."""
+"""Standard errors of a loss of pace, at the first look, and of what a machine does less."""
 LEAST_LOSS = 0.01
 _LEAST_ERROR = 0.002
 _BEST = 3
@@ -48,12 +48,16 @@ def slower(logs: NDArray[Any], on: Bools, least: float = LEAST_LOSS, sure: float
 
 
 def does_less(mine: NDArray[Any], on: Bools) -> bool:
-    """Whether a machine gets less done than its peers by most of what tells, and did not before; of two, by both."""
+    """Whether a machine gets less done than its peers by most of what tells, and did not before; of two, by both.
+
+    `mine` [block, signal] are differences from the peers, as shares of what they do.
+    """
     done = _both_known(mine[:, DONE] if mine.shape[1] else mine, on)
     if not done.shape[1]:
         return False
-    size = np.sort(shift_down(done, on).size)
-    return bool(size[(len(size) - 1) // 2] > _DOES_LESS)
+    shift = shift_down(done, on, _LEAST_ERROR)
+    less = (shift.size > _DOES_LESS) & (shift.z > SURE) & (np.nanmean(done[on], axis=0) < 0)
+    return bool(2 * less.sum() > len(less))
 
 
 def _both_known(series: NDArray[Any], on: Bools) -> NDArray[Any]:

@@ -98,6 +98,17 @@ class Odd:
         mine = panel.deviation[row, _entities(verdict, panel)]
         return bool(np.nanmax(mine, initial=0.0) > -np.nanmin(mine, initial=0.0))
 
+    def carries_more(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether the machine, or its device, reads more than its peers at this moment, whatever is usual."""
+        table, _, metric = verdict.metric.partition(".")
+        panel = panels.get(table)
+        row = panel.row_of(metric) if panel is not None else None
+        if panel is None or row is None:
+            return False
+        values = panel.values[row : row + 1]
+        more = values > panel.groups.each(panel.groups.middle(values))
+        return bool(more[0, _entities(verdict, panel)].any())
+
     def began_elsewhere(self, verdict: Verdict, share: Share) -> bool:
         """Whether another machine began to deviate by the same reading at the same time."""
         table, _, metric = verdict.metric.partition(".")

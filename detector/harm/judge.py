@@ -186,6 +186,8 @@ class Harm:
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._effect.harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         known = self.pace.is_known_without(verdict.task, verdict.metric)
+        # The pace is that of its peers, and tells of a port that carries more than they do.
+        known |= is_traffic(metric) and self.odd.carries_more(verdict, panels)
         if not known and not small and (is_work(verdict.metric) or not self._effect.is_paced(verdict.task)):
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):

@@ -839,3 +839,20 @@ def test_a_gpu_that_waits_in_one_reading_of_each_long_iteration_is_what_others_w
 
     said, _ = watch(memory, tables(training(late), step_s=5))
     assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("falls_to", "named"), [(1.6, set()), (0.3, {"m3"})])
+def test_a_port_that_still_carries_more_than_its_peers_holds_up_none(
+    memory: Any, falls_to: float, named: set[str]
+) -> None:
+    """A port that storage uses too carries 2.7 times as much, then less of that; only one that carries less is slow."""
+
+    def stores(found: dict[str, np.ndarray]) -> None:
+        del found["gpu.tensor_active_ratio"]
+        noise = np.random.default_rng(43).normal(0, 1, (2, STEPS, MACHINES))
+        found["rdma.transmit_bytes_total"] = 4.1e9 * (1 + 0.01 * noise[0])
+        found["rdma.transmit_bytes_total"][:ONSET, 3] *= 2.7
+        found["rdma.transmit_bytes_total"][ONSET:, 3] *= falls_to
+
+    said, _ = watch(memory, tables(training(stores)))
+    assert {one.machine for one in said} == named

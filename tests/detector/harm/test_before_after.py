@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.harm.before_after import NO, YES, slower
+from detector.harm.before_after import NO, YES, does_less, slower
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,12 @@ def test_signals_that_are_known_alike_are_all_asked(falling: range, answer: str)
     on, logs = np.arange(83) >= 77, np.zeros((83, 11))
     logs[np.ix_(on, falling)] = np.log(0.97)
     assert slower(logs, on) == answer
+
+
+@pytest.mark.parametrize(("falls", "swings", "less"), [(0.3, 0.02, True), (0.07, 0.02, False), (0.0, 0.9, False)])
+def test_a_machine_does_less_if_that_is_no_swing_of_long_iterations(falls: float, swings: float, less: bool) -> None:
+    """A third less is less; in iterations of nine blocks what comes first differs by as much, and says nothing."""
+    block = np.arange(59)
+    on, noise = block >= 10, np.random.default_rng(37).normal(0, 0.01, (59, 12))
+    wave = np.where(block % 9 < 3, 1.0, 0.0)[:, None] * swings
+    assert does_less(noise + wave - falls * on[:, None], on) == less
