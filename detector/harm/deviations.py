@@ -73,12 +73,10 @@ class Odd:
 
     def when(self, verdict: Verdict, times: Ints, panels: Mapping[str, Panel], least: float = DEVIATES) -> Bools:
         """[time]: whether the machine, or its device, deviated by the verdict's metric then, so far at `least`."""
-        table, _, metric = verdict.metric.partition(".")
-        panel = panels.get(table)
-        row = panel.row_of(metric) if panel is not None else None
-        if panel is None or row is None:
+        if (found := _read(verdict, panels)) is None:
             return times > verdict.since
-        return self.tables[table].of(times, row, _entities(verdict, panel)) >= least
+        panel, row = found
+        return self.tables[panel.window.table].of(times, row, _entities(verdict, panel)) >= least
 
     def any_of(self, metrics: Iterable[str], verdict: Verdict, times: Ints, panels: Mapping[str, Panel]) -> Bools:
         """[time]: the same of any of these metrics that is read."""
@@ -90,21 +88,17 @@ class Odd:
 
     def is_more(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads more than its peers at this moment."""
-        table, _, metric = verdict.metric.partition(".")
-        panel = panels.get(table)
-        row = panel.row_of(metric) if panel is not None else None
-        if panel is None or row is None:
+        if (found := _read(verdict, panels)) is None:
             return False
+        panel, row = found
         mine = panel.deviation[row, _entities(verdict, panel)]
         return bool(np.nanmax(mine, initial=0.0) > -np.nanmin(mine, initial=0.0))
 
     def carries_more(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads more than its peers at this moment, whatever is usual."""
-        table, _, metric = verdict.metric.partition(".")
-        panel = panels.get(table)
-        row = panel.row_of(metric) if panel is not None else None
-        if panel is None or row is None:
+        if (found := _read(verdict, panels)) is None:
             return False
+        panel, row = found
         values = panel.values[row : row + 1]
         more = values > panel.groups.each(panel.groups.middle(values))
         return bool(more[0, _entities(verdict, panel)].any())
@@ -118,6 +112,14 @@ class Odd:
         row = self.metrics[table].index(metric)
         began = self.tables[table].began(verdict.since, row, _TOGETHER_NS, DEVIATES)
         return bool((share.owners[table][began] != at).any())
+
+
+def _read(verdict: Verdict, panels: Mapping[str, Panel]) -> tuple[Panel, int] | None:
+    """The panel of the verdict's reading and its row there; None: the last step had none."""
+    table, _, metric = verdict.metric.partition(".")
+    panel = panels.get(table)
+    row = panel.row_of(metric) if panel is not None else None
+    return None if panel is None or row is None else (panel, row)
 
 
 def _entities(verdict: Verdict, panel: Panel) -> Ints:

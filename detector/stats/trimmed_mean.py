@@ -25,12 +25,14 @@ class TrimmedMeanFilter:
         return _trimmed_mean(self.ring, (depth + 1) // 2)
 
     def mean(self, rows: Ints) -> Singles:
-        """[row, entity]: the same of some metrics with all that they read, where a lone reading is no error."""
+        """[row, entity]: the mean of all that is known of some metrics, where a lone reading is no error."""
         ring = self.ring[:, rows]
-        known = (~np.isnan(ring)).sum(0, dtype=np.float32)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean: Singles = np.nansum(ring, axis=0) / known
-        mean[2 * known < len(ring)] = np.nan
+        mean: Singles = ring.sum(0) / np.float32(len(ring))
+        gaps = np.isnan(mean)
+        if gaps.any():
+            some = ring[:, gaps]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                mean[gaps] = np.nansum(some, 0) / (~np.isnan(some)).sum(0, dtype=np.float32)
         return mean
 
     def _resize(self, depth: int, shape: tuple[int, ...]) -> None:

@@ -9,15 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.harm.pace import STANDS, Pace
-from detector.harm.search.readings import BEFORE, LEAST, MOST, ROW_NS
+from detector.harm.search.readings import BEFORE, KNOWN, LEAST, MOST, ROW_NS
 from detector.stats.arrays import Bools, Ints
 from detector.stats.robust import shift_down
 
 _LEAST_LOSS, _SURE = 0.02, 4.0
 """The least loss of pace, as a logarithm, and its standard errors."""
 _LEAST_ERROR = 0.003
-_KNOWN = 0.7
-"""The share of the time since the fall in which the pace has to be known."""
 _BEST = 3
 
 
@@ -48,7 +46,7 @@ def lost_pace(task: str, pace: Pace, ends: Ints, known: Fall | None, begin: int)
     since = _split(ends, rows, times[those], np.nanmedian(logs[those], axis=1))
     on = times[those] > since
     rows = int((ends > since).sum())
-    if on.sum() * pace.step_ns() < _KNOWN * rows * ROW_NS or (~on).sum() < 2 * BEFORE:
+    if on.sum() * pace.step_ns() < KNOWN * rows * ROW_NS or (~on).sum() < 2 * BEFORE:
         return None
     size = _loss(logs[those], on)
     return Fall(since, size, rows) if size > 0 else None

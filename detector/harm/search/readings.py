@@ -20,6 +20,8 @@ LEAST, MOST = 3, 12
 """Rows since the fall that are compared ..."""
 BEFORE = 6
 """... with at least so many before it; at most twice as many."""
+KNOWN = 0.7
+"""The share of the time since the fall in which the pace, and what caused the fall, have to be known."""
 
 
 @dataclass(slots=True)
@@ -75,10 +77,7 @@ class Memories:
 def _with_bursts(panel: Panel) -> Singles:
     """What a table reads: of gauges without lone spikes, of counters all that was counted."""
     names = panel.window.metrics[: len(panel.values)]
-    rows = [at for at, name in enumerate(names) if is_counter(panel.window.table, name)]
+    rows = np.array([at for at, name in enumerate(names) if is_counter(panel.window.table, name)], np.int64)
     values = panel.values.copy()
-    ring = panel.smoothing.ring[:, rows]
-    known = (~np.isnan(ring)).sum(0, dtype=np.float32)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values[rows] = np.nansum(ring, axis=0) / known
+    values[rows] = panel.smoothing.mean(rows)
     return values

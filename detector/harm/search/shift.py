@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.harm.search.fall import Fall
-from detector.harm.search.readings import BEFORE, LEAST, ROW_NS, Memory
+from detector.harm.search.readings import BEFORE, KNOWN, LEAST, ROW_NS, Memory
 from detector.methods.peers.state import Panel
 from detector.model.kinds import is_fault, is_work, tells_use
 from detector.model.metrics import Bounds, is_counter
@@ -29,8 +29,6 @@ _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
 _SLIGHT = 0.01
 """The least relative shift, or in seconds spent a second; half of the task's loss too: who holds it up does as much."""
-_KNOWN = 0.7
-"""The share of the time since the fall in which what caused it has to be known."""
 _FEWEST = 4
 _TINY = 1e-12
 _ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")
@@ -156,7 +154,7 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
     first = later[0] - usual
     lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
-    lasts &= (~np.isnan(later)).mean(0) > _KNOWN  # others may be read too rarely
+    lasts &= (~np.isnan(later)).mean(0) > KNOWN  # others may be read too rarely
     size = np.where(lasts, size, 0.0)
     size = np.nan_to_num(size - middle(size)[:, None])
     level = np.abs(center[:, :, 0]).mean(0)[:, None]

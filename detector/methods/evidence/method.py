@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +13,7 @@ from detector.methods.contract import Method
 from detector.methods.evidence.conditions import idle_machines
 from detector.methods.evidence.events import DOWN, READABLE, EventState
 from detector.methods.evidence.liveness import NOT_LIFE, Liveness, missed_heartbeats
-from detector.methods.evidence.rules import RULES, Rule, in_words, state_tables
+from detector.methods.evidence.rules import RULES, Rule, err_alike, in_words, state_tables
 from detector.methods.evidence.state_table import NO_TASK, StateTable
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools, Ints, grown
@@ -58,7 +59,9 @@ class RuleState:
         for at, rule in enumerate(self.rules):
             self._follow(at, self._condition(rule, now, config), now)
         held = [(int(rule), int(entity)) for rule, entity in np.argwhere(self.on & (self.states.task != NO_TASK))]
-        self.verdicts = {cell: self.verdicts.get(cell) or self._verdict(*cell, now) for cell in held}
+        new = {rule for rule, entity in held if (rule, entity) not in self.verdicts}
+        alike = {rule: err_alike(self.rules[rule], self.states, now) for rule in new}
+        self.verdicts = {cell: self.verdicts.get(cell) or self._verdict(*cell, now, alike[cell[0]]) for cell in held}
         return [self._finding(*cell, now) for cell in self.verdicts]
 
     def _finding(self, rule: int, entity: int, now: int) -> Finding:
@@ -89,11 +92,11 @@ class RuleState:
         self.on[at] = (self.on[at] & ~over) | (met & lasts)
         since[~met & ~self.on[at]] = NEVER
 
-    def _verdict(self, rule: int, entity: int, now: int) -> Verdict:
+    def _verdict(self, rule: int, entity: int, now: int, alike: Counter[str]) -> Verdict:
         states, fact = self.states, self.rules[rule]
         machine, device = states.entities[entity]
         metric, since = f"{fact.table}.{fact.column}", int(self.since[rule, entity])
-        task, words = states.tasks[states.task[entity]], in_words(fact, states, entity, now)
+        task, words = states.tasks[states.task[entity]], in_words(fact, states, entity, now, alike)
         return Verdict(now, task, machine, device, "evidence", metric, fact.evidence, since, fact.level, words)
 
     def _acknowledge(self, tasks: Tasks) -> None:

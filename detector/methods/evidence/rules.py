@@ -6,6 +6,7 @@ within five minutes, a port that is down is given half a minute at most, zero RD
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -212,8 +213,8 @@ def state_tables() -> dict[str, StateTable]:
     return found
 
 
-def in_words(rule: Rule, states: StateTable, entity: int, now: int) -> str:
-    """What a rule says of an entity, with the readings of both sides."""
+def in_words(rule: Rule, states: StateTable, entity: int, now: int, alike: Counter[str]) -> str:
+    """What a rule says of an entity, with the readings of both sides, and how many are `alike` by name."""
     at = states.row(rule.column)
     value, base = states.value[at, entity], states.acknowledged[at, entity]
     group = states.name if rule.table == "rdma" else states.task
@@ -224,6 +225,7 @@ def in_words(rule: Rule, states: StateTable, entity: int, now: int) -> str:
     action = _ACTIONS[int(value)] if 0 <= value < len(_ACTIONS) else f"action {value:g}"
     hot = rule.test is hw_throttled and bool(int(value) & THERMAL)
     who = subject(*states.entities[entity])
+    others = alike[states.names[entity]] - 1
     return (
         f"{who} "
         + rule.words.format(
@@ -235,14 +237,13 @@ def in_words(rule: Rule, states: StateTable, entity: int, now: int) -> str:
             name=states.names[entity],
             slowdown="too hot" if hot else "power brake",
         )
-        + _alike(rule, states, entity, now)
+        + (f", as do {others} others of this name: look at their switch" if others > 1 else "")
     )
 
 
-def _alike(rule: Rule, states: StateTable, entity: int, now: int) -> str:
-    """What ports of one name that err together have in common."""
+def err_alike(rule: Rule, states: StateTable, now: int) -> Counter[str]:
+    """By name, how many ports err often together, which a switch may explain."""
     if rule.table != "rdma" or rule.test is not errs_often:
-        return ""
+        return Counter()
     found = np.flatnonzero(rule.test(states, rule.column, now)[: len(states.names)])
-    others = sum(states.names[at] == states.names[entity] for at in found.tolist()) - 1
-    return f", as do {others} others of this name: look at their switch" if others > 1 else ""
+    return Counter(states.names[at] for at in found.tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
@@ -186,4 +187,4 @@ def test_every_rule(rule: Rule) -> None:
     for value in (np.nan, 0.0):
         states = states_of(rule, value)
         assert not rule.test(states, rule.column, START)[: len(states.entities)].any()
-    assert in_words(rule, states_of(rule, 3.0), 5, START).startswith("m2 ")
+    assert in_words(rule, states_of(rule, 3.0), 5, START, Counter()).startswith("m2 ")

@@ -20,11 +20,7 @@ METRICS = ("operations_total", "active_ratio", "send_pending_ratio", "iteration_
 
 
 def stragglers(
-    late: int,
-    order: list[int],
-    missing: int | None = None,
-    iteration_s: float = 0.5,
-    restless: int | None = None,
+    late: int, order: list[int], missing: int | None = None, iteration_s: float = 0.5, restless: int | None = None
 ) -> tuple[list[Straggler], RankTable]:
     """Stragglers after 105 s of six machines in one communicator, read in this order; one rank is late from 75 s on.
 
