@@ -25,6 +25,7 @@ from detector.model.kinds import (
     draws,
     is_capacity,
     is_corrected,
+    is_done,
     is_held_back,
     is_host,
     is_impaired,
@@ -174,26 +175,43 @@ class Harm:
         burst = is_traffic(metric) and young and self.odd.is_more(verdict, panels)
         if burst or self._waits(verdict, on, now, small):
             return WAIT
-        cool = is_temperature(metric) and not self.odd.is_more(verdict, panels)
-        if cool or (tells_use(metric) and (small or self.odd.is_more(verdict, panels))):
-            return NO
-        if small and is_remnant(self.pace, self.blamed, verdict):
+        if self._delays_none(finding, panels):
             return NO
         if small and draws(verdict.metric) and now - verdict.since < _DRAWS_NS and not _is_one_reading(panels):
             return WAIT
         if is_host(verdict.metric):
             return self._host(verdict, on, now)
+        if is_corrected(metric):  # what the pace does is no effect of it
+            return self._unseen(verdict, on, panels, now, small)
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._effect.harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
+        if answer in (NO, UNKNOWN) and self._is_other_work(finding, panels):
+            return NO
         known = self.pace.is_known_without(verdict.task, verdict.metric)
-        # The pace is that of its peers, and tells of a port that carries more than they do.
-        known |= is_traffic(metric) and self.odd.carries_more(verdict, panels)
         if not known and not small and (is_work(verdict.metric) or not self._effect.is_paced(verdict.task)):
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):
             return YES
         unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
+
+    def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
+        """Whether no rank waits for it by nature: more work than the peers do, less heat, or what is left of a fault."""
+        verdict, small = finding.verdict, finding.small
+        metric, more = verdict.metric, self.odd.is_more(verdict, panels)
+        busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
+        if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
+            return True
+        return small and is_remnant(self.pace, self.blamed, verdict)
+
+    def _is_other_work(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
+        """Whether a machine does more than its peers, if less than usual, or other work than peers of like readings.
+
+        Then only the task's pace tells that it is a fault: a port carries what others send as well.
+        """
+        if not is_done(finding.verdict.metric):
+            return False
+        return finding.clustered or self.odd.carries_more(finding.verdict, panels)
 
     def _host(self, verdict: Verdict, on: Bools, now: int) -> str:
         """Of a reading of the machine's own system."""

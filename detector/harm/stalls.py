@@ -24,8 +24,9 @@ from store.schema.time import SECOND
 _LEAST_NS = 10 * SECOND
 _RAN = 12
 """Blocks that were seen of a task, most of them running, before it can be said to stand."""
-_SPREADS, _SHARE = 6.0, 0.12
-"""The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading."""
+_SPREADS, _SHARE, _GONE = 6.0, 0.12, 0.5
+"""The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading; of
+memory half of it, as a process that is gone has none."""
 _ALONE = 2.0
 """Times as far as the next machine."""
 _CANDIDATES = 3
@@ -191,7 +192,7 @@ def _far(values: NDArray[Any], usual: NDArray[Any], floor: float, below_only: bo
     """[member]: its distance from the others, as far as it is not `usual` [member], over the least that counts."""
     center = middle(values[None])[0]
     spread = NORMAL * middle(np.abs(values - center)[None])[0]
-    least = max(_SPREADS * spread, _SHARE * abs(center), floor, 1e-12)
+    least = max(_SPREADS * spread, (_GONE if below_only else _SHARE) * abs(center), floor, 1e-12)
     away = values - center
     away -= np.clip(usual, np.minimum(away, 0), np.maximum(away, 0))
     far: NDArray[Any] = (-away if below_only else np.abs(away)) / least

@@ -101,6 +101,8 @@ TRAFFIC = frozenset(
 """What a port reads more of for as long as a copy, a test of the network, or many senders at once take."""
 _USES = frozenset({"gpu.tensor_active_ratio", "gpu.dram_active_ratio"})
 """What a GPU uses for its share of an iteration, however long that takes: others wait, and use no more of it."""
+_DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
+"""Ends of readings of work that is done."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
 
@@ -128,6 +130,11 @@ def is_temperature(metric: str) -> bool:
 def is_work(metric: str) -> bool:
     """Whether this reading tells how a device does its share of the task."""
     return metric in WORK or metric.partition(".")[0] in _PROCESSES
+
+
+def is_done(metric: str) -> bool:
+    """Whether this reading counts work that is done: who does more of it holds up no other."""
+    return is_work(metric) and metric.endswith(_DONE)
 
 
 def tells_pace(metric: str) -> bool:

@@ -71,5 +71,7 @@ class Finding:
     """Whether a reading that no other machine's fault can move, such as a clock, deviates: then it is no victim."""
     small: bool = False
     """Whether the difference is a small one that lasts: it is judged by all the time since it began."""
+    clustered: bool = False
+    """Whether the peers that it is compared with were found by their readings."""
     late: bool = False
     """Whether a fault of another machine is known, and ranks of this one come late beside all others as well."""

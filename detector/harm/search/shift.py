@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detector.harm.search.fall import Fall
 from detector.harm.search.readings import BEFORE, KNOWN, LEAST, ROW_NS, Memory
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_fault, is_work, tells_use
+from detector.model.kinds import draws, is_done, is_fault, tells_use
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles
 from detector.stats.grouped import distinct, middle
@@ -28,15 +28,18 @@ FAR, _ALONE = 6.0, 3.0
 _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
 _SLIGHT = 0.01
-"""The least relative shift, or in seconds spent a second; half of the task's loss too: who holds it up does as much."""
+"""The least relative shift, or in seconds spent a second ..."""
+_HELD_UP, _DRAWN = 0.5, 0.125
+"""... and as a share of the task's loss: who holds it up does as much, and draws a little more than those who wait."""
 _FEWEST = 4
+_SCALES = 2.0
+"""What reads so many times as much as its peers, or as little, does something else."""
 _TINY = 1e-12
-_ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows")
-"""Ends of readings that follow a change elsewhere: less work is cooler, another route has packets overtake others."""
+_ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows", "ecc_corrected_total")
+"""Ends of readings that follow a change elsewhere, or cost no time: less work is cooler, on another route packets
+overtake others, a memory that corrects is as fast."""
 _GIVEN = ("nccl.operations_total", "nccl.bytes_total")
 """What the program gives each rank to do."""
-_DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
-"""Ends of readings of work that is done."""
 _AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
 
@@ -56,10 +59,10 @@ class Shifted:
     """Signed, in the metric's unit."""
     whole: bool
     """Whether most devices of the machine changed alike."""
+    usual: float
+    """How far above the peers' median it may be: chips draw more or less, ..."""
     before: float | None = None
-    """What it read before, where machines of other tasks are its peers: they read something else anyway, ..."""
-    usual: float = 0.0
-    """... and how far that was above their median."""
+    """... and machines of other tasks read something else; then, what it read before."""
 
 
 def shifted_with(
@@ -101,10 +104,12 @@ def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, 
     shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
     size, far, level = compare(rows, fall.rows, counts)
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
-    far[np.abs(size) < max(_SLIGHT, fall.size / 2) * np.where(spent, 1.0, level)] = 0.0
+    drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0)
+    least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * fall.size)
+    far[np.abs(size) < least * np.where(spent, 1.0, level)] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
-    done = np.array([(is_work(key) and key.endswith(_DONE)) or tells_use(key) for key in keys])[:, None]
-    bad &= ~done | (size < 0)  # who does more work holds up no other
+    done = np.array([is_done(key) or tells_use(key) for key in keys])[:, None]
+    bad &= ~done | (size < 0)
     far = np.where(bad, far, np.minimum(far, FAR / 2))
     machines, place = np.unique(panel.machine[members], return_inverse=True)
     worst = np.zeros((len(names), len(machines)))
@@ -115,8 +120,9 @@ def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, 
         alone = float(first[metric] / max(second[metric], 1.0))
         mine = far[metric, place == place[at]]
         whole = len(mine) > 2 and 2 * int((mine >= first[metric] / 3).sum()) > len(mine)
-        shift = float(size[metric, at])
-        yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole)
+        old, shift = rows[: -fall.rows, metric], float(size[metric, at])
+        usual = float(np.nanmean(old[:, at] - middle(old))) if draws(keys[metric]) else 0.0
+        yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole, usual)
 
 
 def left(memory: Memory, shifted: Shifted, panel: Panel, last: int = LEAST) -> float:
@@ -147,6 +153,7 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     The distance is 0 where the shift began before the first of these rows or after it, has passed, or is unknown.
     Third: the peers' readings, [metric, 1].
     """
+    rows = _to_scale(rows, after)
     center = middle(rows)[:, :, None]
     apart = rows - center
     before, later = apart[:-after], apart[-after:]
@@ -160,7 +167,7 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     level = np.abs(center[:, :, 0]).mean(0)[:, None]
     spread = NORMAL * middle(np.abs(size))[:, None]
     noise = np.sqrt(np.nanmean((before - usual) ** 2, axis=0) * (2 / after + 1 / len(before)))
-    common = np.sqrt(np.nanmean(noise**2, axis=1, keepdims=True))
+    common = middle(noise)[:, None]
     seconds = after * ROW_NS / SECOND
     chance = np.where(counts[:, None], np.sqrt(np.nanmax(np.abs(rows), axis=0) / seconds) + 1 / seconds, 0.0)
     unit = np.maximum.reduce([np.broadcast_to(spread, size.shape), noise, np.broadcast_to(common / 2, size.shape)])
@@ -168,3 +175,13 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     latest = np.abs(np.nanmean(before[-2:], axis=0) - usual)
     far = np.where(np.nan_to_num(latest, nan=np.inf) < np.abs(size) / 2, np.abs(size) / unit, 0.0)
     return size, far, np.nan_to_num(level)
+
+
+def _to_scale(rows: Singles, after: int) -> Singles:
+    """The rows as if all had read alike before the last `after`: of slower iterations each does less in proportion."""
+    mine = np.nanmean(rows[:-after], axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = middle(mine)[:, None] / mine
+    fits = (scale > 1 / _SCALES) & (scale < _SCALES)
+    found: Singles = rows * np.where(fits, scale, 1.0).astype(np.float32)
+    return found

@@ -126,7 +126,7 @@ def annotate_clustered(finding: Finding, roles: Roles) -> Finding:
     if verdict.kind != "peer" or roles.of(verdict.machine, verdict.device) < ALIKE:
         return finding
     message = f"{verdict.message} (its peers were found by their readings)"
-    return replace(finding, verdict=replace(verdict, message=message))
+    return replace(finding, verdict=replace(verdict, message=message), clustered=True)
 
 
 def _machines(panel: Panel) -> tuple[list[str], Ints]:

@@ -856,3 +856,48 @@ def test_a_port_that_still_carries_more_than_its_peers_holds_up_none(
 
     said, _ = watch(memory, tables(training(stores)))
     assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("metric", "times"), [("gpu.pcie_receive_bytes_total", 5.3), ("gpu.tensor_active_ratio", 1.4)])
+def test_a_machine_that_does_more_work_holds_up_none(memory: Any, metric: str, times: float) -> None:
+    """An evaluator reads more over PCIe, and computes more, than its peers: it is noted, if at all."""
+
+    def evaluates(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(47).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.pcie_receive_bytes_total"] = 2.3e9 * (1 + 0.02 * noise)
+        found[metric][ONSET:, 3] *= times
+
+    said, _ = watch(memory, tables(training(evaluates)))
+    assert said == []
+
+
+@pytest.mark.parametrize(("left", "named"), [(0.84, set()), (0.07, {"m2"})])
+def test_a_gpu_with_a_little_less_memory_in_use_is_not_what_a_task_waits_for(
+    memory: Any, left: float, named: set[str]
+) -> None:
+    """The task stands: a rank that still loads has less in use than others; one without its process has none."""
+
+    def stands(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(61).normal(0, 1, (2, STEPS, MACHINES))
+        found["gpu.memory_used_bytes"] = 57e9 + 2e7 * noise[0]
+        found["gpu.memory_used_bytes"][ONSET:, 2] *= left
+        found["gpu.tensor_active_ratio"][ONSET:] = 0.0
+        found["gpu.power_watts"][ONSET:] = 340 + 2 * noise[1][ONSET:]
+
+    said, _ = watch(memory, tables(training(stands)))
+    assert {one.machine for one in said if one.machine != one.task} == named
+
+
+def test_corrected_errors_are_a_note_though_the_task_loses_pace_with_them(memory: Any) -> None:
+    """Two errors a second that ECC corrects cost no time: a tenth of the pace is lost by something else."""
+
+    def corrects(found: dict[str, np.ndarray]) -> None:
+        found["gpu.ecc_corrected_total"] = np.zeros((STEPS, MACHINES))
+        found["gpu.ecc_corrected_total"][ONSET:, 2] = 2.0
+        paced(found)
+        slower(found, 0.9)
+        found["gpu.dram_active_ratio"][ONSET:] *= 0.9
+
+    said, notes = watch(memory, tables(training(corrects)))
+    assert said == []
+    assert {one.metric for one in notes if one.machine == "m2"} == {"gpu.ecc_corrected_total"}

@@ -44,3 +44,21 @@ def test_a_task_of_one_machine_is_compared_with_its_own_past(
     said, _ = watch(memory, each_its_own(tables(training(own_tasks), step_s=2)))
     assert {(one.machine, one.metric) for one in said} == {(name, metric) for name in named}
     assert all("before: " in one.message and "job-32 lost" in one.message for one in said)
+
+
+@pytest.mark.parametrize(("falls", "named"), [(0.92, {"m4"}), (0.86, set())])
+def test_a_gpu_that_works_while_others_wait_draws_more_than_they_do(memory: Any, falls: float, named: set[str]) -> None:
+    """Memory becomes slow: a quarter of the pace is lost, and all draw 14 % less but one, whatever its chip draws."""
+
+    def slow_memory(found: dict[str, np.ndarray]) -> None:
+        chips = np.random.default_rng(53).permutation(np.linspace(0.9, 1.1, MACHINES))
+        noise = np.random.default_rng(59).normal(0, 1, (2, STEPS, MACHINES))
+        found["gpu.power_watts"] = 520 * chips * (1 + 0.006 * noise[0])
+        found["gpu.nvlink_transmit_bytes_total"] = 4.1e10 * (1 + 0.01 * noise[1])
+        for key, share in (("gpu.tensor_active_ratio", 0.75), ("gpu.nvlink_transmit_bytes_total", 0.75)):
+            found[key][ONSET:] *= share
+        found["gpu.power_watts"][ONSET:] *= 0.86
+        found["gpu.power_watts"][ONSET:, 4] *= falls / 0.86
+
+    said, _ = watch(memory, tables(training(slow_memory)))
+    assert {one.machine for one in said} == named
