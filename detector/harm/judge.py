@@ -196,7 +196,7 @@ class Harm:
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
 
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
-        """Whether no rank waits for it by nature: more work than the peers do, less heat, or what is left of a fault."""
+        """Whether no rank waits for it by nature: more work than its peers do, less heat, or the rest of a fault."""
         verdict, small = finding.verdict, finding.small
         metric, more = verdict.metric, self.odd.is_more(verdict, panels)
         busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))

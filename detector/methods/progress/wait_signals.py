@@ -20,10 +20,12 @@ chunks back more (SENDING), and for which the others wait (OTHERS); steps by whi
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[signal, series]; 0 where a communicator has no other rank, or nothing is known; NaN: LENGTH or PACE is not."""
-    awaited, sending = waiting(ranks, series, comm), ranks.sending[series] + _held_back(ranks, series, comm)
-    others, active = _mean_of_others(awaited, comm), ranks.active[series]
-    late = np.where(np.isnan(awaited), _mean_of_others(active, comm) - active, others - awaited)
-    slower = sending - _mean_of_others(sending, comm)
+    awaited, active = waiting(ranks, series, comm), ranks.active[series]
+    others = _mean_of_others(awaited, comm)
+    # Where the others receive within their machines, more waiting than this rank's own baseline is all that tells.
+    late = np.where(np.isnan(awaited), _mean_of_others(active, comm) - active, np.nan_to_num(others) - awaited)
+    sending, held = ranks.sending[series], _held_back(ranks, series, comm)
+    slower = np.nan_to_num(sending - _mean_of_others(sending, comm)) + held - np.nan_to_num(_mean_of_others(held, comm))
     shares = np.nan_to_num(np.stack([late, slower, others, _steps_behind(ranks, series, comm)]))
     return np.concatenate([shares, np.stack([ranks.iteration[series], ranks.pace[series]])])
 
@@ -44,9 +46,9 @@ def _held_back(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[series]: the share of samples in which a chunk was ready, and neither sent nor refused by its receiver.
 
     A receiver refuses while its GPU does not take what it has; then it awaits nothing. The rank that awaits least
-    counts, since samples do not always tell which one the receiver is.
+    counts, since samples do not always tell which one the receiver is; one that receives within its machine is none.
     """
-    awaits = np.nan_to_num(ranks.receiving[series])
+    awaits = np.nan_to_num(ranks.receiving[series], nan=1.0)
     refused = 1 - _least_of_others(awaits, comm)
     return np.maximum(np.nan_to_num(ranks.unsent[series]) - refused, 0.0)
 

@@ -20,8 +20,8 @@ INJECTIONS = {
 KINDS = tuple(sorted(set(INJECTIONS.values())))
 SHAPE = (4, 4, 2, 2)
 """Machines, GPUs of each, tensor and pipeline of a task of 16 ranks; data 4."""
-TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "20")
-"""Such a demo's options."""
+TASK = ("--machines", "4", "--gpus", "4", "--tensor", "2", "--pipeline", "2", "--healthy", "75")
+"""Such a demo's options: baselines are made in a task's first minute."""
 
 
 def named_device(said: dict[str, Any]) -> bool:

@@ -128,13 +128,12 @@ def test_every_fault_and_health(probes_allowed: None, tmp_path: Path) -> None:
 
 def test_mycroft_and_flagscale_injections(probes_allowed: None, tmp_path: Path) -> None:
     """The detector locates each injection in 95 % of its runs on 16 ranks (tensor 2, pipeline 2, data 4)."""
-    found = trials(
-        [(fault, seed) for seed in range(FIRST_SEED + 200, FIRST_SEED + 200 + RUNS) for fault in INJECTED],
-        tmp_path,
-        *TASK,
-    )
-    of = {fault: [trial for trial in found if trial.fault == fault] for fault in INJECTED}
-    table("Injection", INJECTIONS, lambda name: of[INJECTIONS[name]])
+    wanted = [fault for fault in INJECTED if fault in FAULTS]
+    seeds = range(FIRST_SEED + 200, FIRST_SEED + 200 + RUNS)
+    found = trials([(fault, seed) for seed in seeds for fault in wanted], tmp_path, *TASK)
+    of = {fault: [trial for trial in found if trial.fault == fault] for fault in wanted}
+    names = [name for name, fault in INJECTIONS.items() if fault in wanted]
+    table("Injection", names, lambda name: of[INJECTIONS[name]])
     assert all(sum(trial.named for trial in mine) >= 0.95 * RUNS for mine in of.values())
 
 

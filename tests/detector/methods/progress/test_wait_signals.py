@@ -43,3 +43,16 @@ def test_where_no_rank_is_looked_at_operations_stand_for_data() -> None:
     ranks = table([np.nan] * 4, [0.3, 0.5, 0.9, 0.7], [np.nan] * 4)
     assert waiting(ranks, EACH, ONE) == pytest.approx([0.3, 0.5, 0.9, 0.7])
     assert wait_signals(ranks, EACH, ONE)[LATE] == pytest.approx([0.4, 2.0 / 15, -0.4, -2.0 / 15])
+
+
+def test_where_the_others_receive_within_their_machines_a_rank_is_compared_with_its_own_past() -> None:
+    """What it awaits counts by itself: as a victim it waits for more in one communicator, and in another for less."""
+    signals = wait_signals(table([0.6, np.nan, np.nan, np.nan], [1.0] * 4, [0.1] * 4), EACH, ONE)
+    assert signals[LATE] == pytest.approx([-0.6, 0.0, 0.0, 0.0])
+
+
+def test_a_chunk_that_a_proxy_holds_back_is_refused_by_no_rank_that_receives_within_its_machine() -> None:
+    """Of half of the time a tenth may be a receiver's that awaits nothing then; a rank off the network refuses none."""
+    ranks = table([np.nan, 0.95, np.nan, 0.9], [1.0] * 4, [np.nan, 0.2, np.nan, 0.2])
+    ranks.unsent[0] = 0.5
+    assert wait_signals(ranks, EACH, ONE)[SENDING] == pytest.approx([0.4, -0.4 / 3, -0.4 / 3, -0.4 / 3])
