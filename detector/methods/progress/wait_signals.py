@@ -17,6 +17,9 @@ SIGNALS = 6
 chunks back more (SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead,
 -1 to 1 (BEHIND); seconds of an iteration (LENGTH); steps a second (PACE)."""
 
+_HELD = 5.0
+"""So many times a chunk that is held back counts: in health shares of it vary by 0.01, those of waiting by 0.05."""
+
 
 def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     """[signal, series]; 0 where a communicator has no other rank, or nothing is known; NaN: LENGTH or PACE is not."""
@@ -24,7 +27,7 @@ def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     others = _mean_of_others(awaited, comm)
     # Where the others receive within their machines, more waiting than this rank's own baseline is all that tells.
     late = np.where(np.isnan(awaited), _mean_of_others(active, comm) - active, np.nan_to_num(others) - awaited)
-    sending, held = ranks.sending[series], _held_back(ranks, series, comm)
+    sending, held = ranks.sending[series], _HELD * _held_back(ranks, series, comm)
     slower = np.nan_to_num(sending - _mean_of_others(sending, comm)) + held - np.nan_to_num(_mean_of_others(held, comm))
     shares = np.nan_to_num(np.stack([late, slower, others, _steps_behind(ranks, series, comm)]))
     return np.concatenate([shares, np.stack([ranks.iteration[series], ranks.pace[series]])])
