@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from detector.engine.pipeline import Detector
+from detector.methods.evidence.conditions import ERROR_RATES
 from detector.service.snapshot import dump
 from detector.timeseries.rows import Rows
 from store.schema.catalogue import METRICS
@@ -43,7 +44,7 @@ class Fleet:
         """One row of each entity, a moment before `now`."""
         names, idents, sums = self.names[table], self.idents[table], self.sums[table]
         values = 5 + 0.1 * self.chance.standard_normal(sums.shape)
-        sums += values
+        sums += values * [m.name not in ERROR_RATES for m in names]  # nothing errs
         values = np.where([m.kind == "counter" for m in names], sums, values)
         keys = {"gpu": ("gpu",), "rdma": ("port",)}.get(table, ())
         time_ = np.full(len(idents), now - SECOND // 3)
