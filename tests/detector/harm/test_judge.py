@@ -37,3 +37,16 @@ def test_a_small_difference_in_power_has_to_last_for_five_minutes(metric: str, l
 def test_a_difference_near_its_threshold_has_to_last_for_longer(score: float, lasts_s: int, is_said: bool) -> None:
     """Twice the threshold is enough after a minute; what is 1.4 times as much takes two, to be as sure."""
     assert is_answered("gpu:3", "gpu.sm_active_ratio", score, lasts_s) == is_said
+
+
+@pytest.mark.parametrize(("clustered", "level"), [(True, "note"), (False, "warn")])
+def test_other_work_than_that_of_peers_that_were_found_by_their_readings_is_a_note(clustered: bool, level: str) -> None:
+    """A machine of another role comes to do other work; between peers that are known it is what others wait for."""
+    harm = Harm()
+    now = 1_700_000_000 * SECOND
+    verdict = Verdict(
+        now, "job-8", "m5", None, "peer", "gpu.pcie_receive_bytes_total", 3.1, now - 700 * SECOND, "warn", ""
+    )
+    said = harm.graded(Finding(verdict, False, 3.1, clustered=clustered), {}, now)
+    assert said is not None
+    assert said.verdict.level == level
