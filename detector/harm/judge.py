@@ -26,6 +26,7 @@ from detector.model.kinds import (
     is_capacity,
     is_corrected,
     is_done,
+    is_fault,
     is_held_back,
     is_host,
     is_impaired,
@@ -196,9 +197,14 @@ class Harm:
         return self._unseen(verdict, on, panels, now, small) if unseen else answer
 
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
-        """Whether no rank waits for it by nature: more work than its peers do, less heat, or the rest of a fault."""
+        """Whether no rank waits for it by nature: more work than its peers do, less heat, or the rest of a fault.
+
+        What moves a port of which the peers were found by their readings is other traffic.
+        """
         verdict, small = finding.verdict, finding.small
         metric, more = verdict.metric, self.odd.is_more(verdict, panels)
+        if finding.clustered and metric.startswith("rdma.") and not is_fault(metric):
+            return True
         busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
             return True

@@ -120,6 +120,10 @@ class Tasks:
         task = self._known().get(machine)
         return task if self.only in (None, task) else None
 
+    def moved(self, machine: str) -> int:
+        """When a scheduler gave it another task last, Unix ns."""
+        return self.left.get(machine, (NEVER, ""))[0]
+
     def task_at(self, machine: str, time: int) -> str | None:
         """The task that it worked for at `time` (Unix ns), if a scheduler has taken it out of one since then."""
         moved, before = self.left.get(machine, (NEVER, ""))

@@ -27,6 +27,8 @@ _CLUE = 0.5
 SHARED = 0.0
 """The score of a silence of several machines at once: of their readings' way, unless the task stands since then."""
 _LISTED = 5
+_RELEASED_NS = 600 * SECOND
+"""A machine that falls silent so soon after its job's end, in a task of few, may have been switched off."""
 NOT_LIFE = ("event", "verdict", "task")
 """Tables that are written late, by the detector itself, by people, or by a scheduler."""
 
@@ -118,6 +120,7 @@ class Liveness:
 def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
     """A verdict on each machine or device without a row for long, while its peers in the task go on.
 
+    For a task of few machines those of the whole fleet stand in: that rows come needs no like work.
     Where more machines than `common_cause_share` are silent, but no more than half, each has a note: a rack, or the way
     of its readings.
     """
@@ -141,7 +144,10 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
     out = []
     for at in suspects:
         machine, device = names[at]
-        peers = (team == team[at]) & (kind == kind[at]) & (np.arange(count) != at)
+        others_alike = (kind == kind[at]) & (np.arange(count) != at)
+        peers = others_alike & (team == team[at])
+        if peers.sum() + 1 < config.min_peers and heard[at] - tasks.moved(machine) > _RELEASED_NS:
+            peers = others_alike
         # What has only just come back was gone as well: after an outage not all come back at once.
         bound = limit if quiet[at] > limit[at] else early
         gone = int((peers & ((quiet > bound / 2) | (now - liveness.back[:count] < bound * SECOND / 2))).sum())

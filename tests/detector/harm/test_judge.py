@@ -40,13 +40,14 @@ def test_a_difference_near_its_threshold_has_to_last_for_longer(score: float, la
 
 
 @pytest.mark.parametrize(("clustered", "level"), [(True, "note"), (False, "warn")])
-def test_other_work_than_that_of_peers_that_were_found_by_their_readings_is_a_note(clustered: bool, level: str) -> None:
+@pytest.mark.parametrize("metric", ["gpu.pcie_receive_bytes_total", "rdma.transmit_wait_ticks_total"])
+def test_other_work_than_that_of_peers_that_were_found_by_their_readings_is_a_note(
+    metric: str, clustered: bool, level: str
+) -> None:
     """A machine of another role comes to do other work; between peers that are known it is what others wait for."""
     harm = Harm()
     now = 1_700_000_000 * SECOND
-    verdict = Verdict(
-        now, "job-8", "m5", None, "peer", "gpu.pcie_receive_bytes_total", 3.1, now - 700 * SECOND, "warn", ""
-    )
+    verdict = Verdict(now, "job-8", "m5", None, "peer", metric, 3.1, now - 700 * SECOND, "warn", "")
     said = harm.graded(Finding(verdict, False, 3.1, clustered=clustered), {}, now)
     assert said is not None
     assert said.verdict.level == level

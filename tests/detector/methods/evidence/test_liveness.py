@@ -107,6 +107,15 @@ def test_a_machine_that_a_scheduler_took_out_after_it_died_is_missed(moved: int,
     assert [(one.machine, one.task) for one in found] == [(machine, "run") for machine in said]
 
 
+@pytest.mark.parametrize(("fleet", "said"), [(MACHINES, ["m4"]), (3, [])])
+def test_other_machines_witness_the_silence_of_one_that_trains_alone(fleet: int, said: list[str]) -> None:
+    """Each machine has a task of its own: that six others are read shows that one is silent; two others do not."""
+    there = list(range(MACHINES - fleet, MACHINES))
+    tasks = Tasks(said={NAMES[at]: f"run-{at}" for at in there}, seen={NAMES[at] for at in there})
+    found = missed_heartbeats(read(170, {4: (101, 900)}, order=there), START + 170 * SECOND, tasks, CONFIG)
+    assert [(one.machine, one.task) for one in found] == [(machine, "run-4") for machine in said]
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(range(MACHINES)), st.integers(0, MACHINES - 1), st.integers(-(10**6), 10**6))
 def test_neither_order_nor_date_matters(order: list[int], machine: int, later_s: int) -> None:
