@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from store.open import open_store
 
 INJECTIONS = {
     "Mycroft: NIC shutdown": "nic_down",
@@ -28,3 +34,16 @@ def named_device(said: dict[str, Any]) -> bool:
     """Whether a demo's first verdict names the GPU at fault, or the port beside it."""
     true = said["fault"]["device"]
     return said["verdicts"][0]["device"] in (true, f"rdma:mlx5_{true.split(':')[1]}/1")
+
+
+def harms_nothing(readings: Path, start: int) -> bool:
+    """Whether iterations after `start` (Unix ns) are no longer than before, to within 5 % of their median.
+
+    An emulated port's fault slows what its GPU sends, and some GPUs of a ring only receive through theirs.
+    """
+    with closing(open_store(str(readings))) as store:
+        rows = store.read("nccl")
+    taken, length = (rows.column(name).to_numpy(zero_copy_only=False) for name in ("time", "iteration_seconds"))
+    read = ~np.isnan(length)
+    before, after = length[read & (taken < start)], length[read & (taken > start)]
+    return bool(len(after) and np.median(after) < 1.05 * np.median(before))
