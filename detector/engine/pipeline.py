@@ -16,7 +16,7 @@ from detector.methods.contract import Method
 from detector.methods.evidence.method import Evidence
 from detector.methods.peers.clustering import PeerClustering, annotate_clustered
 from detector.methods.peers.coverage import by_machine, sentences, uncompared
-from detector.methods.peers.device_attribution import attribute_to_port
+from detector.methods.peers.device_attribution import attribute_to_gpu, attribute_to_port
 from detector.methods.peers.method import Peers
 from detector.methods.peers.state import Panel
 from detector.methods.progress.method import Progress
@@ -111,7 +111,7 @@ class Detector:
         """The findings with the device at fault, as verdicts if they harm the task, else as notes."""
         state, incidents = self.state, self.state.incidents
         state.clustering.update(now, panels, state.tasks, frozenset(task for task, _ in incidents.open), self.config)
-        findings = [attribute_to_port(finding, panels) for finding in findings]
+        findings = [attribute_to_port(attribute_to_gpu(finding, panels), panels) for finding in findings]
         findings = [annotate_clustered(finding, state.tasks.roles) for finding in findings]
         state.harm.update(now, panels, self.config)
         if self.config.false_pages_per_1000_machine_hours:

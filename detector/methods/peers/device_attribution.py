@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
+from detector.model.kinds import is_capacity
 from detector.model.text import comparison, subject
 from detector.model.verdict import Finding
 from detector.stats.grouped import middle
@@ -46,6 +47,25 @@ def attribute_to_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
     port = subject("", device).strip()
     message = f"{verdict.message.removesuffix('.')}; {comparison(port, key, *sides, len(others))}"
     return replace(finding, verdict=replace(verdict, device=device, message=message))
+
+
+def attribute_to_gpu(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
+    """A rank for which others wait stands for all that share its way into the machine: the GPU that lost capacity.
+
+    It is named if it alone of its machine has a lower clock, less power or a narrower link than its peers.
+    """
+    verdict, panel = finding.verdict, panels.get("gpu")
+    if not verdict.metric.startswith("nccl.") or panel is None or not panel.deviation.size:
+        return finding
+    limited = [is_capacity(f"gpu.{name}") for name in panel.window.metrics[: len(panel.deviation)]]
+    gpus = adverse_deviation(panel, verdict.machine) * np.array(limited)[:, None]
+    worst = gpus.max(0, initial=0.0)
+    if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
+        return finding
+    entity = [at for at, who in enumerate(panel.window.entities) if who[0] == verdict.machine][worst.argmax()]
+    device = panel.window.entities[entity][1]
+    named = subject(verdict.machine, verdict.device), subject(verdict.machine, device)
+    return replace(finding, verdict=replace(verdict, device=device, message=verdict.message.replace(*named, 1)))
 
 
 def adverse_deviation(panel: Panel, machine: str) -> NDArray[np.float64]:

@@ -171,7 +171,7 @@ class Progress(Method):
         return *device_of_rank(ident), self.task_names[live.task[place]]
 
     def _straggler(self, now: int, straggler: Straggler, live: LiveRanks) -> Finding:
-        machine, device, task = self._owner(live, straggler.process)
+        machine, device, task = self._owner(live, straggler.cause)
         metric = "nccl.active_ratio" if straggler.signal == LATE else "nccl.send_pending_ratio"
         message = straggler_text(subject(machine, device), straggler, self.ranks, live)
         level: Level = "crit" if straggler.evidence >= _CRITICAL_EVIDENCE else "warn"

@@ -27,6 +27,9 @@ from store.schema.time import SECOND
 _SPREADS, _HIGH, _LEAST = 3.3, 2.0, 0.6
 """Where awaited data is read an excess counts from so many spreads on, of `min_excess` this share at least."""
 _MEMORY_S, _MIN_SAMPLES = 300.0, 20
+_DIRECT, _CLEARLY = 0.1, 2.0
+"""The share of time from which on a rank's own absence from operations, or sending, tells, and in multiples of that of
+the one that stands for its machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Straggler:
 
     process: int
     """Its place among the processes of the live ranks."""
+    cause: int
+    """The place of the one on its machine that shows it itself: another where ranks share a way into the machine."""
     signal: int
     """What most of it is: LATE or SENDING."""
     score: float
@@ -70,6 +75,8 @@ class StragglerDetector(Columns):
     """Samples since the onset."""
     worst_count: Floats = column()
     """Those of them in which the process was the worst of its task."""
+    direct: Floats = column()
+    """Share of time by which it is absent from operations, or sends, more than usual: what its own memory shows."""
     updated_at: int = 0
     trend: LatenessTrend = field(default_factory=LatenessTrend)
     """Of lateness too small for the CUSUM above."""
@@ -91,7 +98,7 @@ class StragglerDetector(Columns):
             self.updated_at = now
             self._add(now, ranks, live, min(seconds, 2 * ranks.period / SECOND), config)
         found = np.flatnonzero(self.cusum.alarmed[live.number] & (live.task >= 0))
-        return [self._straggler(place, int(live.number[place]), config) for place in found.tolist()]
+        return [self._straggler(place, live, config) for place in found.tolist()]
 
     def late_by_little(self, live: LiveRanks) -> list[int]:
         """Places of the live processes that are late by little, for long."""
@@ -105,7 +112,7 @@ class StragglerDetector(Columns):
     def _add(self, now: int, ranks: RankTable, live: LiveRanks, seconds: float, config: StragglerConfig) -> None:
         number, threshold = live.number, config.threshold_seconds
         normal = self.cusum.value[number] <= 0
-        (late, sending, others, behind, *_), waiting = self.excess.update(ranks, live, seconds, normal, config)
+        (late, sending, others, behind, absent, *_), waiting = self.excess.update(ranks, live, seconds, normal, config)
         self.trend.update(now, live, *self.excess.lateness(ranks, live, config), normal)
         # A rank is a straggler only as far as other ranks wait for it.
         total = np.minimum((late, sending), config.max_excess_per_wait * np.maximum(others, 0.0))
@@ -113,6 +120,7 @@ class StragglerDetector(Columns):
         known = live.running & ~np.isnan(score)
         self.total[:, number] = np.where(np.isnan(total), self.total[:, number], total)
         self.waiting[number] = np.where(known, waiting, self.waiting[number])
+        self.direct[number] = np.nan_to_num(np.maximum(absent, 0.0) + np.maximum(sending, 0.0))
         worst, is_clear = _worst(score, behind, live, config)
         # A second's few samples are noise: whether others are late too is also asked of as long as an alarm takes.
         weight = self.recent.warmup_weight(number[known], threshold / seconds)
@@ -158,14 +166,26 @@ class StragglerDetector(Columns):
         allowed: Floats = least * np.sqrt(1 + 2 * config.smoothing_seconds / (samples * seconds))
         return allowed
 
-    def _straggler(self, place: int, number: int, config: StragglerConfig) -> Straggler:
+    def _straggler(self, place: int, live: LiveRanks, config: StragglerConfig) -> Straggler:
+        number = int(live.number[place])
         late, sending = self.total[:, number].tolist()
         # A slow sender also delays its own next operation, so that it is late too.
         signal = SENDING if sending > config.slow_sender_share * (late + sending) else LATE
         share = float(self.worst_count[number]) / max(float(self.sample_count[number]), 1.0)
         score, evidence = (late + sending) / float(self.least[number]), float(self.evidence(config)[number])
         waiting, onset = float(self.waiting[number]), int(self.cusum.onset[number])
-        return Straggler(place, signal, score, evidence, share, waiting, onset)
+        return Straggler(place, self._cause(place, live), signal, score, evidence, share, waiting, onset)
+
+    def _cause(self, place: int, live: LiveRanks) -> int:
+        """The process on the same machine that plainly is absent from operations, or sends, for longer; else itself.
+
+        Ranks that receive within their machine await nothing that is seen: a late one shows on the one that receives
+        from the network for all of them.
+        """
+        here = (live.machine == live.machine[place]) & (live.task == live.task[place])
+        direct = np.where(here, self.direct[live.number], 0.0)
+        most = int(direct.argmax())
+        return most if direct[most] >= max(_DIRECT, _CLEARLY * direct[place]) else place
 
 
 def _worst(score: Floats, behind: Floats, live: LiveRanks, config: StragglerConfig) -> tuple[Bools, Bools]:

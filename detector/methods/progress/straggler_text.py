@@ -28,6 +28,9 @@ def straggler_text(name: str, straggler: Straggler, ranks: RankTable, live: Live
         slowest = f"It is the slowest in {worst}. Likely its network link."
         return f"{name} sends more slowly than its peers: {waiting}. {slowest}"
     graphs = " CUDA graphs replay its operations." if (ranks.replayed[live.series[own]] == 1).any() else ""
+    if straggler.cause != straggler.process:
+        last = f"Its machine is last in {worst}, and of its ranks this one enters operations, or sends, late."
+        return f"{name} is the straggler: {waiting}. {last}{graphs}"
     return f"{name} is the straggler: {waiting}. It is last in {worst}.{graphs}"
 
 

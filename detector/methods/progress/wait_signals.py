@@ -11,11 +11,12 @@ import numpy as np
 from detector.stats.arrays import Floats, Ints
 from detector.topology.rank_table import RankTable
 
-LATE, SENDING, OTHERS, BEHIND, LENGTH, PACE = 0, 1, 2, 3, 4, 5
-SIGNALS = 6
+LATE, SENDING, OTHERS, BEHIND, ABSENT, LENGTH, PACE = 0, 1, 2, 3, 4, 5, 6
+SIGNALS = 7
 """Rows of the signals: share of time by which a rank waits less than the others (LATE), by which it sends or holds
 chunks back more (SENDING), and for which the others wait (OTHERS); steps by which others of its machine are ahead,
--1 to 1 (BEHIND); seconds of an iteration (LENGTH); steps a second (PACE)."""
+-1 to 1 (BEHIND); share of time by which the others are longer in operations (ABSENT); seconds of an iteration (LENGTH);
+steps a second (PACE)."""
 
 _HELD = 5.0
 """So many times a chunk that is held back counts: in health, on emulated GPUs, that was 0.01 at most, lateness 0.1."""
@@ -26,10 +27,11 @@ def wait_signals(ranks: RankTable, series: Ints, comm: Ints) -> Floats:
     awaited, active = waiting(ranks, series, comm), ranks.active[series]
     others = _mean_of_others(awaited, comm)
     # Where the others receive within their machines, more waiting than this rank's own baseline is all that tells.
-    late = np.where(np.isnan(awaited), _mean_of_others(active, comm) - active, np.nan_to_num(others) - awaited)
+    absent = _mean_of_others(active, comm) - active
+    late = np.where(np.isnan(awaited), absent, np.nan_to_num(others) - awaited)
     sending, held = ranks.sending[series], _HELD * _held_back(ranks, series, comm)
     slower = np.nan_to_num(sending - _mean_of_others(sending, comm)) + held - np.nan_to_num(_mean_of_others(held, comm))
-    shares = np.nan_to_num(np.stack([late, slower, others, _steps_behind(ranks, series, comm)]))
+    shares = np.nan_to_num(np.stack([late, slower, others, _steps_behind(ranks, series, comm), absent]))
     return np.concatenate([shares, np.stack([ranks.iteration[series], ranks.pace[series]])])
 
 

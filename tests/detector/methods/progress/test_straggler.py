@@ -80,6 +80,37 @@ def test_one_long_iteration_makes_no_straggler(iteration_s: float, named: bool) 
     assert bool(found) == named
 
 
+def sharing(absence: float) -> Straggler:
+    """The straggler of three machines of two GPUs, of which only GPU 0 receives from the network.
+
+    From 75 s on GPU 0 of m1 awaits less than the others', and GPU 1 beside it is out of operations for that share.
+    """
+    ranks, detector, found = RankTable(), StragglerDetector(), []
+    each, one = np.arange(RANKS), np.zeros(RANKS, np.int64)
+    noise = np.random.default_rng(37).normal(0, 0.01, (105, RANKS))
+    idents = tuple((f"m{rank // 2}", str(rank % 2), "0") for rank in each)
+    texts = {"comm": (one, ["c0de"]), "operation": (one, ["AllReduce"])}
+    for second in range(105):
+        late = second > 75
+        receiving = np.where(each % 2 == 0, 0.5 + noise[second] + late * np.where(each == 2, -0.2, 0.3), np.nan)
+        active = np.where((each == 3) & late, 1 - absence, 1.0)
+        columns = np.broadcast_arrays(5.0 * second, active, 0.1, 0.6, each + 0.0, float(RANKS), 0.0, receiving)
+        metrics = (*METRICS, "receive_pending_ratio")
+        time = np.full(RANKS, START + second * SECOND)
+        ranks.update(Rows("nccl", time, each, idents, ("gpu", "slot"), metrics, np.stack(columns, 1), texts))
+        live = LiveRanks(each, one, each, each, ranks.machine[:RANKS], one, np.ones(RANKS, bool))
+        found = detector.update(START + second * SECOND, ranks, live, StragglerConfig())
+    (straggler,) = found
+    return straggler
+
+
+@pytest.mark.parametrize(("absence", "cause"), [(0.17, 3), (0.04, 2)])
+def test_of_ranks_that_share_a_way_in_the_one_out_of_operations_is_the_cause(absence: float, cause: int) -> None:
+    """What the late rank's machine awaits shows on another rank; the late one is not in the operation yet."""
+    straggler = sharing(absence)
+    assert (straggler.process, straggler.cause) == (2, cause)
+
+
 def delays(excess: list[float], abnormal: list[bool]) -> Delays:
     """One communicator of as many ranks, in a task that is 0.2 s slower."""
     count = len(excess)
