@@ -20,6 +20,10 @@ from store.schema.time import NEVER, SECOND
 _FIXED = ("gpu", "rdma")  # tables of devices that do not come and go with the task
 _LONGEST_HABIT_S = 120.0
 _HALF_NS = 3600 * SECOND
+_ROLLING, _ROLLING_NS = 3, 900 * SECOND
+"""So many machines that came back lately from a silence are agents that restart one after another: an upgrade."""
+_ALONE_S = 300.0
+"""So long a silence has to last where no other machine of the task shows by its pace that it waits."""
 _EARLY_S, _EARLY_PERIODS = 10.0, 3.0
 """A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
 _CLUE = 0.5
@@ -83,6 +87,12 @@ class Liveness:
         """Seconds for which a machine of this fleet is silent now and then: half of them were."""
         return median(self.gap) if len(self.gap) else 0.0
 
+    def restarts(self, now: int) -> float:
+        """Seconds that an agent is away in an upgrade of the fleet, two minutes at most; 0: there is none now."""
+        back = now - self.back < _ROLLING_NS
+        whole = [at for (_, device), at in self.number.items() if device is None and back[at]]
+        return float(self.gap[whole].max()) if len(whole) >= _ROLLING else 0.0
+
     def _places(self, rows: Rows) -> NDArray[np.int64]:
         if rows.table not in self.places or self.places[rows.table][0] is not rows.idents:
             machines: list[Entity] = [(ident[0], None) for ident in rows.idents]
@@ -130,8 +140,9 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
         return []
     quiet = (now - liveness.seen[:count]) / SECOND
     period = np.maximum(liveness.period[:count], median(known))
-    limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), 2 * liveness.habit())
-    early = np.minimum(limit, np.maximum(_EARLY_S, _EARLY_PERIODS * period))
+    usual = max(2 * liveness.habit(), restarts := liveness.restarts(now))
+    limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), usual)
+    early = np.minimum(limit, np.maximum(max(_EARLY_S, restarts), _EARLY_PERIODS * period))
     suspects = np.flatnonzero((quiet > early) & (liveness.seen[:count] > NEVER))
     if not len(suspects):
         return []
@@ -146,7 +157,8 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
         machine, device = names[at]
         others_alike = (kind == kind[at]) & (np.arange(count) != at)
         peers = others_alike & (team == team[at])
-        if peers.sum() + 1 < config.min_peers and heard[at] - tasks.moved(machine) > _RELEASED_NS:
+        alone = bool(peers.sum() + 1 < config.min_peers)
+        if alone and heard[at] - tasks.moved(machine) > _RELEASED_NS:
             peers = others_alike
         # What has only just come back was gone as well: after an outage not all come back at once.
         bound = limit if quiet[at] > limit[at] else early
@@ -158,6 +170,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
             continue
         if gone < few or (device is None and 2 * (gone + 1) <= peers.sum() + 1):
             level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
+            level = "note" if alone and quiet[at] < _ALONE_S else level
             mine = (machines == machine) & (kind == kind[at])
             score, since = float(quiet[at] / limit[at]), int(liveness.seen[at])
             others = "while its peers go on"

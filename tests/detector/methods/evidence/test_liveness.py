@@ -107,13 +107,27 @@ def test_a_machine_that_a_scheduler_took_out_after_it_died_is_missed(moved: int,
     assert [(one.machine, one.task) for one in found] == [(machine, "run") for machine in said]
 
 
-@pytest.mark.parametrize(("fleet", "said"), [(MACHINES, ["m4"]), (3, [])])
-def test_other_machines_witness_the_silence_of_one_that_trains_alone(fleet: int, said: list[str]) -> None:
-    """Each machine has a task of its own: that six others are read shows that one is silent; two others do not."""
+@pytest.mark.parametrize(
+    ("fleet", "second", "said"),
+    [(MACHINES, 407, [("m4", "crit")]), (MACHINES, 393, [("m4", "note")]), (3, 407, [])],
+)
+def test_other_machines_witness_the_silence_of_one_that_trains_alone(
+    fleet: int, second: int, said: list[tuple[str, str]]
+) -> None:
+    """Each machine has a task of its own: that six others are read for five minutes shows that one is silent."""
     there = list(range(MACHINES - fleet, MACHINES))
     tasks = Tasks(said={NAMES[at]: f"run-{at}" for at in there}, seen={NAMES[at] for at in there})
-    found = missed_heartbeats(read(170, {4: (101, 900)}, order=there), START + 170 * SECOND, tasks, CONFIG)
-    assert [(one.machine, one.task) for one in found] == [(machine, "run-4") for machine in said]
+    found = missed_heartbeats(read(second, {4: (101, 900)}, order=there), START + second * SECOND, tasks, CONFIG)
+    assert [(one.machine, one.level, one.task) for one in found] == [(*one, "run-4") for one in said]
+
+
+@pytest.mark.parametrize(("restarted", "quiet_s", "said"), [(2, 43, True), (3, 43, False), (3, 91, True)])
+def test_while_agents_restart_one_after_another_a_silence_has_to_be_longer(
+    restarted: int, quiet_s: int, said: bool
+) -> None:
+    """Three agents were away for 83 s each: a fourth may be as long. Of two nothing is learned."""
+    gone = {at: (30 + 90 * at, 113 + 90 * at) for at in range(restarted)} | {5: (400, 900)}
+    assert bool(silent(read(400 + quiet_s, gone), 399 + quiet_s)) == said
 
 
 @settings(max_examples=15, deadline=None)
