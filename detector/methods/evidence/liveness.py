@@ -89,8 +89,11 @@ class Liveness:
 
     def restarts(self, now: int) -> float:
         """Seconds that an agent is away in an upgrade of the fleet, two minutes at most; 0: there is none now."""
-        back = now - self.back < _ROLLING_NS
-        whole = [at for (_, device), at in self.number.items() if device is None and back[at]]
+        back = np.flatnonzero(now - self.back < _ROLLING_NS)
+        if len(back) < _ROLLING:
+            return 0.0
+        names = list(self.number)
+        whole = [at for at in back.tolist() if names[at][1] is None]
         return float(self.gap[whole].max()) if len(whole) >= _ROLLING else 0.0
 
     def _places(self, rows: Rows) -> NDArray[np.int64]:
