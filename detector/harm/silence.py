@@ -36,7 +36,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         restarts = not shared and now - verdict.since < _AGENT_NS
         return WAIT if verdict.level == "note" or restarts else YES
     if not shared and np.isnan(pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
-        return WAIT if verdict.level == "note" or now - verdict.since < _UNSEEN_NS else YES
+        return WAIT if now - verdict.since < (_GONE_NS if verdict.level == "note" else _UNSEEN_NS) else YES
     on, logs = pace.times > verdict.since, pace.logs(verdict.task)
     stands, runs = pace.stands_since(verdict.task), ~pace.paused(verdict.task)
     if (

@@ -147,6 +147,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
     limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), usual)
     early = np.minimum(limit, np.maximum(max(_EARLY_S, restarts), _EARLY_PERIODS * period))
     suspects = np.flatnonzero((quiet > early) & (liveness.seen[:count] > NEVER))
+    away = (quiet > early) | (now - liveness.back[:count] < early * SECOND)  # what comes back does so one by one
     if not len(suspects):
         return []
     names = list(liveness.number)
@@ -160,7 +161,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
         machine, device = names[at]
         others_alike = (kind == kind[at]) & (np.arange(count) != at)
         peers = others_alike & (team == team[at])
-        alone = bool(peers.sum() + 1 < config.min_peers)
+        alone = len(np.unique(machines[team == team[at]])) < config.min_peers
         if alone and heard[at] - tasks.moved(machine) > _RELEASED_NS:
             peers = others_alike
         # What has only just come back was gone as well: after an outage not all come back at once.
@@ -180,7 +181,7 @@ def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config
             if gone >= few:
                 level, score = "note", SHARED
                 others = f"nor of {_listed(machines[peers & (quiet > bound / 2)].tolist())} while other peers go on"
-            elif device and level != "note" and (quiet[mine] > early[mine]).all():
+            elif device and level != "note" and away[mine].all():
                 level, score = "note", _CLUE  # all devices of one table at once: rather its source than each of them
             message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s {others}"
             found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)

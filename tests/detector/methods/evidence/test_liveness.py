@@ -121,6 +121,28 @@ def test_other_machines_witness_the_silence_of_one_that_trains_alone(
     assert [(one.machine, one.level, one.task) for one in found] == [(*one, "run-4") for one in said]
 
 
+def gpus(second: int, there: list[int], start: int = START) -> Rows:
+    """One row of `gpu` for each of these GPUs of m0 to m4, eight of each."""
+    idents = tuple((NAMES[at // 8], str(at % 8)) for at in there)
+    time = np.full(len(there), start + second * SECOND)
+    return Rows("gpu", time, np.arange(len(there)), idents, ("gpu",), ("load",), np.ones((len(there), 1)), {})
+
+
+@pytest.mark.parametrize(("ended", "alone"), [(False, False), (True, False), (False, True)])
+def test_a_driver_that_stalls_is_no_fault_of_each_gpu(ended: bool, alone: bool) -> None:
+    """All GPUs of m2 are silent for 50 s, and come back one by one: a clue, also on one that trains alone."""
+    liveness = Liveness()
+    for second in range(251):
+        liveness.feed(rows(second, list(range(MACHINES))), CONFIG.silent_seconds)
+        gone = set(range(16, 24)) if second >= 200 else set()
+        gone -= set(range(16, 22)) if ended and second == 250 else set()
+        liveness.feed(gpus(second, [at for at in range(40) if at not in gone]), CONFIG.silent_seconds)
+    tasks = Tasks(said={name: f"run-{name}" if alone else "run" for name in NAMES}, seen=set(NAMES))
+    found = missed_heartbeats(liveness, START + 250 * SECOND, tasks, CONFIG)
+    assert {(one.machine, one.level) for one in found} == {("m2", "note")}
+    assert {one.device for one in found} == {f"gpu:{at}" for at in range(6 if ended else 0, 8)}
+
+
 @pytest.mark.parametrize(("restarted", "quiet_s", "said"), [(2, 43, True), (3, 43, False), (3, 91, True)])
 def test_while_agents_restart_one_after_another_a_silence_has_to_be_longer(
     restarted: int, quiet_s: int, said: bool
