@@ -16,7 +16,7 @@ PYTHON := /usr/bin/python3
 VENV := $(CURDIR)/.venv
 DEBIAN := python3-bpfcc python3-venv gcc libc6-dev linux-libc-dev
 # Real servers that the tests start on loopback. They are unpacked, not installed: no service of theirs is begun.
-TEST_PACKAGES := influxdb nats-server prometheus prometheus-alertmanager victoria-metrics
+TEST_PACKAGES := influxdb nats-server prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics
 PREFIX := /opt/peerwatch
 UNITS := /etc/systemd/system
 CONFIG := /etc/peerwatch

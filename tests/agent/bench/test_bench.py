@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -20,6 +18,7 @@ from cli.agent_process import agent_command
 from emulator.cluster.fleet import Fleet
 from emulator.libraries.build import Libraries
 from emulator.libraries.wheel import find
+from tests import servers
 
 pytestmark = [pytest.mark.bench, pytest.mark.bpf]
 
@@ -72,16 +71,11 @@ def _agent(store: Path) -> int:
 
 
 @pytest.fixture
-def exporter() -> Iterator[tuple[int, str] | None]:
-    """Prometheus' node exporter (Debian package) and its address; None where it is not installed."""
-    program = shutil.which("prometheus-node-exporter")
-    if program is None:
-        yield None
-        return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with subprocess.Popen([program, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL) as process:
+def exporter() -> Iterator[tuple[int, str]]:
+    """Prometheus' node exporter and its address."""
+    address = f"127.0.0.1:{servers.free_port()}"
+    command = [servers.find("prometheus-node-exporter", "prometheus-node-exporter"), f"--web.listen-address={address}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         yield process.pid, f"http://{address}/metrics"
         process.terminate()
 
@@ -93,13 +87,14 @@ def scrape(address: str, stop: threading.Event) -> None:
             answer.read()
 
 
-def test_agent_at_rest(agent: int, exporter: tuple[int, str] | None) -> None:
-    """All sources on 8 GPUs, ports and processes take at most 1 % of a core and 80 MB; no compiler is left behind."""
-    stop, watched = threading.Event(), {"agent": family(agent)}
-    if exporter:
-        watched["node exporter"] = [exporter[0]]
-        threading.Thread(target=scrape, args=(exporter[1], stop), daemon=True).start()
-        time.sleep(3)
+def test_agent_at_rest(agent: int, exporter: tuple[int, str]) -> None:
+    """All sources on 8 GPUs, ports and processes take at most twice what a node exporter does, and 80 MB.
+
+    That is read once a second, in the same minute. No compiler is left behind.
+    """
+    stop, watched = threading.Event(), {"agent": family(agent), "node exporter": [exporter[0]]}
+    threading.Thread(target=scrape, args=(exporter[1], stop), daemon=True).start()
+    time.sleep(3)
     before, begin = {name: cpu_seconds(pids) for name, pids in watched.items()}, time.monotonic()
     time.sleep(WATCH_S)
     elapsed = time.monotonic() - begin
@@ -114,9 +109,9 @@ def test_agent_at_rest(agent: int, exporter: tuple[int, str] | None) -> None:
             f"{sizes[name]:.0f} MB resident ({own:.0f} MB with shared pages counted once)",
             end="",
         )
-    print(f"\nbeside {PROCESSES} training processes" + ("" if exporter else "; no prometheus-node-exporter here"))
+    print(f"\nbeside {PROCESSES} training processes")
     assert not any("libbcc" in Path(f"/proc/{pid}/maps").read_text() for pid in watched["agent"])
-    assert shares["agent"] <= 0.01
+    assert shares["agent"] <= 2 * shares["node exporter"]
     assert sizes["agent"] <= 80
 
 
