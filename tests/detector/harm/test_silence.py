@@ -8,7 +8,7 @@ import pytest
 from detector.harm.before_after import LOST, WAIT, YES
 from detector.harm.pace import BLOCK_NS, SIGNALS, Pace
 from detector.harm.silence import judge_silence
-from detector.model.verdict import Verdict
+from detector.model.verdict import Level, Verdict
 from tests.detector.harm.test_pace import swinging
 
 START = 1_700_000_000 * 10**9
@@ -92,3 +92,20 @@ def test_where_no_pace_is_known_a_machine_is_lost_when_no_agent_restarts_for_so_
     now = START + seconds * 10**9
     verdict = Verdict(now, "job-8", "m3", None, "evidence", "event.silent", 1.2, START, "warn", "m3: no reading")
     assert judge_silence(verdict, now, Pace(), np.ones(0, bool)) == answer
+
+
+@pytest.mark.parametrize(
+    ("level", "silent_blocks", "answer"),
+    [("note", 25, WAIT), ("note", 59, WAIT), ("note", 61, YES), ("warn", 23, WAIT), ("warn", 25, YES)],
+)
+def test_without_a_pace_a_note_becomes_a_warning_after_five_minutes(
+    level: Level, silent_blocks: int, answer: str
+) -> None:
+    """A machine that trains alone is all that shows its task's pace: two minutes for a silence that is a warning."""
+    shares = np.ones((130, len(SIGNALS)))
+    pace = standing(shares, 1)
+    pace.values[-silent_blocks:] = np.nan
+    now = int(pace.times[-1])
+    since = now - silent_blocks * BLOCK_NS
+    verdict = Verdict(now, "job-7", "m3", None, "evidence", "event.silent", 0.5, since, level, "m3: no reading")
+    assert judge_silence(verdict, now, pace, np.ones(len(pace.times), bool)) == answer
