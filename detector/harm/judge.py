@@ -9,28 +9,24 @@ from detector.config import Config
 from detector.harm.before_after import LOST, NO, ON_BLOCKS, UNKNOWN, WAIT, YES
 from detector.harm.blamed import Blamed
 from detector.harm.deviations import Odd
-from detector.harm.effect import IDLES_NS, LASTS, UNSEEN_NS, Effect
+from detector.harm.effect import LASTS, Effect
 from detector.harm.exits import Exits
 from detector.harm.loss import goes_slower, is_remnant, slower_at_once
-from detector.harm.pace import BLOCK_NS, SPAN_NS, Pace
+from detector.harm.pace import SPAN_NS, Pace
 from detector.harm.search.cause import Causes
 from detector.harm.share import LEAST, Share
 from detector.harm.silence import judge_silence
 from detector.harm.stalls import Stalls
+from detector.harm.unseen import is_one_reading, small_lasts, symptom, unseen
 from detector.harm.waiting import clocks_alike, comes_late, is_idle, is_waited_for
-from detector.methods.peers.slow.lasting import LASTS_NS
 from detector.methods.peers.state import Panel
 from detector.model.kinds import (
-    CONGESTION,
     draws,
     is_capacity,
     is_corrected,
     is_done,
     is_fault,
-    is_held_back,
     is_host,
-    is_impaired,
-    is_known,
     is_loss,
     is_state,
     is_symptom,
@@ -60,16 +56,10 @@ _PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
-_FAR_SMALL = 2.0
-"""Multiples of its threshold at which a small difference is said as soon as it is a finding."""
 _DRAWS_NS = 300 * SECOND
 """So long a small difference in power has to last where other readings tell what a GPU does: heat and load move it."""
 _BURST_NS = 60 * SECOND
 """So long a burst of other traffic may last: copies, tests of the network, many senders at once."""
-_IMPAIRED, _IMPAIRED_NS = 5.0, 180 * SECOND
-"""Multiples of the least difference that counts, and how long they last, of a port that is slowed."""
-_CORRECTED = 10.0
-"""The same of a memory that corrects errors: five a second at least."""
 
 
 @dataclass(slots=True)
@@ -171,19 +161,19 @@ class Harm:
         """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time."""
         verdict, small = finding.verdict, finding.small
         if is_symptom(verdict.metric):
-            return self._symptom(verdict, panels, now)
+            return symptom(self._effect, verdict, panels, now)
         metric, young = verdict.metric, now - verdict.since < _BURST_NS
         burst = is_traffic(metric) and young and self.odd.is_more(verdict, panels)
         if burst or self._waits(verdict, on, now, small):
             return WAIT
         if self._delays_none(finding, panels):
             return NO
-        if small and draws(verdict.metric) and now - verdict.since < _DRAWS_NS and not _is_one_reading(panels):
+        if small and draws(verdict.metric) and now - verdict.since < _DRAWS_NS and not is_one_reading(panels):
             return WAIT
         if is_host(verdict.metric):
             return self._host(verdict, on, now)
         if is_corrected(metric):  # what the pace does is no effect of it
-            return self._unseen(verdict, on, panels, now, small)
+            return unseen(self._effect, finding, on, panels, now)
         answer = slower_at_once(self.pace, self.blamed, verdict, on) if small else self._effect.harmed(verdict, on)
         answer = self._remembered(verdict, answer, now)
         if answer in (NO, UNKNOWN) and self._is_other_work(finding, panels):
@@ -193,8 +183,8 @@ class Harm:
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):
             return YES
-        unseen = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
-        return self._unseen(verdict, on, panels, now, small) if unseen else answer
+        hidden = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
+        return unseen(self._effect, finding, on, panels, now) if hidden else answer
 
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
         """Whether no rank waits for it by nature: more work than its peers do, less heat, or the rest of a fault.
@@ -232,15 +222,6 @@ class Harm:
             return YES if held_up or self._effect.fell_with(verdict, now) else NO
         return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO
 
-    def _symptom(self, verdict: Verdict, panels: Mapping[str, Panel], now: int) -> str:
-        """What others make is a note, unless a port is held back strongly, and for minutes, by nothing else."""
-        far = self.odd.when(verdict, self.pace.times, panels, _IMPAIRED)
-        lasts = self._effect.ran_for(verdict.task, far, now - verdict.since) >= _IMPAIRED_NS
-        if not (is_held_back(verdict.metric) and lasts):
-            return NO
-        crowded = self.odd.any_of(CONGESTION, verdict, self.pace.times, panels)[far].any()
-        return NO if crowded else slower_at_once(self.pace, self.blamed, verdict, far)
-
     def _remembered(self, verdict: Verdict, answer: str, now: int) -> str:
         """The answer, or the last one where too little of the time before is remembered to ask again."""
         key = verdict.task, verdict.machine, verdict.device or "", verdict.metric
@@ -259,21 +240,7 @@ class Harm:
         if self._effect.rests(verdict.task) and not (is_state(verdict.metric) and self._effect.stands_long(verdict)):
             return True
         # While a task stands, or begins, its members do not do the same.
-        return small and self._effect.ran_for(verdict.task, on, now - verdict.since) < _small_lasts(verdict.score)
-
-    def _unseen(self, verdict: Verdict, on: Bools, panels: Mapping[str, Panel], now: int, small: bool) -> str:
-        """The answer where nothing tells whether the task suffers."""
-        longest = now - verdict.since
-        far = _CORRECTED if is_corrected(verdict.metric) else _IMPAIRED
-        if is_impaired(verdict.metric) and verdict.score >= far:
-            so_far = self.odd.when(verdict, self.pace.times, panels, far)
-            return YES if self._effect.ran_for(verdict.task, so_far, longest) >= _IMPAIRED_NS else UNKNOWN
-        ran = self._effect.ran_for(verdict.task, on, longest)
-        if small and _is_one_reading(panels):
-            return YES if ran >= IDLES_NS else UNKNOWN
-        if small or (is_known(verdict.metric) and not is_work(verdict.metric)):
-            return UNKNOWN
-        return YES if ran >= UNSEEN_NS else WAIT
+        return small and self._effect.ran_for(verdict.task, on, now - verdict.since) < small_lasts(verdict.score)
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""
@@ -281,16 +248,6 @@ class Harm:
         if on.sum() < LASTS:
             return NO
         return YES if self._effect.is_held_up(verdict, on) else self._effect.harmed(verdict, on)
-
-
-def _small_lasts(score: float) -> float:
-    """How long (ns) a small difference lasts before it is said: as n readings are as sure as √n times the distance."""
-    return LASTS * BLOCK_NS if score >= _FAR_SMALL else LASTS_NS * (_FAR_SMALL / score) ** 2
-
-
-def _is_one_reading(panels: Mapping[str, Panel]) -> bool:
-    """Whether one reading is all that tells how the machines work."""
-    return len(panels) == 1 and all(len(panel.lasting.rows) == 1 for panel in panels.values())
 
 
 def _at_least(finding: Finding, level: Level) -> Finding:

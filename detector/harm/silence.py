@@ -6,7 +6,7 @@ import numpy as np
 
 from detector.harm.before_after import LOST, NO, OFF_BLOCKS, WAIT, YES, slower
 from detector.harm.pace import PAUSES, Pace
-from detector.methods.evidence.liveness import SHARED
+from detector.methods.evidence.heartbeats import LOST_NS, SHARED
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -15,8 +15,6 @@ _STANDS, _STANDS_NS = 0.7, 10 * SECOND
 """A task that lost half of its pace, and for so long, since a machine fell silent waits for it ..."""
 _BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
 """... if it stopped so long before or after that at most: one that goes on without its readings does not wait."""
-_GONE_NS = 300 * SECOND
-"""A machine that is silent for longer is missed, whether or not its task goes on."""
 _UNSEEN_NS = 120 * SECOND
 """So long a silence has to last where nothing tells the pace."""
 _RESTART_NS = 120 * SECOND
@@ -36,7 +34,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         restarts = not shared and now - verdict.since < _AGENT_NS
         return WAIT if verdict.level == "note" or restarts else YES
     if not shared and np.isnan(pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
-        return WAIT if now - verdict.since < (_GONE_NS if verdict.level == "note" else _UNSEEN_NS) else YES
+        return WAIT if now - verdict.since < (LOST_NS if verdict.level == "note" else _UNSEEN_NS) else YES
     on, logs = pace.times > verdict.since, pace.logs(verdict.task)
     stands, runs = pace.stands_since(verdict.task), ~pace.paused(verdict.task)
     if (
@@ -48,7 +46,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         and now - verdict.since > _longest_ns(pace, verdict)
     ):
         return LOST
-    if now - verdict.since > _GONE_NS and not shared:
+    if now - verdict.since > LOST_NS and not shared:
         return YES
     early = verdict.level == "note" and (not shared or now - verdict.since < _AFTER_NS)
     return WAIT if early else NO

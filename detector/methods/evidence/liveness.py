@@ -1,4 +1,4 @@
-"""Liveness: when each machine and device was last read, and which are silent while their peers are read."""
+"""Liveness: when each machine and device was last read, how often, and after which silence."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.config import Config
-from detector.model.text import subject
-from detector.model.verdict import Level, Verdict
 from detector.stats.arrays import grown
 from detector.stats.grouped import median
 from detector.timeseries.live_window import Entity
 from detector.timeseries.rows import Rows, device_of
-from detector.topology.tasks import Tasks
 from store.schema.time import NEVER, SECOND
 
 _FIXED = ("gpu", "rdma")  # tables of devices that do not come and go with the task
@@ -22,17 +18,6 @@ _LONGEST_HABIT_S = 120.0
 _HALF_NS = 3600 * SECOND
 _ROLLING, _ROLLING_NS = 3, 900 * SECOND
 """So many machines that came back lately from a silence are agents that restart one after another: an upgrade."""
-_ALONE_S = 300.0
-"""So long a silence has to last where no other machine of the task shows by its pace that it waits."""
-_EARLY_S, _EARLY_PERIODS = 10.0, 3.0
-"""A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
-_CLUE = 0.5
-"""Multiples of what raises an alarm, of a silence that is no fault of the device."""
-SHARED = 0.0
-"""The score of a silence of several machines at once: of their readings' way, unless the task stands since then."""
-_LISTED = 5
-_RELEASED_NS = 600 * SECOND
-"""A machine that falls silent so soon after its job's end, in a task of few, may have been switched off."""
 NOT_LIFE = ("event", "verdict", "task")
 """Tables that are written late, by the detector itself, by people, or by a scheduler."""
 
@@ -128,74 +113,3 @@ class Liveness:
         """Take a machine and its devices, if they are known, as heard of at `until` (Unix ns)."""
         mine = [place for (name, _), place in self.number.items() if name == machine]
         self.seen[mine] = np.maximum(self.seen[mine], until)
-
-
-def missed_heartbeats(liveness: Liveness, now: int, tasks: Tasks, config: Config) -> list[Verdict]:
-    """A verdict on each machine or device without a row for long, while its peers in the task go on.
-
-    For a task of few machines those of the whole fleet stand in: that rows come needs no like work.
-    Where more machines than `common_cause_share` are silent, but no more than half, each has a note: a rack, or the way
-    of its readings.
-    """
-    count = len(liveness.number)
-    known = liveness.period[:count][liveness.period[:count] > 0]
-    if not len(known):
-        return []
-    quiet = (now - liveness.seen[:count]) / SECOND
-    period = np.maximum(liveness.period[:count], median(known))
-    usual = max(2 * liveness.habit(), restarts := liveness.restarts(now))
-    limit = np.maximum(np.maximum(config.silent_seconds, 10 * period), usual)
-    early = np.minimum(limit, np.maximum(max(_EARLY_S, restarts), _EARLY_PERIODS * period))
-    suspects = np.flatnonzero((quiet > early) & (liveness.seen[:count] > NEVER))
-    away = (quiet > early) | (now - liveness.back[:count] < early * SECOND)  # what comes back does so one by one
-    if not len(suspects):
-        return []
-    names = list(liveness.number)
-    # A scheduler takes a machine that died out of its task: it is missed there all the same.
-    heard = liveness.seen[:count].tolist()
-    team = np.array([tasks.task_at(name, last) or "" for (name, _), last in zip(names, heard, strict=True)], object)
-    machines = np.array([name for name, _ in names], object)
-    kind = np.array([(device or "").partition(":")[0] for _, device in names], object)
-    out = []
-    for at in suspects:
-        machine, device = names[at]
-        others_alike = (kind == kind[at]) & (np.arange(count) != at)
-        peers = others_alike & (team == team[at])
-        alone = len(np.unique(machines[team == team[at]])) < config.min_peers
-        if alone and heard[at] - tasks.moved(machine) > _RELEASED_NS:
-            peers = others_alike
-        # What has only just come back was gone as well: after an outage not all come back at once.
-        bound = limit if quiet[at] > limit[at] else early
-        gone = int((peers & ((quiet > bound / 2) | (now - liveness.back[:count] < bound * SECOND / 2))).sum())
-        few = max(1, int(config.common_cause_share * (peers.sum() + 1)))
-        # Of a machine that is silent itself, the devices need no word.
-        goes_on = device is None or _goes_on(liveness, liveness.number[machine, None], now, float(bound[at]))
-        if not team[at] or not goes_on or peers.sum() + 1 < config.min_peers:
-            continue
-        if gone < few or (device is None and 2 * (gone + 1) <= peers.sum() + 1):
-            level: Level = "crit" if quiet[at] >= 2 * limit[at] else "warn" if quiet[at] > limit[at] else "note"
-            level = "note" if alone and quiet[at] < _ALONE_S else level
-            mine = (machines == machine) & (kind == kind[at])
-            score, since = float(quiet[at] / limit[at]), int(liveness.seen[at])
-            others = "while its peers go on"
-            if gone >= few:
-                level, score = "note", SHARED
-                others = f"nor of {_listed(machines[peers & (quiet > bound / 2)].tolist())} while other peers go on"
-            elif device and level != "note" and away[mine].all():
-                level, score = "note", _CLUE  # all devices of one table at once: rather its source than each of them
-            message = f"{subject(machine, device)}: no reading since {quiet[at]:.0f} s {others}"
-            found = (team[at], machine, device, "evidence", "event.silent", score, since, level, message)
-            out.append(Verdict(now, *found))
-    return out
-
-
-def _listed(names: list[str]) -> str:
-    """The first of them, and how many others there are."""
-    rest = len(names) - _LISTED
-    return ", ".join(sorted(names)[:_LISTED]) + (f" and {rest} others" if rest > 0 else "")
-
-
-def _goes_on(liveness: Liveness, machine: int, now: int, bound_s: float) -> bool:
-    """Whether a machine is heard of, and not just back: its devices come back one by one."""
-    quiet, back = (now - liveness.seen[machine]) / SECOND, (now - liveness.back[machine]) / SECOND
-    return bool(quiet <= bound_s / 3 and back > bound_s)

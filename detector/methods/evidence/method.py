@@ -12,7 +12,8 @@ from detector.config import Config
 from detector.methods.contract import Method
 from detector.methods.evidence.conditions import idle_machines
 from detector.methods.evidence.events import DOWN, READABLE, EventState
-from detector.methods.evidence.liveness import NOT_LIFE, Liveness, missed_heartbeats
+from detector.methods.evidence.heartbeats import missed_heartbeats
+from detector.methods.evidence.liveness import NOT_LIFE, Liveness
 from detector.methods.evidence.rules import RULES, Rule, err_alike, in_words, state_tables
 from detector.methods.evidence.state_table import NO_TASK, StateTable
 from detector.model.verdict import Finding, Verdict

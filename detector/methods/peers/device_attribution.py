@@ -30,17 +30,16 @@ def attribute_to_port(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
     if not verdict.metric.startswith("nccl.") or panel is None or not panel.deviation.size:
         return finding
     ports, gpus = adverse_deviation(panel, verdict.machine), panels.get("gpu")
-    worst = ports.max(0, initial=0.0)
-    if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
+    entity = _alone_at_fault(panel, verdict.machine, ports)
+    if entity is None:
         return finding
     if (
         gpus is not None
         and gpus.deviation.size
-        and adverse_deviation(gpus, verdict.machine).max(initial=0.0) > worst.max()
+        and adverse_deviation(gpus, verdict.machine).max(initial=0.0) > ports.max()
     ):
         return finding
-    entity = [at for at, who in enumerate(panel.window.entities) if who[0] == verdict.machine][worst.argmax()]
-    metric = int(ports[:, worst.argmax()].argmax())
+    metric = int(ports.max(1).argmax())
     key, device = f"rdma.{panel.window.metrics[metric]}", panel.window.entities[entity][1]
     others = np.flatnonzero((panel.group == panel.group[entity]) & (np.arange(len(panel.group)) != entity))
     sides = float(panel.values[metric, entity]), float(middle(panel.values[metric, others][None])[0])
@@ -59,13 +58,21 @@ def attribute_to_gpu(finding: Finding, panels: Mapping[str, Panel]) -> Finding:
         return finding
     limited = [is_capacity(f"gpu.{name}") for name in panel.window.metrics[: len(panel.deviation)]]
     gpus = adverse_deviation(panel, verdict.machine) * np.array(limited)[:, None]
-    worst = gpus.max(0, initial=0.0)
-    if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
+    entity = _alone_at_fault(panel, verdict.machine, gpus)
+    if entity is None:
         return finding
-    entity = [at for at, who in enumerate(panel.window.entities) if who[0] == verdict.machine][worst.argmax()]
     device = panel.window.entities[entity][1]
     named = subject(verdict.machine, verdict.device), subject(verdict.machine, device)
     return replace(finding, verdict=replace(verdict, device=device, message=verdict.message.replace(*named, 1)))
+
+
+def _alone_at_fault(panel: Panel, machine: str, bad: NDArray[np.float64]) -> int | None:
+    """The one device of a machine that is in a bad state, by deviations [metric, device of the machine]; else None."""
+    worst = bad.max(0, initial=0.0)
+    if len(worst) < 2 or worst.max() < 1 or 2 * np.sort(worst)[-2] > worst.max():
+        return None
+    mine = [at for at, who in enumerate(panel.window.entities) if who[0] == machine]
+    return mine[int(worst.argmax())]
 
 
 def adverse_deviation(panel: Panel, machine: str) -> NDArray[np.float64]:

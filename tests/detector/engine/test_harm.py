@@ -236,7 +236,7 @@ def test_a_machine_that_is_silent_for_long_is_named_beside_another_fault(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link is down at the time at which another machine dies; after minutes that one is no effect of the link."""
-    monkeypatch.setattr("detector.harm.silence._GONE_NS", 160 * SECOND)
+    monkeypatch.setattr("detector.harm.silence.LOST_NS", 160 * SECOND)
 
     def down(found: dict[str, np.ndarray]) -> None:
         found["rdma.link_up"] = np.ones((STEPS, MACHINES))

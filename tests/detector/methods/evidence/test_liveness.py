@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.config import Config
-from detector.methods.evidence.liveness import SHARED, Liveness, missed_heartbeats
+from detector.methods.evidence.heartbeats import SHARED, missed_heartbeats
+from detector.methods.evidence.liveness import Liveness
 from detector.model.verdict import Verdict
 from detector.timeseries.rows import Rows
 from detector.topology.tasks import Tasks
