@@ -10,8 +10,8 @@ import numpy as np
 
 from detector.config import Config
 from detector.harm.pace import STANDS, Pace
-from detector.harm.search.fall import Fall, lost_pace
-from detector.harm.search.readings import ROW_NS, Memories
+from detector.harm.search.fall import GREAT, Fall, lost_pace
+from detector.harm.search.readings import LEAST, ROW_NS, Memories
 from detector.harm.search.shift import FAR, Shifted, left, peers_of, shifted_with
 from detector.harm.share import Share
 from detector.methods.peers.findings import compared_text
@@ -28,6 +28,10 @@ _LEFT = 0.4
 """Below this share of the shift, or of the loss of pace, it is over."""
 _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
+_AGAIN_NS, _AGAIN_SMALL_NS = 10 * SECOND, 20 * SECOND
+"""How long after it was first found the same has to be found again, of a great loss and of a small one."""
+_OTHER_NS = 60 * SECOND
+"""How much longer where another was found before it: chance names one after the other."""
 _ITERATIONS = 3
 """Iterations since the fall, at least, where they are long."""
 _SETTLES_NS = 60 * SECOND
@@ -68,8 +72,8 @@ class Causes:
     readings: Memories = field(default_factory=Memories)
     falls: dict[str, Fall] = field(default_factory=dict)
     """Losses of pace of which the cause is looked for."""
-    suspect: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The machine and the reading that changed with it, when it was looked at last."""
+    suspect: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """The machine and the reading that changed with it when it was looked at last, since when (Unix ns)."""
     open: dict[str, Cause] = field(default_factory=dict)
 
     def update(
@@ -104,12 +108,12 @@ class Causes:
             self.suspect.pop(task, None)
             return
         self.falls[task] = fall
-        if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task):
+        if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task) or (begun and fall.rows < LEAST):
             return
         found = self._search(task, fall, pace, share, panels, config)
         if found is None or panels[found.table].window.entities[found.entity][0] in begun:
             return  # nothing, or a fault that is known got worse
-        if self._is_confirmed(task, found, panels[found.table]):
+        if self._is_confirmed(now, task, fall, found, panels[found.table]):
             self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
 
     def findings(self) -> list[Finding]:
@@ -144,13 +148,15 @@ class Causes:
             return None
         return order[0]
 
-    def _is_confirmed(self, task: str, found: Shifted, panel: Panel) -> bool:
+    def _is_confirmed(self, now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> bool:
         """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
-        now = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
-        before, self.suspect[task] = self.suspect.get(task), now
-        return (
-            before == now and left(self.readings.tables[found.table], found, panel, 1) > _LEFT and _is_off(found, panel)
-        )
+        place = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
+        again = _AGAIN_NS if fall.size >= GREAT else _AGAIN_SMALL_NS
+        *before, first = self.suspect.get(task, (*place, now))
+        first = first if tuple(before) == place else now + _OTHER_NS
+        self.suspect[task] = *place, first
+        lasts = now - first >= again
+        return lasts and left(self.readings.tables[found.table], found, panel, 1) > _LEFT and _is_off(found, panel)
 
     def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:
         """Whether the task still goes slower, or stands, and the reading is still off."""

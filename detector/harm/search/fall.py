@@ -9,14 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.harm.pace import STANDS, Pace
-from detector.harm.search.readings import BEFORE, KNOWN, LEAST, MOST, ROW_NS
+from detector.harm.search.readings import BEFORE, KNOWN, LEAST, MOST, ROW_NS, SOON
 from detector.stats.arrays import Bools, Ints
 from detector.stats.robust import shift_down
 
 _LEAST_LOSS, _SURE = 0.02, 4.0
 """The least loss of pace, as a logarithm, and its standard errors."""
+GREAT = 0.1
+"""A loss of pace, as a logarithm, that is looked at sooner."""
 _LEAST_ERROR = 0.003
 _BEST = 3
+_NEAR = 2
+"""Rows between which the beginning of a loss is looked for, before and after where it is taken to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +41,31 @@ def lost_pace(task: str, pace: Pace, ends: Ints, known: Fall | None, begin: int)
     A fall that is `known` is looked at again with what came since: when it began is known better then. What was
     before `begin` (Unix ns) does not count. Rows of readings end at `ends` (Unix ns).
     """
+    if known:
+        return _lost(task, pace, ends, int((ends > known.since).sum()), begin)
+    return _lost(task, pace, ends, SOON, begin) or _lost(task, pace, ends, LEAST, begin)
+
+
+def _lost(task: str, pace: Pace, ends: Ints, rows: int, begin: int) -> Fall | None:
+    """The same, about so many rows ago."""
     logs, runs = pace.logs(task), ~pace.paused(task, STANDS)
     times = pace.times - pace.delay(task)
-    rows = int((ends > known.since).sum()) if known else LEAST
     if not logs.shape[1] or rows > MOST or len(ends) <= rows + BEFORE:
         return None
     those = runs & (times > max(ends[-min(len(ends), rows + 2 * BEFORE + 1)], begin))
     since = _split(ends, rows, times[those], np.nanmedian(logs[those], axis=1))
     on = times[those] > since
     rows = int((ends > since).sum())
-    if on.sum() * pace.step_ns() < KNOWN * rows * ROW_NS or (~on).sum() < 2 * BEFORE:
+    if on.sum() * pace.step_ns() < KNOWN * rows * ROW_NS or (~on).sum() < BEFORE:
         return None
     size = _loss(logs[those], on)
-    return Fall(since, size, rows) if size > 0 else None
+    return Fall(since, size, rows) if size > (0 if rows >= LEAST else GREAT) else None
 
 
 def _split(ends: Ints, rows: int, times: Ints, level: NDArray[Any]) -> int:
     """The end of a row, near so many rows ago, before and after which the level differs most."""
     best, most = int(ends[-rows - 1]), -1.0
-    for at in range(max(LEAST, rows - 1), min(rows + 2, len(ends) - BEFORE)):
+    for at in range(max(min(rows, LEAST), rows - _NEAR), min(rows + _NEAR + 1, len(ends) - BEFORE)):
         since = int(ends[-at - 1])
         on = times > since
         if 0 < on.sum() < len(on):

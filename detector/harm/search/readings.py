@@ -12,13 +12,13 @@ from detector.model.metrics import is_counter
 from detector.stats.arrays import Ints, Singles, fitted
 from store.schema.time import SECOND
 
-ROW_NS = 20 * SECOND
+ROW_NS = 10 * SECOND
 """Readings are remembered as means over so long ..."""
-_ROWS = 24
+_ROWS = 50
 """... so many of them."""
-LEAST, MOST = 3, 12
-"""Rows since the fall that are compared ..."""
-BEFORE = 6
+SOON, LEAST, MOST = 3, 6, 24
+"""Rows since the fall that are compared: of a great one, at least, of any, and at most ..."""
+BEFORE = 12
 """... with at least so many before it; at most twice as many."""
 KNOWN = 0.7
 """The share of the time since the fall in which the pace, and what caused the fall, have to be known."""
@@ -28,7 +28,10 @@ KNOWN = 0.7
 class Memory:
     """The last minutes of one table, [row, metric, entity], NaN where unknown."""
 
-    rows: Singles = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    ring: Singles = field(default_factory=lambda: np.full((_ROWS, 0, 0), np.nan, np.float32))
+    """Row n lies at place n modulo their number."""
+    complete: int = 0
+    """Rows that were ever complete."""
     total: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     """Sums of the row that is not complete, [metric, entity] ..."""
     count: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -44,10 +47,20 @@ class Memory:
         if not complete:
             return
         with np.errstate(invalid="ignore", divide="ignore"):
-            row = (self.total / self.count)[None]
-        before = self.rows[max(0, len(self.rows) + 1 - _ROWS) :]
-        self.rows = np.concatenate([fitted(before, (len(before), *values.shape), np.nan), row])
+            row = self.total / self.count
+        if self.ring.shape[1:] != values.shape:
+            self.ring = fitted(self.ring, (len(self.ring), *values.shape), np.nan)
+        self.ring[self.complete % len(self.ring)] = row
+        self.complete += 1
         self.total, self.count = np.zeros((2, *values.shape), np.float32)
+
+    def __len__(self) -> int:
+        """Rows that are remembered."""
+        return min(self.complete, len(self.ring))
+
+    def last(self, rows: int) -> Singles:
+        """The latest rows, so many at most."""
+        return self.ring[np.arange(self.complete - min(rows, len(self)), self.complete) % len(self.ring)]
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ _SLIGHT = 0.01
 """The least relative shift, or in seconds spent a second ..."""
 _HELD_UP, _DRAWN = 0.5, 0.125
 """... and as a share of the task's loss: who holds it up does as much, and draws a little more than those who wait."""
+_FIRST, _JUST = 2, 3
+"""Rows: of the first since the fall a shift shows, in the last before it not yet."""
 _FEWEST = 4
 _SCALES = 2.0
 """What reads so many times as much as its peers, or as little, does something else."""
@@ -69,9 +71,9 @@ def shifted_with(
     memory: Memory | None, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds
 ) -> Iterator[Shifted]:
     """Readings of one table that changed with the fall on one machine of the task alone."""
-    if memory is None or len(memory.rows) < fall.rows + BEFORE:
+    if memory is None or len(memory) <= fall.rows + BEFORE:
         return
-    rows = memory.rows[-fall.rows - 2 * BEFORE :]
+    rows = memory.last(fall.rows + 2 * BEFORE)
     alone = few_machines(panel, rows.shape[2])
     if alone[panel.task_index[: rows.shape[2]] == task].any():
         yield from _among_tasks(rows, np.flatnonzero(alone), fall, table, panel, task, bounds)
@@ -90,7 +92,7 @@ def _among_tasks(
         return
     for one in _within(rows[:, :, members], members, fall, table, panel, bounds):
         if panel.task_index[one.entity] == task and is_fault(f"{table}.{panel.window.metrics[one.metric]}"):
-            old = rows[: -fall.rows, one.metric]
+            old = _before(rows, fall.rows)[:, one.metric]
             before = old[:, one.entity]
             usual = before - middle(old[:, members])
             yield replace(one, before=float(np.nanmean(before)), usual=float(np.nanmean(usual)))
@@ -104,7 +106,7 @@ def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, 
     shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
     size, far, level = compare(rows, fall.rows, counts)
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
-    drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0)
+    drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0) & (fall.rows >= LEAST)
     least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * fall.size)
     far[np.abs(size) < least * np.where(spent, 1.0, level)] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
@@ -120,14 +122,14 @@ def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, 
         alone = float(first[metric] / max(second[metric], 1.0))
         mine = far[metric, place == place[at]]
         whole = len(mine) > 2 and 2 * int((mine >= first[metric] / 3).sum()) > len(mine)
-        old, shift = rows[: -fall.rows, metric], float(size[metric, at])
+        old, shift = _before(rows, fall.rows)[:, metric], float(size[metric, at])
         usual = float(np.nanmean(old[:, at] - middle(old))) if draws(keys[metric]) else 0.0
         yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole, usual)
 
 
 def left(memory: Memory, shifted: Shifted, panel: Panel, last: int = LEAST) -> float:
     """What share of a shift is left in the `last` rows, by the peers of today; 1 where nothing is known."""
-    rows = memory.rows[-last:, shifted.metric]
+    rows = memory.last(last)[:, shifted.metric]
     apart = rows[:, shifted.entity] - middle(rows[:, peers_of(panel, shifted.entity, rows.shape[1])])
     now = float(np.nanmean(apart)) - shifted.usual if np.isfinite(apart).any() else shifted.size
     return now / shifted.size
@@ -156,10 +158,10 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     rows = _to_scale(rows, after)
     center = middle(rows)[:, :, None]
     apart = rows - center
-    before, later = apart[:-after], apart[-after:]
+    before, later = _before(apart, after), apart[-after:]
     usual = np.nanmean(before, axis=0)
     size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
-    first = later[0] - usual
+    first = np.nanmean(later[:_FIRST], axis=0) - usual
     lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
     lasts &= (~np.isnan(later)).mean(0) > KNOWN  # others may be read too rarely
     size = np.where(lasts, size, 0.0)
@@ -172,14 +174,19 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     chance = np.where(counts[:, None], np.sqrt(np.nanmax(np.abs(rows), axis=0) / seconds) + 1 / seconds, 0.0)
     unit = np.maximum.reduce([np.broadcast_to(spread, size.shape), noise, np.broadcast_to(common / 2, size.shape)])
     unit = np.maximum(np.maximum(unit, chance), _RELATIVE * level + _TINY)
-    latest = np.abs(np.nanmean(before[-2:], axis=0) - usual)
+    latest = np.abs(np.nanmean(before[-_JUST:], axis=0) - usual)
     far = np.where(np.nan_to_num(latest, nan=np.inf) < np.abs(size) / 2, np.abs(size) / unit, 0.0)
     return size, far, np.nan_to_num(level)
 
 
+def _before(rows: NDArray[Any], after: int) -> NDArray[Any]:
+    """The rows before the fall but the last of them, in which it may have begun."""
+    return rows[: -after - 1]
+
+
 def _to_scale(rows: Singles, after: int) -> Singles:
     """The rows as if all had read alike before the last `after`: of slower iterations each does less in proportion."""
-    mine = np.nanmean(rows[:-after], axis=0)
+    mine = np.nanmean(_before(rows, after), axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = middle(mine)[:, None] / mine
     fits = (scale > 1 / _SCALES) & (scale < _SCALES)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.detector.engine.test_harm import MACHINES, ONSET, START, STEPS, tables, training, watch
+from tests.detector.engine.test_harm import MACHINES, ONSET, START, STEPS, slower, tables, training, watch
 
 SECOND = 10**9
 
@@ -62,3 +62,42 @@ def test_a_gpu_that_works_while_others_wait_draws_more_than_they_do(memory: Any,
 
     said, _ = watch(memory, tables(training(slow_memory)))
     assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("lost", "lower", "earliest", "latest"), [(0.11, 0.07, 38, 52), (0.06, 0.05, 65, 85)])
+def test_a_great_loss_of_pace_is_looked_into_sooner(
+    memory: Any, lost: float, lower: float, earliest: int, latest: int
+) -> None:
+    """After half a minute where a tenth of the pace is lost, else after a minute; and once more before it is said."""
+
+    def slow_clock(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(61).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.sm_clock_hertz"] = 1.9e9 * (1 + 0.002 * noise)
+        found["gpu.sm_clock_hertz"][ONSET:, 5] *= 1 - lower
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][ONSET:] *= 1 - lost
+
+    (said, *_), _ = watch(memory, tables(training(slow_clock)))
+    assert (said.machine, said.device) == ("m5", "gpu:0")
+    assert f"when task all lost {100 * lost:.0f} %" in said.message
+    assert earliest <= (said.time - START) / SECOND - ONSET <= latest
+
+
+@pytest.mark.parametrize(("passes", "earliest", "latest"), [(False, 65, 95), (True, 155, 195)])
+def test_who_is_found_after_another_was_has_to_last_longer(
+    memory: Any, passes: bool, earliest: int, latest: int
+) -> None:
+    """A bandwidth is lower since the task lost 6 % of its pace; on another machine one was, for a minute."""
+
+    def one_after_the_other(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(67).normal(0, 1, (2, STEPS, MACHINES))
+        found["gpu.link_bandwidth"] = 3.1e10 * (1 + 0.014 * noise[0])
+        found["gpu.copy_bandwidth"] = 2.3e10 * (1 + 0.001 * noise[1])
+        found["gpu.link_bandwidth"][ONSET:, 5] *= 0.95
+        if passes:
+            found["gpu.copy_bandwidth"][ONSET : ONSET + 57, 2] *= 0.92
+        slower(found, 0.94)
+
+    (said, *others), _ = watch(memory, tables(training(one_after_the_other)))
+    assert (said.machine, {one.machine for one in others} - {"m5"}) == ("m5", set())
+    assert earliest <= (said.time - START) / SECOND - ONSET <= latest
