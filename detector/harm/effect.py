@@ -55,6 +55,13 @@ class Effect:
         runs, iteration = ~self.pace.paused(verdict.task), self.pace.iteration(verdict.task)
         return self.share.held_up(verdict.machine, on, runs, iteration, least)
 
+    def is_plain(self, verdict: Verdict, on: Bools) -> bool:
+        """Whether the task goes slower, or the machine is held up, when `on` [block], for half a minute at least."""
+        moves = ~self.pace.paused(verdict.task)
+        if (on & moves & (self.pace.times > verdict.since)).sum() < LASTS:
+            return False
+        return goes_slower(self.pace, self.blamed, verdict, on) == YES or self.is_held_up(verdict, on) is True
+
     def idles(self, verdict: Verdict, on: Bools, now: int) -> bool:
         """Whether a machine's GPUs have less to do than those of any other for minutes: so its peers wait for it."""
         if now - verdict.since < IDLES_NS:

@@ -99,6 +99,8 @@ class Harm:
     def graded(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
         """The finding as it is to be said: as it is, as a note, or not yet (None)."""
         verdict = finding.verdict
+        if finding.early:
+            return self._early(finding, panels, now)
         place = verdict.task, verdict.machine, verdict.device or "", finding.small
         key = *place[:3], verdict.metric, verdict.level
         finding = replace(finding, late=self._is_late(finding, panels))
@@ -113,6 +115,20 @@ class Harm:
                 self.harmful[place] = now
             return _at_least(finding, "crit" if answer == LOST else "warn")
         return None if answer == WAIT else replace(finding, verdict=replace(verdict, level="note"))
+
+    def _early(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> Finding | None:
+        """A finding short of evidence, if the harm that begins and ends with it is plain."""
+        verdict = finding.verdict
+        place = verdict.task, verdict.machine, verdict.device or "", False
+        key = "early", *place[:3], verdict.metric
+        if key not in self.answers:
+            on = self.odd.when(verdict, self.pace.times, panels)
+            plain = self._effect.is_plain(verdict, on)
+            self.answers[key] = self._answer(finding, panels, now) if plain else NO
+        if self.answers[key] not in (YES, LOST):
+            return None
+        self.harmful[place] = now
+        return _at_least(replace(finding, evidence=max(finding.evidence, 1.0)), "warn")
 
     def evict(self, gone: Iterable[str]) -> None:
         """Forget machines that are gone for good."""

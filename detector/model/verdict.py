@@ -73,5 +73,7 @@ class Finding:
     """Whether the difference is a small one that lasts: it is judged by all the time since it began."""
     clustered: bool = False
     """Whether the peers that it is compared with were found by their readings."""
+    early: bool = False
+    """Whether its evidence is not enough for an alarm yet: it is said if the harm is plain."""
     late: bool = False
     """Whether a fault of another machine is known, and ranks of this one come late beside all others as well."""

@@ -21,6 +21,8 @@ from store.schema.catalogue import LOCAL
 
 _CRITICAL = 1.5
 """Multiples of the smallest significant deviation."""
+_NEAR, _FAR = 0.5, 3.0
+"""The evidence of an alarm, and multiples of the smallest significant deviation, from which on harm is asked for."""
 
 
 def alarm_findings(panel: Panel, now: int) -> list[Finding]:
@@ -28,6 +30,15 @@ def alarm_findings(panel: Panel, now: int) -> list[Finding]:
     alarmed = np.flatnonzero(panel.cusum.alarmed[panel.cells.at])
     alarmed = alarmed[panel.group[panel.cells.entity[alarmed]] != NO_TASK]
     return [_alarm(panel, int(at), now, float(panel.evidence[at])) for at in alarmed]
+
+
+def early_findings(panel: Panel, now: int) -> list[Finding]:
+    """What is far off its peers on the way to an alarm, but for what other machines cause, at `now` (Unix ns)."""
+    cells, names = panel.cells, panel.window.metrics
+    near = (panel.evidence >= _NEAR) & (cells.deviation >= _FAR) & (cells.gain_factor >= 1)
+    near &= (panel.group[cells.entity] != NO_TASK) & ~panel.cusum.alarmed[cells.at]
+    own = [at for at in np.flatnonzero(near) if not is_symptom(f"{panel.window.table}.{names[cells.metric[at]]}")]
+    return [replace(_alarm(panel, int(at), now, float(panel.evidence[at])), early=True) for at in own]
 
 
 def corroborated_findings(panels: Mapping[str, Panel], now: int) -> list[Finding]:

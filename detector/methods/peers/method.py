@@ -16,6 +16,7 @@ from detector.methods.peers.assignment import assign_groups
 from detector.methods.peers.findings import (
     alarm_findings,
     corroborated_findings,
+    early_findings,
     fused_findings,
     strongest_by_machine,
 )
@@ -72,7 +73,7 @@ class Peers(Method):
         learn(panel, step, self.config)
 
     def _findings(self, now: int) -> list[Finding]:
-        """What raises an alarm at `now` (Unix ns): one finding a machine, small differences, and notes."""
+        """What raises an alarm at `now` (Unix ns): one finding a machine, small differences, early ones, and notes."""
         panels = self.panels.values()
         found = [finding for panel in panels for finding in alarm_findings(panel, now)]
         found += corroborated_findings(self.panels, now)
@@ -81,7 +82,9 @@ class Peers(Method):
         found += [finding for panel in panels for finding in fused_findings(panel, now, known)]
         small = [finding for panel in panels for finding in lasting_findings(panel, now, self.config)]
         notes = [finding for panel in panels for finding in shape_findings(panel, now)]
-        return [*strongest_by_machine(found), *strongest_by_machine(small), *notes]
+        slow = [panel for panel in panels if panel.window.table not in self.config.fast_tables]
+        early = [finding for panel in slow for finding in early_findings(panel, now)]
+        return [*strongest_by_machine(found), *strongest_by_machine(small), *strongest_by_machine(early), *notes]
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Reset the evidence on the machine or device that the operator has acknowledged."""

@@ -125,6 +125,24 @@ def test_other_work_on_a_machine_is_a_note_unless_the_task_slows_down_with_it(
     assert {(verdict.machine, verdict.metric) for verdict in said} == {("m3", metric)}
 
 
+@pytest.mark.parametrize(("harm", "named"), [(0.02, {"m3"}), (0.0, set())])
+def test_what_is_far_off_is_said_before_its_evidence_is_complete_if_the_harm_is_plain(
+    memory: Any, harm: float, named: set[str]
+) -> None:
+    """Seven times as many processes as elsewhere: an alarm takes a minute, a GPU that has less to do shows sooner."""
+
+    def busy(found: dict[str, np.ndarray]) -> None:
+        found["host.processes_running"][ONSET:, 3] += 53.0
+        found["gpu.duty_cycle_ratio"][ONSET:, 3] -= harm
+        found["gpu.power_watts"][ONSET:, 3] *= 1 - harm
+        slower(found, 1 - 2 * harm)
+
+    said, _ = watch(memory, tables(training(busy)))
+    soon = [one for one in said if (one.time - START) / SECOND - ONSET < 45]
+    assert {one.machine for one in soon} == named
+    assert {one.machine for one in said} == named
+
+
 @pytest.mark.parametrize(("metric", "more"), [("rdma.cnp_sent_total", 9e3), ("gpu.remapped_rows", 1.0)])
 def test_what_others_make_or_what_was_mended_is_a_note_whatever_the_task_does(
     memory: Any, metric: str, more: float

@@ -83,7 +83,7 @@ NAMES = ["peers", "fusion", "progress", "evidence", *BASELINES]
 
 
 def findings(make: Make, tables: Tables) -> Iterator[Finding]:
-    """All findings of a method, second by second."""
+    """All findings of a method, second by second, but early ones, which count by the harm that they do."""
     method, tasks, store = make(Config()), Tasks(), Memory(tables)
     ends = store.span(0)
     assert ends is not None
@@ -92,7 +92,7 @@ def findings(make: Make, tables: Tables) -> Iterator[Finding]:
         for new in rows.values():
             tasks.feed(new)
         tasks.turn(now)
-        yield from method.step(now, rows, tasks)
+        yield from (one for one in method.step(now, rows, tasks) if not one.early)
 
 
 def firsts(found: Iterable[Finding]) -> list[Finding]:
