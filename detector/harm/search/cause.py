@@ -28,8 +28,8 @@ _LEFT = 0.4
 """Below this share of the shift, or of the loss of pace, it is over."""
 _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
-_AGAIN_NS, _AGAIN_SMALL_NS = 10 * SECOND, 20 * SECOND
-"""How long after it was first found the same has to be found again, of a great loss and of a small one."""
+_AGAIN_NS, _AGAIN_COARSE_NS = 10 * SECOND, 20 * SECOND
+"""How long after it was first found the same has to be found again, by fine rows and by coarse ones."""
 _OTHER_NS = 60 * SECOND
 """How much longer where another was found before it: chance names one after the other."""
 _ITERATIONS = 3
@@ -103,17 +103,25 @@ class Causes:
     ) -> None:
         """Look at one task, of which the incidents of machines `begun` at these times (Unix ns)."""
         steady = max(begun.values(), default=-_SETTLES_NS) + _SETTLES_NS
-        fall = lost_pace(task, pace, self.readings.times, self.falls.pop(task, None), steady)
+        coarse = self.readings.complete % 2 == 0
+        known = self.falls.pop(task, None)
+        if not coarse and known is not None and known.size < GREAT:
+            self.falls[task] = known
+            return
+        fall = lost_pace(task, pace, self.readings.times, known, steady, not coarse)
         if fall is None or task in self.open:
             self.suspect.pop(task, None)
             return
         self.falls[task] = fall
         if fall.rows * ROW_NS < _ITERATIONS * pace.rhythm_ns(task) or (begun and fall.rows < LEAST):
             return
-        found = self._search(task, fall, pace, share, panels, config)
+        coarse &= fall.rows >= LEAST
+        if not coarse and fall.size < GREAT:
+            return
+        found = self._search(task, fall, coarse, pace, share, panels, config)
         if found is None or panels[found.table].window.entities[found.entity][0] in begun:
             return  # nothing, or a fault that is known got worse
-        if self._is_confirmed(now, task, fall, found, panels[found.table]):
+        if self._is_confirmed(now, task, coarse, found, panels[found.table]):
             self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
 
     def findings(self) -> list[Finding]:
@@ -128,7 +136,14 @@ class Causes:
         self.suspect.clear()
 
     def _search(
-        self, task: str, fall: Fall, pace: Pace, share: Share, panels: Mapping[str, Panel], config: Config
+        self,
+        task: str,
+        fall: Fall,
+        coarse: bool,
+        pace: Pace,
+        share: Share,
+        panels: Mapping[str, Panel],
+        config: Config,
     ) -> Shifted | None:
         """What changed most clearly, if nothing did on any other machine that is nearly as clear."""
         best: dict[str, Shifted] = {}
@@ -136,10 +151,10 @@ class Causes:
             if task not in panel.tasks:
                 continue
             memory, bounds = self.readings.tables.get(table), bounds_of(table, panel.window.metrics, config)
-            for one in shifted_with(memory, fall, table, panel, panel.tasks.index(task), bounds):
+            for one in shifted_with(memory, fall, coarse, table, panel, panel.tasks.index(task), bounds):
                 machine = panel.window.entities[one.entity][0]
                 key = f"{table}.{panel.window.metrics[one.metric]}"
-                counts = not (key.startswith(_SYSTEM) or is_symptom(key)) or _is_plain(one, fall, panel)
+                counts = not (key.startswith(_SYSTEM) or is_symptom(key)) or (coarse and _is_plain(one, fall, panel))
                 counts = counts or _is_held_up(machine, task, fall, pace, share)
                 if counts and (machine not in best or one.alone > best[machine].alone):
                     best[machine] = one
@@ -148,10 +163,10 @@ class Causes:
             return None
         return order[0]
 
-    def _is_confirmed(self, now: int, task: str, fall: Fall, found: Shifted, panel: Panel) -> bool:
+    def _is_confirmed(self, now: int, task: str, coarse: bool, found: Shifted, panel: Panel) -> bool:
         """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
         place = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
-        again = _AGAIN_NS if fall.size >= GREAT else _AGAIN_SMALL_NS
+        again = _AGAIN_COARSE_NS if coarse else _AGAIN_NS
         *before, first = self.suspect.get(task, (*place, now))
         first = first if tuple(before) == place else now + _OTHER_NS
         self.suspect[task] = *place, first

@@ -35,15 +35,15 @@ class Fall:
     """Rows since then."""
 
 
-def lost_pace(task: str, pace: Pace, ends: Ints, known: Fall | None, begin: int) -> Fall | None:
+def lost_pace(task: str, pace: Pace, ends: Ints, known: Fall | None, begin: int, great: bool) -> Fall | None:
     """The loss of pace of a task that began in the last minutes and lasts; None: there is none.
 
     A fall that is `known` is looked at again with what came since: when it began is known better then. What was
-    before `begin` (Unix ns) does not count. Rows of readings end at `ends` (Unix ns).
+    before `begin` (Unix ns) does not count. Rows of readings end at `ends` (Unix ns). A new one may have to be `great`.
     """
     if known:
         return _lost(task, pace, ends, int((ends > known.since).sum()), begin)
-    return _lost(task, pace, ends, SOON, begin) or _lost(task, pace, ends, LEAST, begin)
+    return _lost(task, pace, ends, SOON, begin) or (None if great else _lost(task, pace, ends, LEAST, begin))
 
 
 def _lost(task: str, pace: Pace, ends: Ints, rows: int, begin: int) -> Fall | None:

@@ -70,6 +70,8 @@ class Memories:
     tables: dict[str, Memory] = field(default_factory=dict)
     times: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """When each row was complete, Unix ns."""
+    complete: int = 0
+    """Rows that were ever complete."""
 
     def update(self, now: int, panels: Mapping[str, Panel]) -> bool:
         """Take in how things stand at `now` (Unix ns); whether a row is complete with it."""
@@ -79,6 +81,7 @@ class Memories:
                 self.tables.setdefault(name, Memory()).add(_with_bursts(panel), complete)
         if complete:
             self.times = np.append(self.times, now)[-_ROWS:]
+            self.complete += 1
         return complete
 
     def evict(self) -> None:

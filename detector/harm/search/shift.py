@@ -31,8 +31,6 @@ _SLIGHT = 0.01
 """The least relative shift, or in seconds spent a second ..."""
 _HELD_UP, _DRAWN = 0.5, 0.125
 """... and as a share of the task's loss: who holds it up does as much, and draws a little more than those who wait."""
-_FIRST, _JUST = 2, 3
-"""Rows: of the first since the fall a shift shows, in the last before it not yet."""
 _FEWEST = 4
 _SCALES = 2.0
 """What reads so many times as much as its peers, or as little, does something else."""
@@ -44,6 +42,23 @@ _GIVEN = ("nccl.operations_total", "nccl.bytes_total")
 """What the program gives each rank to do."""
 _AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How the time since a fall is compared with that before it."""
+
+    after: int
+    """Rows since the fall."""
+    loss: float
+    """Of pace, as a logarithm."""
+    coarse: bool
+    """Whether rows are means over twice the time: noise that persists makes more of finer ones look sure."""
+
+    @property
+    def row_s(self) -> float:
+        """The length of a row, seconds."""
+        return (2 if self.coarse else 1) * ROW_NS / SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +83,47 @@ class Shifted:
 
 
 def shifted_with(
-    memory: Memory | None, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds
+    memory: Memory | None, fall: Fall, coarse: bool, table: str, panel: Panel, task: int, bounds: Bounds
 ) -> Iterator[Shifted]:
-    """Readings of one table that changed with the fall on one machine of the task alone."""
+    """Readings of one table that changed with the fall on one machine of the task alone, by `coarse` rows or fine."""
     if memory is None or len(memory) <= fall.rows + BEFORE:
         return
-    rows = memory.last(fall.rows + 2 * BEFORE)
+    rows = _arranged(memory.last(fall.rows + 2 * BEFORE), fall.rows, coarse)
+    look = Look(fall.rows // 2 if coarse else fall.rows, fall.size, coarse)
     alone = few_machines(panel, rows.shape[2])
     if alone[panel.task_index[: rows.shape[2]] == task].any():
-        yield from _among_tasks(rows, np.flatnonzero(alone), fall, table, panel, task, bounds)
+        yield from _among_tasks(rows, np.flatnonzero(alone), look, table, panel, task, bounds)
         return
     for number, (of, _) in enumerate(panel.group_labels):
         members = np.flatnonzero(panel.group[: rows.shape[2]] == number)
         if of == task and len(np.unique(panel.machine[members])) >= _FEWEST:
-            yield from _within(rows[:, :, members], members, fall, table, panel, bounds)
+            yield from _within(rows[:, :, members], members, look, table, panel, bounds)
 
 
 def _among_tasks(
-    rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, task: int, bounds: Bounds
+    rows: Singles, members: Ints, look: Look, table: str, panel: Panel, task: int, bounds: Bounds
 ) -> Iterator[Shifted]:
     """The same for a task of few machines, beside those of other such tasks: by what no work of theirs moves."""
     if len(np.unique(panel.machine[members])) < _FEWEST:
         return
-    for one in _within(rows[:, :, members], members, fall, table, panel, bounds):
+    for one in _within(rows[:, :, members], members, look, table, panel, bounds):
         if panel.task_index[one.entity] == task and is_fault(f"{table}.{panel.window.metrics[one.metric]}"):
-            old = _before(rows, fall.rows)[:, one.metric]
+            old = rows[: -look.after, one.metric]
             before = old[:, one.entity]
             usual = before - middle(old[:, members])
             yield replace(one, before=float(np.nanmean(before)), usual=float(np.nanmean(usual)))
 
 
-def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, bounds: Bounds) -> Iterator[Shifted]:
+def _within(rows: Singles, members: Ints, look: Look, table: str, panel: Panel, bounds: Bounds) -> Iterator[Shifted]:
     """The same of one peer group; rows are [row, metric, member]."""
     names = panel.window.metrics[: rows.shape[1]]
     keys = [f"{table}.{name}" for name in names]
     counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
     shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
-    size, far, level = compare(rows, fall.rows, counts)
+    size, far, level = compare(rows, look, counts)
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
-    drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0) & (fall.rows >= LEAST)
-    least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * fall.size)
+    drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0) & look.coarse
+    least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * look.loss)
     far[np.abs(size) < least * np.where(spent, 1.0, level)] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
     done = np.array([is_done(key) or tells_use(key) for key in keys])[:, None]
@@ -122,7 +138,7 @@ def _within(rows: Singles, members: Ints, fall: Fall, table: str, panel: Panel, 
         alone = float(first[metric] / max(second[metric], 1.0))
         mine = far[metric, place == place[at]]
         whole = len(mine) > 2 and 2 * int((mine >= first[metric] / 3).sum()) > len(mine)
-        old, shift = _before(rows, fall.rows)[:, metric], float(size[metric, at])
+        old, shift = rows[: -look.after, metric], float(size[metric, at])
         usual = float(np.nanmean(old[:, at] - middle(old))) if draws(keys[metric]) else 0.0
         yield Shifted(table, int(metric), int(members[at]), float(first[metric]), alone, shift, whole, usual)
 
@@ -149,19 +165,20 @@ def peers_of(panel: Panel, entity: int, count: int) -> Ints:
     return np.flatnonzero(few if few[entity] else panel.group[:count] == panel.group[entity])
 
 
-def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Signed shift and distance in spreads, [metric, member], of rows [row, metric, member] since the last `after`.
+def compare(rows: Singles, look: Look, counts: Bools) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Signed shift and distance in spreads, [metric, member], of rows [row, metric, member] since the fall.
 
     The distance is 0 where the shift began before the first of these rows or after it, has passed, or is unknown.
     Third: the peers' readings, [metric, 1].
     """
+    after, just = look.after, 2 if look.coarse else 3
     rows = _to_scale(rows, after)
     center = middle(rows)[:, :, None]
     apart = rows - center
-    before, later = _before(apart, after), apart[-after:]
+    before, later = apart[:-after], apart[-after:]
     usual = np.nanmean(before, axis=0)
     size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
-    first = np.nanmean(later[:_FIRST], axis=0) - usual
+    first = np.nanmean(later[: 1 if look.coarse else 2], axis=0) - usual
     lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
     lasts &= (~np.isnan(later)).mean(0) > KNOWN  # others may be read too rarely
     size = np.where(lasts, size, 0.0)
@@ -170,23 +187,28 @@ def compare(rows: Singles, after: int, counts: Bools) -> tuple[NDArray[Any], NDA
     spread = NORMAL * middle(np.abs(size))[:, None]
     noise = np.sqrt(np.nanmean((before - usual) ** 2, axis=0) * (2 / after + 1 / len(before)))
     common = middle(noise)[:, None]
-    seconds = after * ROW_NS / SECOND
+    seconds = after * look.row_s
     chance = np.where(counts[:, None], np.sqrt(np.nanmax(np.abs(rows), axis=0) / seconds) + 1 / seconds, 0.0)
     unit = np.maximum.reduce([np.broadcast_to(spread, size.shape), noise, np.broadcast_to(common / 2, size.shape)])
     unit = np.maximum(np.maximum(unit, chance), _RELATIVE * level + _TINY)
-    latest = np.abs(np.nanmean(before[-_JUST:], axis=0) - usual)
+    latest = np.abs(np.nanmean(before[-just:], axis=0) - usual)
     far = np.where(np.nan_to_num(latest, nan=np.inf) < np.abs(size) / 2, np.abs(size) / unit, 0.0)
     return size, far, np.nan_to_num(level)
 
 
-def _before(rows: NDArray[Any], after: int) -> NDArray[Any]:
-    """The rows before the fall but the last of them, in which it may have begun."""
-    return rows[: -after - 1]
+def _arranged(rows: Singles, after: int, coarse: bool) -> Singles:
+    """Rows before and since a fall; of fine ones the last before it is left out, as it may have begun in that."""
+    before, later = rows[:-after], rows[-after:]
+    if not coarse:
+        return np.concatenate([before[:-1], later])
+    even = np.concatenate([before[len(before) % 2 :], later[after % 2 :]])
+    found: Singles = np.nanmean(even.reshape(len(even) // 2, 2, *even.shape[1:]), axis=1)
+    return found
 
 
 def _to_scale(rows: Singles, after: int) -> Singles:
     """The rows as if all had read alike before the last `after`: of slower iterations each does less in proportion."""
-    mine = np.nanmean(_before(rows, after), axis=0)
+    mine = np.nanmean(rows[:-after], axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = middle(mine)[:, None] / mine
     fits = (scale > 1 / _SCALES) & (scale < _SCALES)

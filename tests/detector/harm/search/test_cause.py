@@ -83,7 +83,7 @@ def test_a_great_loss_of_pace_is_looked_into_sooner(
     assert earliest <= (said.time - START) / SECOND - ONSET <= latest
 
 
-@pytest.mark.parametrize(("passes", "earliest", "latest"), [(False, 65, 95), (True, 155, 195)])
+@pytest.mark.parametrize(("passes", "earliest", "latest"), [(False, 65, 95), (True, 155, 215)])
 def test_who_is_found_after_another_was_has_to_last_longer(
     memory: Any, passes: bool, earliest: int, latest: int
 ) -> None:
