@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from codecs import getincrementaldecoder
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from detector.stats.arrays import Bools, Floats, Ints
 
 _NUMBERS = ("dp_rank", "stage", "rank", "step", "start_ts", "duration", "end_ts", "seq_id", "mc", "gmc", "mb_id")
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
-_HEAD = 1 << 16
-"""Bytes of a file that must be text before it is read as CSV."""
-_GZIP = b"\x1f\x8b"
 _LARGEST = 1e15
 """Above this a number is no rank, step or second."""
 
@@ -75,13 +71,12 @@ def _table(file: Path, notes: list[str]) -> Any:
     options = csv.ParseOptions(invalid_row_handler=skip)
     try:
         with file.open("rb") as raw:
-            head = raw.read(_HEAD)
-        if head[:4] == b"PAR1":
+            head = raw.read(4)
+        if head == b"PAR1":
             table = parquet.read_table(file)
         else:
-            if head[:2] != _GZIP:
-                getincrementaldecoder("utf-8")().decode(head)
-            table = csv.read_csv(file, parse_options=options)
+            # With this encoding bytes that are no text end the reading; else the handler fails, which is printed only.
+            table = csv.read_csv(file, parse_options=options, read_options=csv.ReadOptions(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: neither Parquet nor CSV: no text in UTF-8") from error
     except (pa.ArrowException, OSError) as error:

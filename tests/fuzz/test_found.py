@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from agent.nvml.client import ChildError
+from analysis.whatif.trace_file import read_trace
 from detector.alerts.delivery_log import read_delivery_log
 from detector.alerts.sinks.command import Command, CommandConfig
 from store.schema.sample import Batch, Sample, Value
@@ -167,3 +168,12 @@ def test_a_start_at_no_time_is_passed_over(tmp_path: Path, number: float) -> Non
         assert done.returncode in (0, 1), done.stderr
         assert done.stderr.count("\n") <= 1
     assert "m37" in run("report", "startup", "--store", tmp_path / "s.db").stdout
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("row", [b"3,5,7,\xef\n", b"3,\xef\n"])
+def test_a_trace_of_operations_that_is_no_text_is_refused(tmp_path: Path, row: bytes) -> None:
+    """Also in a row of another number of columns, of which a traceback was printed."""
+    (tmp_path / "trace.csv").write_bytes(b"rank,step\n2,11\n" + row)
+    with pytest.raises(ValueError, match="no text in UTF-8"):
+        read_trace(tmp_path / "trace.csv")
