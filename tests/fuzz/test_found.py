@@ -173,7 +173,7 @@ def test_a_start_at_no_time_is_passed_over(tmp_path: Path, number: float) -> Non
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("row", [b"3,5,7,\xef\n", b"3,\xef\n"])
 def test_a_trace_of_operations_that_is_no_text_is_refused(tmp_path: Path, row: bytes) -> None:
-    """Also in a row of another number of columns, of which a traceback was printed."""
-    (tmp_path / "trace.csv").write_bytes(b"rank,step\n2,11\n" + row)
+    """Also far into the file, in a row of another number of columns, of which a traceback was printed."""
+    (tmp_path / "trace.csv").write_bytes(b"rank,step\n" + 17_000 * b"2,11\n" + row)
     with pytest.raises(ValueError, match="no text in UTF-8"):
         read_trace(tmp_path / "trace.csv")
