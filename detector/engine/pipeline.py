@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from detector.methods.peers.device_attribution import attribute_to_gpu, attribut
 from detector.methods.peers.method import Peers
 from detector.methods.peers.state import Panel
 from detector.methods.progress.method import Progress
+from detector.model.kinds import is_work
 from detector.model.verdict import Finding, Verdict
 from detector.thresholds.learner import Thresholds
 from detector.timeseries.comovement import apart
@@ -120,7 +121,7 @@ class Detector:
         state.harm.blamed.note(now, (finding.verdict for finding in incidents.open.values()))
         graded = (state.harm.graded(finding, panels, now) for finding in findings)
         causes = [annotate_clustered(finding, state.tasks.roles) for finding in state.harm.causes.findings()]
-        return [finding for finding in graded if finding is not None] + causes
+        return [finding for finding in graded if finding is not None] + [_if_alike(cause) for cause in causes]
 
     def learn_independence(self, store: ReadableStore, now: int) -> None:
         """While an incident is open, learn from zooms up to `now` (Unix ns) which machines are independent."""
@@ -151,6 +152,12 @@ class Detector:
     def suspicions(self) -> dict[str, float]:
         """By machine, the strongest evidence of the peers, in multiples of what raises an alarm."""
         return {machine: evidence for one in self.state.methods for machine, evidence in one.evidence().items()}
+
+
+def _if_alike(cause: Finding) -> Finding:
+    """A cause, or a note where machines that are peers by what they read come to work less alike: no fault of any."""
+    unlike = cause.clustered and is_work(cause.verdict.metric)
+    return replace(cause, verdict=replace(cause.verdict, level="note")) if unlike else cause
 
 
 def read_rows(store: ReadableStore, after: int, until: int) -> dict[str, Rows]:

@@ -15,7 +15,7 @@ from detector.harm.loss import goes_slower
 from detector.harm.pace import BLOCK_NS, PAUSES, Pace
 from detector.harm.share import LEAST, Share
 from detector.harm.stalls import WRITES_NS
-from detector.model.kinds import is_work
+from detector.model.kinds import is_host, is_work
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -24,6 +24,8 @@ LASTS = 6
 """Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
 _LASTS_ALONE = 24
 """The same of a machine that does less while its task goes on as before: the task is not synchronous."""
+_HOST_LASTS = 10
+"""Blocks for which a reading of a machine's own system is off before its harm is plain."""
 UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
 IDLES_NS = 240 * SECOND
@@ -56,9 +58,12 @@ class Effect:
         return self.share.held_up(verdict.machine, on, runs, iteration, least)
 
     def is_plain(self, verdict: Verdict, on: Bools) -> bool:
-        """Whether the task goes slower, or the machine is held up, when `on` [block], for half a minute at least."""
+        """Whether the task goes slower, or the machine is held up, when `on` [block], for half a minute at least.
+
+        Of a machine's own system for longer: other work takes its processors for as long as that.
+        """
         moves = ~self.pace.paused(verdict.task)
-        if (on & moves & (self.pace.times > verdict.since)).sum() < LASTS:
+        if (on & moves & (self.pace.times > verdict.since)).sum() < (_HOST_LASTS if is_host(verdict.metric) else LASTS):
             return False
         return goes_slower(self.pace, self.blamed, verdict, on) == YES or self.is_held_up(verdict, on) is True
 

@@ -41,7 +41,7 @@ from detector.model.verdict import RANK, Finding, Level, Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
 
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, ...]
 Place = tuple[str, str, str, bool]
 SILENT = "event.silent"
 _RECENT = 6
@@ -56,6 +56,8 @@ _PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
+_ITERATIONS = 2
+"""So many iterations a small difference has to last: the means of less of one tell which part of it they are of."""
 _DRAWS_NS = 300 * SECOND
 """So long a small difference in power has to last where other readings tell what a GPU does: heat and load move it."""
 _BURST_NS = 60 * SECOND
@@ -102,7 +104,7 @@ class Harm:
         if finding.early:
             return self._early(finding, panels, now)
         place = verdict.task, verdict.machine, verdict.device or "", finding.small
-        key = *place[:3], verdict.metric, verdict.level
+        key = *place[:3], verdict.kind, "small" if finding.small else "", verdict.metric, verdict.level
         finding = replace(finding, late=self._is_late(finding, panels))
         if key not in self.answers:
             fades = finding.small and (verdict.score < 1 or self._effect.rests(verdict.task))
@@ -159,8 +161,8 @@ class Harm:
         place = verdict.task, verdict.machine, verdict.device
         if is_capacity(verdict.metric) and not (is_throttle(verdict.metric) and clocks_alike(panels, *place)):
             # At rest it clocks low.
-            rests = finding.small and self._effect.rests(verdict.task)
-            return WAIT if rests or is_idle(verdict.task, panels, verdict.machine) else YES
+            unclear = finding.small and (verdict.score < _PLAINLY_SMALL or self._effect.rests(verdict.task))
+            return WAIT if unclear or is_idle(verdict.task, panels, verdict.machine) else YES
         if (is_host(verdict.metric) or is_work(verdict.metric)) and is_idle(verdict.task, panels):
             return WAIT  # no task suffers from it yet
         on = self.pace.times > verdict.since if finding.small else self.odd.when(verdict, self.pace.times, panels)
@@ -231,9 +233,9 @@ class Harm:
         if self._effect.is_paced(verdict.task) and (on & runs).sum() < ON_BLOCKS:
             return WAIT  # the task stood nearly all the time
         slower = goes_slower(self.pace, self.blamed, verdict, on)
-        if slower != YES and verdict.metric.endswith("_bytes_total"):
-            return NO  # a copy may last for hours
         held_up = self._effect.is_held_up(verdict, on, _PLAINLY if slower == NO else LEAST)
+        if verdict.metric.endswith("_bytes_total") and not (held_up and slower == YES):
+            return NO  # a copy may last for hours, and the task become slower meanwhile for another reason
         if held_up is not None or self._effect.is_paced(verdict.task):
             return YES if held_up or self._effect.fell_with(verdict, now) else NO
         return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO
@@ -256,7 +258,8 @@ class Harm:
         if self._effect.rests(verdict.task) and not (is_state(verdict.metric) and self._effect.stands_long(verdict)):
             return True
         # While a task stands, or begins, its members do not do the same.
-        return small and self._effect.ran_for(verdict.task, on, now - verdict.since) < small_lasts(verdict.score)
+        lasts = max(small_lasts(verdict.score), _ITERATIONS * self.pace.rhythm_ns(verdict.task))
+        return small and self._effect.ran_for(verdict.task, on, now - verdict.since) < lasts
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""

@@ -19,6 +19,8 @@ _UNSEEN_NS = 120 * SECOND
 """So long a silence has to last where nothing tells the pace."""
 _RESTART_NS = 120 * SECOND
 """So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
+_YOUNG_NS = 180 * SECOND
+"""The same where a task is read for too short a time to know its usual pace: agents restart for up to half of that."""
 _ROWS_NS, _AGENT_NS = 30 * SECOND, 60 * SECOND
 """So long rows are missing by chance: of one device, as there are many, and of a machine, as its agent restarts."""
 _RECENT = 6
@@ -31,7 +33,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         return YES
     shared = verdict.score == SHARED
     if not pace.logs(verdict.task).size:
-        restarts = not shared and now - verdict.since < _AGENT_NS
+        restarts = not shared and now - verdict.since < (_YOUNG_NS if pace.is_young(verdict.task) else _AGENT_NS)
         return WAIT if verdict.level == "note" or restarts else YES
     if not shared and np.isnan(pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
         return WAIT if now - verdict.since < (LOST_NS if verdict.level == "note" else _UNSEEN_NS) else YES
@@ -57,7 +59,8 @@ def _waits_for(pace: Pace, verdict: Verdict, stands: int, now: int, unexplained:
 
     A fault that is known elsewhere explains a short silence, and any that began after the task had stopped.
     """
-    explained = not unexplained[pace.times > verdict.since].any()
+    during = pace.times > verdict.since
+    explained = not (unexplained[during].all() if verdict.device else unexplained[during].any())
     if _stopped_with(pace, verdict, stands):
         return not explained or now - verdict.since > _RESTART_NS
     whole = verdict.device is None and verdict.score != SHARED
@@ -66,7 +69,8 @@ def _waits_for(pace: Pace, verdict: Verdict, stands: int, now: int, unexplained:
 
 def _stopped_with(pace: Pace, verdict: Verdict, stands: int) -> bool:
     """Whether the task stopped as the machine fell silent."""
-    near = -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS
+    shows_ns = pace.rhythm_ns(verdict.task) + pace.step_ns()  # its peers end what they are at before they wait
+    near = -_BEFORE_NS <= stands - verdict.since <= _AFTER_NS + shows_ns
     return near and not pace.stood_before(verdict.task, verdict.since)
 
 

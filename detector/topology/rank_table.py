@@ -108,6 +108,8 @@ class RankTable(Columns):
     """1 once they have, in this communicator: a call in between, such as a checkpoint's, ends no replays."""
     last_seen: Ints = column(NEVER, np.int64)
     """When the newest row was read, Unix ns."""
+    back: Ints = column(NEVER, np.int64)
+    """When its rows came again after they had been missing: its count may be a few operations off since then."""
     last_progress: Ints = column(NEVER, np.int64)
     last_idle: Ints = column(NEVER, np.int64)
     """When no rank of its communicator waited."""
@@ -145,6 +147,8 @@ class RankTable(Columns):
         progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress], away[progress])
+        if not away.all():  # in a pause of all readings no agent restarted
+            self.back[series[away]] = time[away]
         self.last_seen[series] = time
         self.comm[series], self.operation[series] = comm, rows.text("operation")[row]
         # Numbers count from 0, and the dictionary also holds the name of no communicator.

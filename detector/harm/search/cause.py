@@ -14,6 +14,7 @@ from detector.harm.search.fall import GREAT, Fall, lost_pace
 from detector.harm.search.readings import LEAST, ROW_NS, Memories
 from detector.harm.search.shift import FAR, Shifted, left, peers_of, shifted_with
 from detector.harm.share import Share
+from detector.harm.waiting import MEMORY
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.state import Panel
 from detector.model.kinds import is_symptom
@@ -51,7 +52,8 @@ less, for minutes, while all wait, is one that cannot send more."""
 _BUSY = 0.5
 """Of processors: while half of their time is left, no task waits for it."""
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
-"""A loss of pace, spreads over the peers, and times as far as the next machine, that need no other witness."""
+"""A loss of pace, spreads over the peers, and times as far as the next machine, that need no other witness. The loss is
+asked of the memory of a GPU too: many small programs take some of it, and little else."""
 _RECENT = 12
 """Blocks of time by which it is judged whether the pace is back."""
 
@@ -154,7 +156,8 @@ class Causes:
             for one in shifted_with(memory, fall, coarse, table, panel, panel.tasks.index(task), bounds):
                 machine = panel.window.entities[one.entity][0]
                 key = f"{table}.{panel.window.metrics[one.metric]}"
-                counts = not (key.startswith(_SYSTEM) or is_symptom(key)) or (coarse and _is_plain(one, fall, panel))
+                says_little = key.startswith(_SYSTEM) or is_symptom(key) or (key == MEMORY and fall.size < _PLAIN_LOSS)
+                counts = not says_little or (coarse and _is_plain(one, fall, panel))
                 counts = counts or _is_held_up(machine, task, fall, pace, share)
                 if counts and (machine not in best or one.alone > best[machine].alone):
                     best[machine] = one

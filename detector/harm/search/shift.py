@@ -28,10 +28,12 @@ FAR, _ALONE = 6.0, 3.0
 _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
 _SLIGHT = 0.01
-"""The least relative shift, or in seconds spent a second ..."""
+"""The least relative shift, or in seconds spent a second, or as a share of a machine's processors ..."""
 _HELD_UP, _DRAWN = 0.5, 0.125
 """... and as a share of the task's loss: who holds it up does as much, and draws a little more than those who wait."""
 _FEWEST = 4
+_NEARLY_ALL = 0.9
+"""Of the rows in which the peers are known."""
 _SCALES = 2.0
 """What reads so many times as much as its peers, or as little, does something else."""
 _TINY = 1e-12
@@ -122,9 +124,10 @@ def _within(rows: Singles, members: Ints, look: Look, table: str, panel: Panel, 
     shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
     size, far, level = compare(rows, look, counts)
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
+    slight = np.array([_SLIGHT * key.startswith("host.cpu_") for key in keys])[:, None]  # of all its processors
     drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0) & look.coarse
     least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * look.loss)
-    far[np.abs(size) < least * np.where(spent, 1.0, level)] = 0.0
+    far[np.abs(size) < np.maximum(slight, least * np.where(spent, 1.0, level))] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
     done = np.array([is_done(key) or tells_use(key) for key in keys])[:, None]
     bad &= ~done | (size < 0)
@@ -180,7 +183,8 @@ def compare(rows: Singles, look: Look, counts: Bools) -> tuple[NDArray[Any], NDA
     size, end = np.nanmean(later, axis=0) - usual, np.nanmean(later[after // 2 :], axis=0) - usual
     first = np.nanmean(later[: 1 if look.coarse else 2], axis=0) - usual
     lasts = (end * np.sign(size) > np.abs(size) / 2) & (first * np.sign(size) > np.abs(size) / 4)
-    lasts &= (~np.isnan(later)).mean(0) > KNOWN  # others may be read too rarely
+    there = (~np.isnan(later)).sum(0)  # others may be read too rarely, or missed by an agent that restarts
+    lasts &= (there > KNOWN * after) & (there > _NEARLY_ALL * there.max(1, keepdims=True))
     size = np.where(lasts, size, 0.0)
     size = np.nan_to_num(size - middle(size)[:, None])
     level = np.abs(center[:, :, 0]).mean(0)[:, None]

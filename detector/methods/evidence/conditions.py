@@ -14,6 +14,8 @@ QUORUM, QUORUM_SHARE = 3, 0.6
 LESS = 0.97
 """Below this share of the peers' value is less."""
 FLAPS_S = 300.0
+BOUNCE_S = 10.0
+"""A link that comes up and falls again so soon has fallen once."""
 ERROR_RATES = {
     "ecc_corrected_total": 10.0,
     "nvlink_errors_total": 0.6,
@@ -41,10 +43,12 @@ def nonzero(states: StateTable, column: str, now: int) -> Bools:
 
 
 def repeats(states: StateTable, column: str, now: int) -> Bools:
-    """It happened twice within some minutes, the last time not long ago."""
+    """It happened twice within some minutes, the last time not long ago; a bounce is once, unless it counts as two."""
     at = states.row(column)
     near = now - states.last[at] <= QUIET_S * SECOND
-    found: Bools = near & (states.last[at] - states.before[at] <= FLAPS_S * SECOND)
+    apart = states.last[at] - states.before[at]
+    bounced = (apart > 0) & (apart <= BOUNCE_S * SECOND)
+    found: Bools = near & (apart <= FLAPS_S * SECOND) & ~bounced
     return found
 
 

@@ -12,8 +12,8 @@ from detector.topology.rank_table import RankTable
 from store.schema.time import NEVER, SECOND
 
 _UNSURE_S, _BEGUN = 60.0, 3
-"""So long a communicator stalls of which ranks are not read, or move in other ones, or that showed progress in so few
-rows yet: ranks that load, connect or are on their way look the same."""
+"""So long a communicator stalls of which ranks are not read, or were not until as long ago, or move in other ones, or
+that showed progress in so few rows yet: ranks that load, connect or are on their way look the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     np.maximum.at(size, comm, np.nan_to_num(ranks.comm_ranks[series]))
     np.maximum.at(rows, comm, ranks.moves[series])
     moves = now - _latest(ranks.last_progress[series], process)[process] <= config.min_stall_seconds * SECOND
-    unsure = (np.bincount(comm) < size) | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
+    returned = now - _latest(ranks.back[series], comm) < _UNSURE_S * SECOND
+    unsure = (np.bincount(comm) < size) | returned | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
     least = np.where(unsure, _UNSURE_S, config.min_stall_seconds)
     patience = np.maximum(least, config.stall_gaps * gap) + ranks.period / SECOND
     idle = np.bincount(comm, pending) == 0

@@ -13,6 +13,7 @@ import pytest
 
 from detector.engine.pipeline import Detector, walk
 from detector.model.verdict import Verdict
+from detector.topology.roles import ALIKE
 from store.schema.time import LATEST
 
 SECOND, START, ONSET, STEPS, MACHINES = 10**9, 1_700_000_000 * 10**9, 210, 420, 7
@@ -65,8 +66,8 @@ def tables(
     return {name: pa.table(columns) for name, columns in out.items()}
 
 
-def watch(memory: Any, found: dict[str, pa.Table]) -> tuple[list[Verdict], list[Verdict]]:
-    """What is said, recoveries aside, and what is noted."""
+def watch(memory: Any, found: dict[str, pa.Table], clustered: bool = False) -> tuple[list[Verdict], list[Verdict]]:
+    """What is said, recoveries aside, and what is noted; `clustered` peers were found by their readings."""
     calm = {name: table.filter(pc.field("time") <= CALM) for name, table in found.items()}
     known = next((detector for seen, detector in _CALM if seen == calm), None)
     if known is None:
@@ -74,6 +75,8 @@ def watch(memory: Any, found: dict[str, pa.Table]) -> tuple[list[Verdict], list[
         assert list(judged(memory(found), known, START - SECOND, CALM)) == []
         _CALM.append((calm, known))
     detector = deepcopy(known)
+    if clustered:
+        detector.state.tasks.roles.alike = {f"m{at}": ALIKE for at in range(MACHINES)}
     said = list(judged(memory(found), detector, CALM, LATEST))
     return [verdict for verdict in said if verdict.level != "ok"], detector.state.incidents.take_notes()
 
@@ -100,16 +103,12 @@ def paced(found: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "more"),
-    [
-        ("host.disk_write_bytes_total", 8e8),
-        ("host.processes_running", 55.0),
-        ("rdma.pfc_transmit_frames_total", 7e3),
-    ],
+    [("host.processes_running", 55.0), ("rdma.pfc_transmit_frames_total", 7e3)],
 )
 def test_other_work_on_a_machine_is_a_note_unless_the_task_slows_down_with_it(
     memory: Any, metric: str, more: float
 ) -> None:
-    """A backup, an upgrade or congestion does no harm; the same with a lower pace is reported."""
+    """An upgrade or congestion does no harm; the same with a lower pace is reported."""
 
     def odd(found: dict[str, np.ndarray]) -> None:
         found[metric][ONSET:, 3] += more
@@ -125,6 +124,23 @@ def test_other_work_on_a_machine_is_a_note_unless_the_task_slows_down_with_it(
     assert {(verdict.machine, verdict.metric) for verdict in said} == {("m3", metric)}
 
 
+@pytest.mark.parametrize(("harm", "named"), [(0.06, {"m3"}), (0.0, set())])
+def test_a_copy_is_a_note_also_while_the_task_is_slower_unless_its_machine_is_held_up(
+    memory: Any, harm: float, named: set[str]
+) -> None:
+    """Bytes that a backup writes say nothing of who makes the task slower: its GPUs have less to do than all others."""
+
+    def copies(found: dict[str, np.ndarray]) -> None:
+        found["host.disk_write_bytes_total"][ONSET:, 3] += 8e8
+        found["gpu.duty_cycle_ratio"][ONSET:, 3] -= harm
+        found["gpu.power_watts"][ONSET:, 3] *= 1 - harm
+        slower(found)
+
+    said, notes = watch(memory, tables(training(copies)))
+    assert {one.machine for one in said} == named
+    assert named or {(note.machine, note.metric) for note in notes} == {("m3", "host.disk_write_bytes_total")}
+
+
 @pytest.mark.parametrize(("harm", "named"), [(0.02, {"m3"}), (0.0, set())])
 def test_what_is_far_off_is_said_before_its_evidence_is_complete_if_the_harm_is_plain(
     memory: Any, harm: float, named: set[str]
@@ -138,7 +154,7 @@ def test_what_is_far_off_is_said_before_its_evidence_is_complete_if_the_harm_is_
         slower(found, 1 - 2 * harm)
 
     said, _ = watch(memory, tables(training(busy)))
-    soon = [one for one in said if (one.time - START) / SECOND - ONSET < 45]
+    soon = [one for one in said if (one.time - START) / SECOND - ONSET < 58]
     assert {one.machine for one in soon} == named
     assert {one.machine for one in said} == named
 

@@ -9,7 +9,10 @@ from detector.harm.judge import Harm
 from detector.harm.pace import SIGNALS
 from detector.model.verdict import Finding, Verdict
 from store.schema.time import SECOND
+from tests.detector.harm.test_pace import swinging
 from tests.detector.harm.test_silence import standing
+
+LOSES = "rdma.packet_sequence_errors_total"
 
 
 def is_answered(device: str, metric: str, score: float, lasts_s: int) -> bool:
@@ -37,6 +40,39 @@ def test_a_small_difference_in_power_has_to_last_for_five_minutes(metric: str, l
 def test_a_difference_near_its_threshold_has_to_last_for_longer(score: float, lasts_s: int, is_said: bool) -> None:
     """Twice the threshold is enough after a minute; what is 1.4 times as much takes two, to be as sure."""
     assert is_answered("gpu:3", "gpu.sm_active_ratio", score, lasts_s) == is_said
+
+
+@pytest.mark.parametrize(("score", "is_said"), [(1.1, False), (1.3, True)])
+def test_a_clock_that_only_just_differs_is_chance(score: float, is_said: bool) -> None:
+    """Of many small differences one reaches its threshold now and then, also in what a device can do at most."""
+    assert is_answered("gpu:6", "gpu.sm_clock_hertz", score, 410) == is_said
+
+
+def test_a_small_difference_lasts_for_two_iterations() -> None:
+    """With iterations of 50 s it takes 100 s to tell that a GPU is at work less, however clear it is."""
+    harm = Harm()
+    harm.pace = standing(swinging(174, 10, len(SIGNALS)), 1)
+    harm.pace.values[-1] = 1.0
+    now = int(harm.pace.times[-1])
+    said = []
+    for seconds in (85, 115):
+        since = now - seconds * SECOND
+        verdict = Verdict(now, "job-7", "m2", "gpu:1", "peer", "gpu.duty_cycle_ratio", 4.2, since, "warn", "m2")
+        harm.answers.clear()
+        said.append(harm.graded(Finding(verdict, False, 4.2, small=True), {}, now) is not None)
+    assert said == [False, True]
+
+
+def test_a_fact_is_not_answered_for_by_a_deviation_of_the_same_reading() -> None:
+    """A port that loses packets goes on to be one by its rule, when it no longer deviates from its peers."""
+    harm = Harm()
+    now = 1_700_000_000 * SECOND
+    deviates = Verdict(now, "job-9", "m6", "rdma:mlx5_3/1", "peer", LOSES, 0.4, now - 90 * SECOND, "warn", "")
+    fact = Verdict(now, "job-9", "m6", "rdma:mlx5_3/1", "evidence", LOSES, 1.0, now - 70 * SECOND, "warn", "")
+    assert harm.graded(Finding(deviates, False, 1.2), {}, now) is None
+    said = harm.graded(Finding(fact, False, 1.0), {}, now)
+    assert said is not None
+    assert said.verdict.level == "warn"
 
 
 @pytest.mark.parametrize(("clustered", "level"), [(True, "note"), (False, "warn")])

@@ -94,6 +94,40 @@ def test_where_no_pace_is_known_a_machine_is_lost_when_no_agent_restarts_for_so_
     assert judge_silence(verdict, now, Pace(), np.ones(0, bool)) == answer
 
 
+@pytest.mark.parametrize(("seconds", "answer"), [(65, WAIT), (115, WAIT), (190, YES)])
+def test_of_a_task_that_has_just_begun_an_agent_restarts_for_three_minutes(seconds: int, answer: str) -> None:
+    """It is read for a minute of five that are remembered: too short for its usual pace, and its agents do restart."""
+    pace = standing(np.ones((60, len(SIGNALS))), 1)
+    pace.values[:-12] = np.nan
+    pace.level[:] = 0.0
+    now = int(pace.times[-1])
+    since = now - seconds * 10**9
+    verdict = Verdict(now, "job-7", "m5", None, "evidence", "event.silent", 1.4, since, "warn", "m5: no reading")
+    assert pace.is_young("job-7")
+    assert judge_silence(verdict, now, pace, np.ones(len(pace.times), bool)) == answer
+
+
+@pytest.mark.parametrize(("iteration_blocks", "answer"), [(1, WAIT), (8, LOST)])
+def test_peers_end_the_iteration_that_they_are_at_before_they_wait(iteration_blocks: int, answer: str) -> None:
+    """A task stops 65 s after the last reading of a machine: in iterations of 40 s it may have been that machine."""
+    shares = swinging(176, iteration_blocks, len(SIGNALS)) if iteration_blocks > 1 else np.ones((176, len(SIGNALS)))
+    pace = standing(shares, 15)
+    assert pace.iteration("job-7") == iteration_blocks
+    assert judged(pace, 28 - iteration_blocks // 2) == answer
+
+
+@pytest.mark.parametrize(("known", "answer"), [(slice(0, 0), LOST), (slice(-9, -5), WAIT)])
+def test_a_device_falls_silent_by_chance_while_another_fault_is_open(known: slice, answer: str) -> None:
+    """A fault elsewhere that was known as a GPU's readings ended explains why the task stands, also when it is over."""
+    pace = standing(np.ones((112, len(SIGNALS))), 8)
+    unexplained = np.ones(112, bool)
+    unexplained[known] = False
+    now = int(pace.times[-1])
+    silent = now - 8 * BLOCK_NS
+    verdict = Verdict(now, "job-7", "m3", "gpu:3", "evidence", "event.silent", 0.6, silent, "note", "m3: no reading")
+    assert judge_silence(verdict, now, pace, unexplained) == answer
+
+
 @pytest.mark.parametrize(
     ("level", "silent_blocks", "answer"),
     [("note", 25, WAIT), ("note", 59, WAIT), ("note", 61, YES), ("warn", 23, WAIT), ("warn", 25, YES)],

@@ -29,7 +29,9 @@ WARM_S = 240.0
 ENOUGH = 6.0
 """Spreads that make a finding ..."""
 LASTS_NS = 60 * SECOND
-"""... after this long."""
+"""... after this long, ..."""
+_CLEARLY, _CLEAR_S = 2.0, 30.0
+"""... and times as many after half of it (seconds)."""
 _LATEST_S = 20.0
 """Time constant of what an entity reads just now."""
 _LONGEST_STEP_S = 15.0
@@ -61,6 +63,8 @@ class Lasting:
     """Seconds of readings."""
     since: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """When a difference began, Unix ns; 0 while there is none."""
+    odd_s: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """For how many seconds since then the peers were read, and it too: what an agent missed lasts no longer for it."""
     far: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     """Signed differences in spreads, of the mean that is farther."""
     size: Singles = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -74,8 +78,8 @@ class Lasting:
     """[row, group]: what the peers read while they work; -1 where that was never known."""
     usual: Singles = field(default_factory=lambda: np.zeros((len(SPANS_S), 0, 0), np.float32))
     """[span, row, group]: the usual spread over the peers."""
-    haste: float = 1.0
-    """Seconds that count of those that pass: fewer where readings are rare."""
+    counted_s: float = 0.0
+    """Seconds that count of those since it was looked at before: fewer than passed where readings are rare."""
     enough: Singles = field(default_factory=lambda: np.full((0, 0), ENOUGH, np.float32))
     """[row, entity]: spreads that make a finding."""
     at: int = 0
@@ -88,9 +92,8 @@ class Lasting:
 
         `learned` [row, entity] are multiples of the built-in threshold, counted from where a difference is odd.
         """
-        passed = (now - self.at) / SECOND
-        seconds = min(passed, _LONGEST_STEP_S)
-        self.at, self.haste = now, seconds / passed
+        seconds = self.counted_s = min((now - self.at) / SECOND, _LONGEST_STEP_S)
+        self.at = now
         self._fit(rows, values.shape[1], groups.count + 1)
         center = groups.middle(values - baseline.offset[rows, : values.shape[1]])
         works = self._works(center, groups, seconds)
@@ -103,33 +106,34 @@ class Lasting:
             & np.isfinite(baseline.active_threshold[rows, : apart.shape[1]])
             & groups.each(works[None])
         )
+        missed = np.isnan(values) & ~np.isnan(groups.each(center))
         apart[~known] = 0.0
         np.clip(apart, -_MOST, _MOST, out=apart)
         self._follow(apart, known, seconds)
         self.enough = SUSPECT + (ENOUGH - SUSPECT) * learned
-        self._compare(apart, known, groups, seconds, now)
+        self._compare(apart, known, missed, groups, now)
         self._learn(apart, known, seconds)
 
     def reset(self, entities: Ints) -> None:
         """Forget some entities."""
         some = entities[entities < self.known_s.shape[1]]
-        for array in (self.known_s, self.since, self.far, self.size, self.beside, self.found):
+        for array in (self.known_s, self.since, self.odd_s, self.far, self.size, self.beside, self.found):
             array[:, some] = 0
 
     def select(self, left: Ints) -> None:
         """Forget the entities that are not left."""
         some = left[left < self.known_s.shape[1]]
-        for name in ("base", "latest", "means", "power", "known_s", "since", "far", "size", "beside", "found"):
+        for name in ("base", "latest", "means", "power", "known_s", "since", "odd_s", "far", "size", "beside", "found"):
             setattr(self, name, getattr(self, name)[..., some])
         self.enough = self.enough[:, left[left < self.enough.shape[1]]]
 
     def _fit(self, rows: Ints, entities: int, groups: int) -> None:
         if not np.array_equal(rows, self.rows):
-            fresh = Lasting(rows, haste=self.haste, at=self.at)
+            fresh = Lasting(rows, counted_s=self.counted_s, at=self.at)
             for part in fields(fresh):
                 setattr(self, part.name, getattr(fresh, part.name))
         shape = (len(rows), entities)
-        for name in ("base", "latest", "known_s", "far", "size", "beside", "since", "found"):
+        for name in ("base", "latest", "known_s", "odd_s", "far", "size", "beside", "since", "found"):
             setattr(self, name, grown(getattr(self, name), shape, 0))
         for name in ("means", "power"):
             setattr(self, name, grown(getattr(self, name), (len(SPANS_S), *shape), 0))
@@ -166,8 +170,10 @@ class Lasting:
             mean += np.where(known, rate * away, 0.0).astype(np.float32)
         self.known_s[:, :count] += np.where(known, seconds, 0.0).astype(np.float32)
 
-    def _compare(self, apart: Singles, known: NDArray[np.bool_], groups: Groups, seconds: float, now: int) -> None:
-        count = known.shape[1]
+    def _compare(
+        self, apart: Singles, known: NDArray[np.bool_], missed: NDArray[np.bool_], groups: Groups, now: int
+    ) -> None:
+        count, seconds = known.shape[1], self.counted_s
         base, known_s = self.base[:, :count], self.known_s[:, :count]
         judged = known_s >= WARM_S
         best, size = np.zeros((2, *known.shape), np.float32)
@@ -197,6 +203,9 @@ class Lasting:
         since = self.since[:, :count]
         since[odd & (since == 0)] = now
         since[~odd] = 0
+        lasted = self.odd_s[:, :count]
+        lasted += np.where(missed, 0.0, seconds)
+        lasted[~odd] = 0.0
         self._decide(best, size, apart, groups)
 
     def _decide(self, far: Singles, size: Singles, apart: Singles, groups: Groups) -> None:
@@ -212,14 +221,14 @@ class Lasting:
         self.beside[:, :count] = beside
         found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST / 2)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
-        lasts = alike & self.lasts()[:, :count]
-        found |= (
-            (np.abs(far) >= self.enough[:, :count]) & (latest >= LEAST) & (now > LEAST / 4) & (beside > LEAST) & lasts
-        )
+        enough = self.enough[:, :count]
+        clear = (np.abs(far) >= _CLEARLY * enough) & (self.odd_s[:, :count] >= _CLEAR_S)
+        lasts = alike & (self.lasts()[:, :count] | clear)
+        found |= (np.abs(far) >= enough) & (latest >= LEAST) & (now > LEAST / 4) & (beside > LEAST) & lasts
 
     def lasts(self) -> NDArray[np.bool_]:
         """[row, entity]: what is odd for long enough to be a finding."""
-        return (self.since > 0) & ((self.at - self.since) * self.haste >= LASTS_NS)
+        return (self.since > 0) & (self.odd_s >= LASTS_NS / SECOND)
 
     def _comes_back(self, groups: Groups) -> NDArray[np.bool_]:
         """[row, entity]: who was odd among the peers by what is usual for it, and comes nearer to them: it recovers."""
@@ -251,7 +260,7 @@ class Lasting:
 
     def lasted_s(self, metric: int, entity: int) -> float:
         """For how long (s) an entity is odd, of the time that counts."""
-        return (self.at - self.of(metric, entity)[1]) * self.haste / SECOND
+        return float(self.odd_s[int(np.searchsorted(self.rows, metric)), entity])
 
     def of(self, metric: int, entity: int) -> tuple[float, int]:
         """How far an entity is in multiples of what makes a finding, and since when (Unix ns)."""

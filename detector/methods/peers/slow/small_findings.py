@@ -8,6 +8,7 @@ from detector.config import Config
 from detector.methods.peers.baseline import MAX_DEVIATION
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.nccl_context import is_lateness_metric
+from detector.methods.peers.slow.lasting import LASTS_NS
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_capacity, is_known
 from detector.model.metrics import bounds_of
@@ -56,19 +57,23 @@ def sudden_findings(panel: Panel, now: int) -> list[Finding]:
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
     """Whether a small difference is a sign of pace: power alone is none, warm chips draw more of it.
 
-    A reading that the catalogue does not know, or the only one, has to differ for longer.
+    Only what a device can do tells that within half a minute: other work passes by. A reading that the catalogue does
+    not know, or the only one, has to differ for longer.
     """
     metric, entity = cell
     key = f"{panel.window.table}.{panel.window.metrics[metric]}"
     if panel.group[entity] == NO_TASK or (key == "gpu.power_watts" and not panel.lasting.others(metric, entity)):
         return False
     share, beside = panel.lasting.share(metric, entity)
+    lasted_s = panel.lasting.lasted_s(metric, entity)
+    if not is_capacity(key) and lasted_s < LASTS_NS / SECOND:
+        return False
     if not is_capacity(key) and abs(share) < _LEAST_WORK:
         return False
     if share > 0 and (key.startswith(_DONE) or beside < _LEAST_WORK):
         return False
     confirmed = is_known(key) and len(panel.lasting.rows) > 1
-    return confirmed or panel.lasting.lasted_s(metric, entity) >= _UNKNOWN_S
+    return confirmed or lasted_s >= _UNKNOWN_S
 
 
 def _frozen(panel: Panel, now: int) -> list[Finding]:

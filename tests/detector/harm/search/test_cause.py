@@ -70,14 +70,14 @@ def test_a_great_loss_of_pace_is_looked_into_sooner(
 ) -> None:
     """After half a minute where a tenth of the pace is lost, else after a minute; and once more before it is said."""
 
-    def slow_clock(found: dict[str, np.ndarray]) -> None:
+    def slow_copies(found: dict[str, np.ndarray]) -> None:
         noise = np.random.default_rng(61).normal(0, 1, (STEPS, MACHINES))
-        found["gpu.sm_clock_hertz"] = 1.9e9 * (1 + 0.002 * noise)
-        found["gpu.sm_clock_hertz"][ONSET:, 5] *= 1 - lower
+        found["gpu.copy_bandwidth"] = 1.9e10 * (1 + 0.014 * noise)
+        found["gpu.copy_bandwidth"][ONSET:, 5] *= 1 - lower
         for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
             found[key][ONSET:] *= 1 - lost
 
-    (said, *_), _ = watch(memory, tables(training(slow_clock)))
+    (said, *_), _ = watch(memory, tables(training(slow_copies)))
     assert (said.machine, said.device) == ("m5", "gpu:0")
     assert f"when task all lost {100 * lost:.0f} %" in said.message
     assert earliest <= (said.time - START) / SECOND - ONSET <= latest
@@ -101,3 +101,78 @@ def test_who_is_found_after_another_was_has_to_last_longer(
     (said, *others), _ = watch(memory, tables(training(one_after_the_other)))
     assert (said.machine, {one.machine for one in others} - {"m5"}) == ("m5", set())
     assert earliest <= (said.time - START) / SECOND - ONSET <= latest
+
+
+@pytest.mark.parametrize(
+    ("metric", "usual", "changed", "named"),
+    [
+        ("host.cpu_system_ratio", 0.018, 0.0225, set()),
+        ("host.cpu_system_ratio", 0.018, 0.081, {"m1"}),
+        ("host.cpu_system_ratio", 0.118, 0.151, {"m1"}),
+    ],
+)
+def test_processors_that_are_a_little_busier_hold_up_no_task(
+    memory: Any, metric: str, usual: float, changed: float, named: set[str]
+) -> None:
+    """Half a hundredth of a machine's processors is a quarter more than its peers' use, and costs no task a tenth."""
+
+    def busier(found: dict[str, np.ndarray]) -> None:
+        found[metric] = usual * (1 + 0.004 * np.random.default_rng(71).normal(0, 1, (STEPS, MACHINES)))
+        found[metric][ONSET:, 1] *= changed / usual
+        slower(found, 0.9)
+
+    said, _ = watch(memory, tables(training(busier)))
+    assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("lost", "named"), [(0.03, set()), (0.12, {"m6"})])
+def test_memory_of_a_small_program_costs_no_task_its_pace(memory: Any, lost: float, named: set[str]) -> None:
+    """Somebody's notebook takes 4 GB of a GPU as its task loses 3 %; where a tenth is lost it may well compute."""
+
+    def notebook(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(73).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.memory_used_bytes"] = 7.1e10 * (1 + 0.0004 * noise)
+        found["gpu.memory_used_bytes"][ONSET:, 6] += 6e9
+        slower(found, 1 - lost)
+
+    said, _ = watch(memory, tables(training(notebook)))
+    assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("missed", "named"), [(False, {"m4"}), (True, set())])
+def test_what_an_agent_missed_since_the_loss_is_no_cause(memory: Any, missed: bool, named: set[str]) -> None:
+    """A bandwidth that is lower by the rows that came: those of 45 s are missing, of this machine alone."""
+
+    def slow_copies(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(79).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.copy_bandwidth"] = 2.1e10 * (1 + 0.014 * noise)
+        found["gpu.copy_bandwidth"][ONSET:, 4] *= 0.95
+        slower(found, 0.95)
+
+    away = {4: slice(ONSET + 12, ONSET + 57)} if missed else {}
+    said, _ = watch(memory, tables(training(slow_copies), away))
+    soon = [one for one in said if (one.time - START) / SECOND - ONSET < 110]
+    assert {one.machine for one in soon} == named
+
+
+@pytest.mark.parametrize(
+    ("metric", "usual", "changed", "clustered", "named"),
+    [
+        ("gpu.pcie_transmit_bytes_total", 1.9e10, 1.77e10, True, set()),
+        ("gpu.pcie_transmit_bytes_total", 1.9e10, 1.77e10, False, {"m3"}),
+        ("rdma.discards_total", 0.4, 3.4, True, {"m3"}),
+    ],
+)
+def test_peers_that_were_found_by_their_readings_may_come_to_work_less_alike(
+    memory: Any, metric: str, usual: float, changed: float, clustered: bool, named: set[str]
+) -> None:
+    """One of another role copies less as the task loses pace, which is a note; packets thrown away are a cause."""
+
+    def apart(found: dict[str, np.ndarray]) -> None:
+        found[metric] = usual * (1 + 0.006 * np.random.default_rng(83).normal(0, 1, (STEPS, MACHINES)))
+        found[metric][ONSET:, 3] *= changed / usual
+        slower(found, 0.93)
+
+    said, notes = watch(memory, tables(training(apart)), clustered)
+    assert {(one.machine, one.metric) for one in said} == {(name, metric) for name in named}
+    assert named or {(note.machine, note.metric) for note in notes} == {("m3", metric)}

@@ -184,6 +184,13 @@ REPORTED = [
 ]
 
 
+@pytest.mark.parametrize(("again", "named"), [(47, set()), (63, {"m2"})])
+def test_a_link_that_bounces_has_fallen_once(memory: Any, again: int, named: set[str]) -> None:
+    """It falls, comes up and falls again 7 s later: no flapping; again 23 s later it is."""
+    falls = both(put("link_downed_total", 4.0), put("link_downed_total", 5.0, again))
+    assert {verdict.machine for verdict in said(memory, "rdma", falls)} == named
+
+
 @pytest.mark.parametrize(("metric", "bend", "after_s", "words"), REPORTED)
 def test_what_is_reported(memory: Any, metric: str, bend: Bend, after_s: int, words: str) -> None:
     """One device is named within the rule's time, with both sides' readings, and never cleared while it lasts."""

@@ -101,6 +101,30 @@ def test_missing_readings_hide_no_difference() -> None:
     assert follow(values)[0].cells(np.ones(2, bool), np.ones(2, bool)) == [(0, 7)]
 
 
+@pytest.mark.parametrize(("missed_s", "later_s"), [(0, 0), (120, 110)])
+def test_what_an_agent_missed_lasts_no_longer_for_it(missed_s: int, later_s: int) -> None:
+    """A clock that is 2.5 % lower, of which the readings of two minutes are missing, is found that much later."""
+    values = readings(330, seed=29)
+    values[180:, 0, 7] *= 0.975
+    plain, gaps = values.copy(), values
+    begins = int(np.flatnonzero(follow(plain)[1])[0]) - 8  # it is odd by then, and not yet for long enough
+    gaps[begins : begins + missed_s // TURN_S, :, 7] = np.nan
+    first = [int(np.flatnonzero(follow(one)[1])[0]) * TURN_S for one in (plain, gaps)]
+    assert first[1] - first[0] >= later_s
+
+
+def test_twice_what_makes_a_finding_is_one_after_half_the_time() -> None:
+    """A clock that is 9 % lower is found 20 s or more before one that is 3 % lower."""
+    first = {}
+    for share in (0.03, 0.09):
+        values = readings(330, seed=31)
+        values[180:, 0, 6] *= 1 - share
+        _, found = follow(values)
+        first[share] = int(np.flatnonzero(found)[0]) * TURN_S - 180 * TURN_S
+    assert first[0.09] < 60 < first[0.03]
+    assert first[0.03] - first[0.09] > 20
+
+
 def test_machines_that_differ_for_good_and_small_steps_are_nothing() -> None:
     """Half a per cent is below what is worth a repair, and what is there from the first reading is no change."""
     values = readings(450, seed=11)
