@@ -135,6 +135,7 @@ class Harm:
     def evict(self, gone: Iterable[str]) -> None:
         """Forget machines that are gone for good."""
         self.share.evict(gone)
+        self.stalls.evict()
         self.causes.evict()
         self.exits.evict()
         self.odd.evict()

@@ -6,7 +6,7 @@ import numpy as np
 
 from detector.harm.before_after import LOST, NO, OFF_BLOCKS, WAIT, YES, slower
 from detector.harm.pace import PAUSES, Pace
-from detector.methods.evidence.heartbeats import LOST_NS, SHARED
+from detector.methods.evidence.heartbeats import CLUE, LOST_NS, SHARED
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -22,7 +22,8 @@ _RESTART_NS = 120 * SECOND
 _YOUNG_NS = 180 * SECOND
 """The same where a task is read for too short a time to know its usual pace: agents restart for up to half of that."""
 _ROWS_NS, _AGENT_NS = 30 * SECOND, 60 * SECOND
-"""So long rows are missing by chance: of one device, as there are many, and of a machine, as its agent restarts."""
+"""So long rows are missing by chance: of one device, as there are many, and of a machine, or of all its devices, as an
+agent restarts or one of its sources is slow."""
 _RECENT = 6
 """Blocks without a known pace: the task has not begun, or has ended."""
 
@@ -83,5 +84,6 @@ def _keeps_from_starting(pace: Pace, verdict: Verdict, stands: int, now: int) ->
 def _longest_ns(pace: Pace, verdict: Verdict) -> float:
     """How long (ns) rows are missing for another reason while the task stands; an iteration tells nothing either."""
     pause = PAUSES * pace.longest_pause(verdict.task, verdict.since)
-    chance = _ROWS_NS if verdict.device else 0 if verdict.score == SHARED else _AGENT_NS
+    one_of_several = verdict.device is not None and verdict.score != CLUE
+    chance = _ROWS_NS if one_of_several else 0 if verdict.score == SHARED else _AGENT_NS
     return max(min(pause, _RESTART_NS), pace.rhythm_ns(verdict.task), chance)

@@ -16,7 +16,7 @@ from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
 from detector.model.verdict import STALLED, Finding, Level, Verdict
-from detector.stats.arrays import Singles
+from detector.stats.arrays import Singles, fitted
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
@@ -30,6 +30,7 @@ memory half of it, as a process that is gone has none."""
 _ALONE = 2.0
 """Times as far as the next machine."""
 _CANDIDATES = 3
+_DUTY = "gpu.duty_cycle_ratio"
 _HELD_NS, _SAME_NS = 30 * SECOND, 20 * SECOND
 """For so long a stall that is over is said; the beginnings of one stall are not farther apart."""
 WRITES_NS = 45 * SECOND
@@ -46,6 +47,9 @@ class Stalls:
     """By task: machine, device and how often in a row."""
     standing: dict[str, Standing] = field(default_factory=dict)
     """By task that stands."""
+    usual: Singles = field(default_factory=lambda: np.zeros((2, len(STATES), 0), np.float32))
+    """[look, state, entity]: by how much GPUs differed from their peers at the last look at which their task went on,
+    and at the one before that: baselines of a young task begin anew when all GPUs come to wait."""
     named: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
     """By task: the verdict, and when (Unix ns) the task made no progress last."""
     unnamed: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
@@ -53,6 +57,7 @@ class Stalls:
 
     def update(self, now: int, pace: Pace, panels: Mapping[str, Panel], config: Config) -> None:
         """Look at every task after a new block of its pace."""
+        self._note_usual(pace, panels.get("gpu"))
         for task in pace.tasks:
             since = stalled_since(pace, task)
             if since is None:
@@ -67,11 +72,12 @@ class Stalls:
             if task in self.named:
                 self.named[task] = self.named[task][0], now
                 continue
-            found = max(_outliers(task, readings, panels, config), key=lambda one: one[0], default=None)
+            outliers = _outliers(task, readings, self.usual[1], panels, config)
+            found = max(outliers, key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
                 if all_wait(task, panels, readings):
-                    self.unnamed[task] = _unnamed(task, panels, now, since), now
+                    self.unnamed[task] = _unnamed(task, readings, panels["gpu"], now, since), now
                 continue
             self.unnamed.pop(task, None)
             _, machine, device, key, words, less = found
@@ -90,6 +96,20 @@ class Stalls:
             for those in (self.named, self.unnamed)
         )
 
+    def _note_usual(self, pace: Pace, panel: Panel | None) -> None:
+        """Take in by how much GPUs differ from their peers, of tasks that go on."""
+        if panel is None or not panel.deviation.size:
+            return
+        count = panel.deviation.shape[1]
+        if self.usual.shape[2] != count:
+            self.usual = fitted(self.usual, (2, len(STATES), count))
+        goes_on = np.array([not pace.paused(task)[-1:].any() for task in panel.tasks] + [False])
+        those = np.flatnonzero(goes_on[panel.task_index[:count]])
+        self.usual[1][:, those] = self.usual[0][:, those]
+        for at, key in enumerate(STATES):
+            if (row := panel.row_of(key.partition(".")[2])) is not None:
+                self.usual[0][at, those] = panel.baseline.offset[row, those]
+
     def _averaged(self, task: str, since: int, panel: Panel | None) -> Singles:
         """[state, entity]: what the GPUs read on average since (Unix ns) the task stands."""
         if panel is None or not panel.deviation.size:
@@ -99,6 +119,11 @@ class Stalls:
         if held is None or held.total.shape != readings.shape or abs(since - held.since) > _SAME_NS:
             held = self.standing[task] = Standing(since, np.zeros_like(readings), np.zeros_like(readings))
         return held.add(readings)
+
+    def evict(self) -> None:
+        """Forget what was read: the entities get new numbers."""
+        self.standing.clear()
+        self.usual = self.usual[:, :, :0]
 
     def findings(self) -> list[Finding]:
         """The machine that a stalled task waits for; the task itself where none can be named."""
@@ -123,9 +148,12 @@ def stalled_since(pace: Pace, task: str) -> int | None:
 
 
 def _outliers(
-    task: str, states: Singles, panels: Mapping[str, Panel], config: Config
+    task: str, states: Singles, usual: Singles, panels: Mapping[str, Panel], config: Config
 ) -> Iterator[tuple[float, str, str, str, str, bool]]:
-    """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less."""
+    """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less.
+
+    `states` and `usual` are [state, entity]: what is read, and by how much that differs from the peers anyway.
+    """
     panel = panels.get("gpu")
     if panel is None or task not in panel.tasks or not panel.deviation.size:
         return
@@ -140,13 +168,13 @@ def _outliers(
         return
     names = panel.window.metrics
     floors = bounds_of("gpu", names, config).floor
-    for key, readings in zip(STATES, states[:, mine].astype(np.float64), strict=True):
+    both = (array[:, mine].astype(np.float64) for array in (states, usual))
+    for key, readings, differs in zip(STATES, *both, strict=True):
         known = ~np.isnan(readings)
         if not known.any():
             continue
         floor = float(floors[names.index(key.partition(".")[2])]) / 2  # of averages
-        usual = panel.baseline.offset[names.index(key.partition(".")[2]), mine].astype(np.float64)
-        far = _far(readings, usual, floor, key == MEMORY)
+        far = _far(readings, differs, floor, key == MEMORY)
         _, place = np.unique(machines, return_inverse=True)
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)
@@ -166,25 +194,28 @@ def _outliers(
             )
 
 
-def _unnamed(task: str, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
-    """A verdict on a task of which no member can be named, with those that read most unlike the others."""
-    panel = panels["gpu"]
+def _unnamed(task: str, states: Singles, panel: Panel, now: int, since: int) -> Verdict:
+    """A verdict on a task of which no member can be named, with those that read most unlike the others.
+
+    `states` [state, entity]: what they read, on average, since it stands.
+    """
     count = panel.deviation.shape[1]
     mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
     most = np.zeros(len(mine))
-    for key in STATES:
-        metric = key.partition(".")[2]
-        if (row := panel.row_of(metric)) is not None:
-            values = panel.values[row, mine].astype(np.float64)
-            most = np.fmax(most, _far(values, np.zeros(len(mine)), 0.0, key == MEMORY))
+    for key, readings in zip(STATES, states[:, mine].astype(np.float64), strict=True):
+        if not np.isnan(readings).all():
+            most = np.fmax(most, _far(readings, np.zeros(len(mine)), 0.0, key == MEMORY))
     order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
     names = ", ".join(subject(machine, device) for machine, device in order)
-    message = (
-        f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait and no machine can be named;"
-        f" most unlike the others: {names}"
-    )
+    stands = f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait"
     score = (now - since) / _SURE_NS
     level: Level = "crit" if score >= 1 else "note"
+    machines = {panel.window.entities[at][0] for at in mine.tolist()}
+    if len(machines) == 1:  # it is known where, if not which GPU
+        (machine,) = machines
+        message = f"{machine}: {stands} on it alone; most unlike the others: {names}"
+        return Verdict(now, task, machine, None, "progress", _DUTY, score, since, level, message)
+    message = f"{stands} and no machine can be named; most unlike the others: {names}"
     return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
 
 

@@ -20,8 +20,8 @@ LOST_NS = 300 * SECOND
 """A machine that is silent for longer is missed, whether or not its task shows by its pace that it waits."""
 _EARLY_S, _EARLY_PERIODS = 10.0, 3.0
 """A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
-_CLUE = 0.5
-"""Multiples of what raises an alarm, of a silence that is no fault of the device."""
+CLUE = 0.5
+"""Multiples of what raises an alarm, of a silence that is no fault of the device but of what reads it."""
 SHARED = 0.0
 """The score of a silence of several machines at once: of their readings' way, unless the task stands since then."""
 _LISTED = 5
@@ -134,8 +134,8 @@ def _graded(at: int, limits: _Limits, fleet: _Fleet, alone: bool) -> tuple[Level
     if alone and quiet * SECOND < LOST_NS:
         level = "note"
     mine = (fleet.machine == fleet.machine[at]) & (fleet.kind == fleet.kind[at])
-    if fleet.kind[at] and level != "note" and limits.away(limits.early)[mine].all():
-        return "note", _CLUE  # all devices of one table at once: rather its source than each of them
+    if fleet.kind[at] and limits.away(limits.early)[mine].all():
+        return "note", CLUE  # all devices of one table at once: rather its source than each of them
     return level, float(quiet / limit)
 
 

@@ -8,6 +8,7 @@ import pytest
 from detector.harm.before_after import LOST, WAIT, YES
 from detector.harm.pace import BLOCK_NS, SIGNALS, Pace
 from detector.harm.silence import judge_silence
+from detector.methods.evidence.heartbeats import CLUE
 from detector.model.verdict import Level, Verdict
 from tests.detector.harm.test_pace import swinging
 
@@ -52,6 +53,16 @@ def test_rows_are_missing_by_chance_for_a_while(device: str | None, silent_block
     """As its task stands, 20 s without the rows of one device are chance, and 60 s without a machine's a restart."""
     pace = standing(np.ones((112, len(SIGNALS))), silent_blocks)
     assert judged(pace, silent_blocks, device) == answer
+
+
+@pytest.mark.parametrize(("silent_blocks", "answer"), [(11, WAIT), (13, LOST)])
+def test_all_devices_of_a_machine_are_silent_while_one_source_is_slow(silent_blocks: int, answer: str) -> None:
+    """They are lost for a task that stands after a minute, as a machine is; one of several is after half of it."""
+    pace = standing(np.ones((112, len(SIGNALS))), silent_blocks)
+    now = int(pace.times[-1])
+    silent = now - silent_blocks * BLOCK_NS
+    verdict = Verdict(now, "job-7", "m3", "gpu:1", "evidence", "event.silent", CLUE, silent, "note", "m3: no reading")
+    assert judge_silence(verdict, now, pace, np.ones(112, bool)) == answer
 
 
 @pytest.mark.parametrize(("silent_blocks", "answer"), [(23, WAIT), (25, LOST)])

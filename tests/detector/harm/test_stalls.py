@@ -1,0 +1,65 @@
+"""Stalls: who a task that stands waits for, by what its GPUs read since then and what they differ by anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.detector.engine.test_harm import MACHINES, ONSET, SECOND, START, STEPS, tables, training, watch
+from tests.detector.harm.search.test_cause import each_its_own
+
+
+def waits(found: dict[str, np.ndarray], machines: slice = slice(None)) -> None:
+    """These machines' GPUs are busy with waiting from the onset on."""
+    noise = np.random.default_rng(17).normal(0, 2, (STEPS - ONSET, MACHINES))
+    found["gpu.tensor_active_ratio"][ONSET:, machines] = 0.0
+    found["gpu.duty_cycle_ratio"][ONSET:, machines] = 1.0
+    found["gpu.power_watts"][ONSET:, machines] = (151 + noise)[:, machines]
+
+
+@pytest.mark.parametrize("begins", [0, 130])
+def test_a_kernel_that_never_ends_is_named_however_young_its_task_is(memory: Any, begins: int) -> None:
+    """Of a task that is read for 80 s baselines begin anew as all come to wait: what it draws more is not usual.
+
+    The task paused for 20 s before, so that nothing is said in the first 30 s.
+    """
+
+    def kernel(found: dict[str, np.ndarray]) -> None:
+        found["gpu.tensor_active_ratio"][170:190] = 0.0
+        waits(found)
+        found["gpu.power_watts"][ONSET:, 3] += 74
+
+    late = {at: slice(0, begins) for at in range(MACHINES)} if begins else None
+    said, _ = watch(memory, tables(training(kernel), late))
+    (named,) = [one for one in said if "stands still" in one.message]
+    assert (named.machine, named.device, named.metric) == ("m3", "gpu:0", "gpu.power_watts")
+    assert 30 <= (named.time - START) / SECOND - ONSET < 60
+    assert {one.machine for one in said} == {"m3"}
+
+
+def test_of_a_task_of_one_machine_that_stands_it_is_known_where(memory: Any) -> None:
+    """After two minutes the machine is named, if not which of its GPUs; the tasks beside it go on."""
+
+    def stands(found: dict[str, np.ndarray]) -> None:
+        waits(found, slice(5, 6))
+
+    said, notes = watch(memory, each_its_own(tables(training(stands))))
+    (one,) = [verdict for verdict in said if verdict.level == "crit"]
+    assert (one.machine, one.device, one.task, one.names_machine) == ("m5", None, "job-35", True)
+    assert 110 <= (one.time - START) / SECOND - ONSET <= 140
+    assert "task job-35 stands still since" in one.message
+    assert {note.machine for note in notes} <= {"m5"}
+
+
+def test_those_most_unlike_the_others_are_listed_by_what_they_read_on_average(memory: Any) -> None:
+    """One draws 7 W more, which is too little to be named for and more than any other differs by over two minutes."""
+
+    def slightly(found: dict[str, np.ndarray]) -> None:
+        waits(found)
+        found["gpu.power_watts"][ONSET:, 6] += 7
+
+    (nameless,), _ = watch(memory, tables(training(slightly)))
+    assert nameless.metric == "task.stalled"
+    assert "most unlike the others: m6 GPU 0, " in nameless.message
