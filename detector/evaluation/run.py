@@ -71,12 +71,14 @@ class Run:
     """What the method remembers at the end, pickled."""
 
 
-def runs(store: ReadableStore, names: Sequence[str], model: MinderModel | None = None) -> list[Run]:
+def runs(
+    store: ReadableStore, names: Sequence[str], model: MinderModel | None = None, config: Config | None = None
+) -> list[Run]:
     """One run a method; all see the same rows, each in a detector of its own that never looks ahead.
 
     Raises ValueError (names) and ModelError (a model of other metrics).
     """
-    running = {name: _Running(name, model) for name in names}
+    running = {name: _Running(name, model, config or Config()) for name in names}
     for until, rows in walk(store):
         for one in running.values():
             one.step(store, until, rows)
@@ -86,8 +88,7 @@ def runs(store: ReadableStore, names: Sequence[str], model: MinderModel | None =
 class _Running:
     """A method at work, its verdicts so far and what they cost."""
 
-    def __init__(self, name: str, model: MinderModel | None) -> None:
-        config = Config()
+    def __init__(self, name: str, model: MinderModel | None, config: Config) -> None:
         self.name = name
         self.detector = Detector(config, State(methods=[method(config) for method in methods_of(name, model)]))
         self.said: list[Verdict] = []
@@ -115,6 +116,7 @@ def measure(
     recording: str,
     how: Counting,
     model: MinderModel | None = None,
+    config: Config | None = None,
 ) -> list[Outcome]:
     """One outcome a method. Raises ValueError (names) and ModelError."""
     span = store.span(0) or (0, 0)
@@ -124,10 +126,16 @@ def measure(
             step_ms=run.step_ms,
             state_bytes=run.state_bytes,
         )
-        for run in runs(store, names, model)
+        for run in runs(store, names, model, config)
     ]
 
 
-def evaluate(folder: Path, names: Sequence[str], how: Counting, model: MinderModel | None = None) -> list[Outcome]:
+def evaluate(
+    folder: Path,
+    names: Sequence[str],
+    how: Counting,
+    model: MinderModel | None = None,
+    config: Config | None = None,
+) -> list[Outcome]:
     """Measure one labelled recording. Raises ValueError (labels, names, model) and StoreError (files)."""
-    return measure(Recording(folder), read_labels(folder), names, str(folder), how, model)
+    return measure(Recording(folder), read_labels(folder), names, str(folder), how, model, config)

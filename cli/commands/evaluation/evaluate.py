@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.config import detector_config, read_settings
 from cli.terminal import console, progress, say, say_json
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ def evaluate(
     minder_model: Annotated[
         Path | None, typer.Option(help="Model of minder (train-minder); without one it learns from what it has seen.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configuration file, of which the table detector, such as a calibration, is used; else none."
+        ),
+    ] = None,
     groups: Annotated[
         str, typer.Option(help="Faulty machines of one rack or switch: one (a fault together) or each (one a machine).")
     ] = "one",
@@ -46,7 +53,7 @@ def evaluate(
     from detector.evaluation.metrics import figures
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    measure = _measure(names, (grace, groups, 60 * window), minder_model)
+    measure = _measure(names, (grace, groups, 60 * window), minder_model, config)
     if html and (html.is_dir() or not os.access(html.absolute().parent, os.W_OK)):
         raise ValueError(f"{html} cannot be written: use a file in a writable folder")
     outcomes = _outcomes(_recordings(folders), measure, jobs or os.cpu_count() or 1)
@@ -75,7 +82,7 @@ def _show(found: dict[str, dict[str, Any]], counted: str) -> None:
 
 
 def _measure(
-    names: Sequence[str], counting: tuple[float, str, float], model: Path | None
+    names: Sequence[str], counting: tuple[float, str, float], model: Path | None, config: Path | None
 ) -> Callable[[Path], list[Outcome]]:
     """What is done with a recording, with wrong names and files refused before the work. Raises ValueError."""
     from functools import partial
@@ -91,7 +98,8 @@ def _measure(
         methods_of(name)
     if counting[1] not in ("one", "each"):
         raise ValueError(f"--groups is {counting[1]}: it must be one or each")
-    return partial(measure, names=names, how=Counting(*counting), model=load(model) if model else None)
+    settings = detector_config(read_settings(config)) if config else None
+    return partial(measure, names=names, how=Counting(*counting), model=load(model) if model else None, config=settings)
 
 
 def _counted(groups: str, grace: float, outcomes: Sequence[Outcome]) -> str:

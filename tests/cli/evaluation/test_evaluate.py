@@ -50,6 +50,21 @@ def test_a_page_with_charts(tmp_path: Path) -> None:
     assert "cannot be written" in one_line(run("evaluate", tmp_path / "set", "--html", tmp_path), 1)
 
 
+def test_settings_of_a_file_are_evaluated(tmp_path: Path) -> None:
+    """Where nine peers are asked of eight machines the fault is missed; a file with a wrong key is refused in one line."""
+    labelled(tmp_path / "a", "m5")
+    few, wrong = tmp_path / "few.toml", tmp_path / "wrong.toml"
+    few.write_text("[detector]\nmin_peers = 9\n")
+    wrong.write_text("[detector]\nmin_alarms = 600\n")
+    found = {}
+    for name, more in (("defaults", ()), ("few", ("--config", few))):
+        done = run("evaluate", tmp_path / "a", "--methods", "peerwatch", "--json", *more)
+        assert (done.returncode, done.stderr) == (0, "")
+        found[name] = json.loads(done.stdout)["methods"]["peerwatch"]["recall"]
+    assert found["few"] < found["defaults"] == 1.0
+    assert "min_alarms" in one_line(run("evaluate", tmp_path / "a", "--config", wrong), 1)
+
+
 def test_groups_count_as_one_or_each(tmp_path: Path) -> None:
     """Two machines of one rack are one fault unless asked otherwise, and the output says which."""
     fleet(tmp_path / "r", "m5")
