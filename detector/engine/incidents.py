@@ -21,6 +21,7 @@ _ENDS = {
     STALLED: "makes progress again",
 }
 """What the end of an incident says, by metric or method."""
+_COMES_NS = 600 * SECOND  # so long what has come back once has to be away to be over
 _NOTE_NS = 3600 * SECOND
 _SETTLED_NS = 900 * SECOND  # longer than any incident needs to clear: `Config.forget_s` is 600 s
 _CLOSED_NS = 60 * SECOND  # so long a fault has to last after the operator closed it, to be reported again
@@ -46,6 +47,8 @@ class Incidents:
     """When (Unix ns) the operator closed an incident: for a minute nothing older than that opens it again."""
     ended: dict[tuple[str, str], tuple[Finding, int]] = field(default_factory=dict)
     """Incidents that cleared in the last half hour, and when (Unix ns): what they caused may last longer."""
+    recurring: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Open incidents by a reading that had cleared, and when (Unix ns) they were found last: they come and go."""
     quiet_ns: int = 0
     """For how long no verdict was reached."""
     _at: int = 0
@@ -75,7 +78,9 @@ class Incidents:
         self.ended = {key: one for key, one in self.ended.items() if now - one[1] < _KNOWN_NS}
         opened = [verdict for key, finding in current.items() if (verdict := self._report(key, finding, now))]
         self.held_open = {key: until for key, until in self.held_open.items() if now < until and key not in current}
-        healed = [key for key in self.open if key not in current and key not in self.held_open]
+        self.recurring = {key: now if key in current else at for key, at in self.recurring.items() if key in self.open}
+        away = [key for key in self.open if key not in current and key not in self.held_open]
+        healed = [key for key in away if now - self.recurring.get(key, now - _COMES_NS) >= _COMES_NS]
         self.ended |= {key: (self.open[key], now) for key in healed}
         verdicts = closed + opened + [_cleared(self.open.pop(key).verdict, now) for key in healed]
         self.quiet_ns = 0 if verdicts else self.quiet_ns + (now - self._at if self._at else 0)
@@ -111,10 +116,19 @@ class Incidents:
         if before is None:
             if self._is_consequence(key, finding) or self._is_remnant(key, finding, now):
                 return None
+            if self._recurs(key, finding):
+                self.recurring[key] = now
         elif not _is_worse(before, finding):
             return None
         self.open[key] = finding
         return finding.verdict
+
+    def _recurs(self, key: tuple[str, str], finding: Finding) -> bool:
+        """Whether the same reading of the same device deviated already, and was like its peers' for a while."""
+        if finding.hard or key not in self.ended:
+            return False
+        before = self.ended[key][0].verdict
+        return (before.device, before.metric) == (finding.verdict.device, finding.verdict.metric)
 
     def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
         others = [

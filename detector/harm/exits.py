@@ -77,6 +77,8 @@ class Exits:
         if len(np.unique(machines)) < _FEWEST:
             return
         gone = when > 0
+        if np.isnan(bytes_used[mine[gone]]).any():
+            return  # nobody reads them: what they hold now is not known
         left = np.unique(machines[gone])
         if len(left) == 1 and (~gone).mean() >= _HELD:
             if name not in self.first:

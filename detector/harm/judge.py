@@ -23,6 +23,7 @@ from detector.methods.peers.state import Panel
 from detector.model.kinds import (
     draws,
     is_capacity,
+    is_copied,
     is_corrected,
     is_done,
     is_fault,
@@ -108,7 +109,7 @@ class Harm:
         finding = replace(finding, late=self._is_late(finding, panels))
         if key not in self.answers:
             fades = finding.small and (verdict.score < 1 or self._effect.rests(verdict.task))
-            held = place in self.harmful and not fades
+            held = place in self.harmful and not (fades or is_copied(verdict.metric))
             answer = YES if held else self._answer(finding, panels, now)
             self.answers[key] = YES if finding.late and answer in (NO, UNKNOWN) else answer
         answer = self.answers[key]
@@ -146,7 +147,7 @@ class Harm:
 
     def _answer(self, finding: Finding, panels: Mapping[str, Panel], now: int) -> str:
         verdict = finding.verdict
-        if verdict.level == "note" and verdict.kind in ("peer", "progress"):
+        if is_copied(verdict.metric) or (verdict.level == "note" and verdict.kind in ("peer", "progress")):
             return NO
         if verdict.metric == SILENT:
             return judge_silence(verdict, now, self.pace, ~self.blamed.elsewhere(verdict, self.pace.times))
@@ -235,8 +236,6 @@ class Harm:
             return WAIT  # the task stood nearly all the time
         slower = goes_slower(self.pace, self.blamed, verdict, on)
         held_up = self._effect.is_held_up(verdict, on, _PLAINLY if slower == NO else LEAST)
-        if verdict.metric.endswith("_bytes_total") and not (held_up and slower == YES):
-            return NO  # a copy may last for hours, and the task become slower meanwhile for another reason
         if held_up is not None or self._effect.is_paced(verdict.task):
             return YES if held_up or self._effect.fell_with(verdict, now) else NO
         return YES if now - verdict.since >= _UNSEEN_HOST_NS else NO

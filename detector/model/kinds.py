@@ -152,6 +152,11 @@ def is_host(metric: str) -> bool:
     return metric.startswith("host.")
 
 
+def is_copied(metric: str) -> bool:
+    """Whether this reading counts bytes of a machine's own system: copies take hours and say nothing of its task."""
+    return is_host(metric) and metric.endswith("_bytes_total")
+
+
 def is_impaired(metric: str) -> bool:
     """Whether this reading counts what slows a link each time."""
     return metric in IMPAIRED

@@ -51,7 +51,7 @@ def test_a_page_with_charts(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_file_are_evaluated(tmp_path: Path) -> None:
-    """Where nine peers are asked of eight machines the fault is missed; a file with a wrong key is refused in one line."""
+    """Where nine peers are asked of eight machines the fault is missed; a file with a wrong key is refused."""
     labelled(tmp_path / "a", "m5")
     few, wrong = tmp_path / "few.toml", tmp_path / "wrong.toml"
     few.write_text("[detector]\nmin_peers = 9\n")

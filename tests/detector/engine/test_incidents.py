@@ -55,6 +55,25 @@ def test_said_once_and_cleared_once() -> None:
     assert said(incidents, 13) == []
 
 
+def test_what_comes_and_goes_is_one_incident_from_the_second_time_on() -> None:
+    """A GPU is at its power limit now and then: said twice, and over once it was like its peers for ten minutes."""
+    incidents = Incidents()
+    times = {at for begins in (10, 200, 340, 610, 1195) for at in range(begins, begins + 40)}
+    changes = [(at, *one) for at in range(2000) for one in said(incidents, at, *[finding("m8", 5)] * (at in times))]
+    assert changes == [(10, "m8", "crit"), (50, "m8", "ok"), (200, "m8", "crit"), (1834, "m8", "ok")]
+
+
+def test_another_reading_that_deviates_later_is_an_incident_of_its_own() -> None:
+    """It is over as soon as it is gone, whatever the machine had before."""
+    incidents = Incidents()
+    other = finding("m9", 90)
+    other = replace(other, verdict=replace(other.verdict, metric="gpu.y"))
+    assert said(incidents, 10, finding("m9", 5)) == [("m9", "crit")]
+    assert said(incidents, 30) == [("m9", "ok")]
+    assert said(incidents, 230, other) == [("m9", "crit")]
+    assert said(incidents, 260) == [("m9", "ok")]
+
+
 def test_weaker_deviations_elsewhere_are_consequences() -> None:
     """While one machine stands out, those that stand out less are victims."""
     incidents = Incidents()
