@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detector.config import Config
 from detector.harm.pace import PAUSES, STANDS, Pace
-from detector.harm.waiting import MEMORY, STATES, Standing, all_wait, has_ended, is_idle, states_of
+from detector.harm.waiting import DUTY, MEMORY, STATES, Standing, all_wait, has_ended, is_idle, states_of
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
@@ -30,7 +30,6 @@ memory half of it, as a process that is gone has none."""
 _ALONE = 2.0
 """Times as far as the next machine."""
 _CANDIDATES = 3
-_DUTY = "gpu.duty_cycle_ratio"
 _HELD_NS, _SAME_NS = 30 * SECOND, 20 * SECOND
 """For so long a stall that is over is said; the beginnings of one stall are not farther apart."""
 WRITES_NS = 45 * SECOND
@@ -214,7 +213,7 @@ def _unnamed(task: str, states: Singles, panel: Panel, now: int, since: int) -> 
     if len(machines) == 1:  # it is known where, if not which GPU
         (machine,) = machines
         message = f"{machine}: {stands} on it alone; most unlike the others: {names}"
-        return Verdict(now, task, machine, None, "progress", _DUTY, score, since, level, message)
+        return Verdict(now, task, machine, None, "progress", DUTY, score, since, level, message)
     message = f"{stands} and no machine can be named; most unlike the others: {names}"
     return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
 

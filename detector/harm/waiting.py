@@ -13,9 +13,9 @@ from detector.stats.arrays import Ints, Singles
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 
-MEMORY, _DUTY = "gpu.memory_used_bytes", "gpu.duty_cycle_ratio"
+MEMORY, DUTY = "gpu.memory_used_bytes", "gpu.duty_cycle_ratio"
 STATES = (
-    _DUTY,
+    DUTY,
     "gpu.power_watts",
     "gpu.graphics_active_ratio",
     "gpu.sm_active_ratio",
@@ -71,7 +71,7 @@ def all_wait(task: str, panels: Mapping[str, Panel], states: Singles) -> bool:
     if not len(now):
         return False
     panel = panels["gpu"]
-    usual = states[STATES.index(_DUTY), panel.task_index[: states.shape[1]] == panel.tasks.index(task)]
+    usual = states[STATES.index(DUTY), panel.task_index[: states.shape[1]] == panel.tasks.index(task)]
     busy = min(float(np.mean(duty > _WAITS)) for duty in (now, usual[~np.isnan(usual)]))
     return busy > _NEARLY_ALL and _in_flight(task, panels)
 

@@ -204,7 +204,7 @@ class Lasting:
         since[odd & (since == 0)] = now
         since[~odd] = 0
         lasted = self.odd_s[:, :count]
-        lasted += np.where(missed, 0.0, seconds)
+        lasted += np.where(missed | (since == now), 0.0, seconds)
         lasted[~odd] = 0.0
         self._decide(best, size, apart, groups)
 
