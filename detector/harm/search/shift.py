@@ -28,9 +28,11 @@ FAR, _ALONE = 6.0, 3.0
 _RELATIVE = 0.003
 """The least spread, as a share of the peers' reading."""
 _SLIGHT = 0.01
-"""The least relative shift, or in seconds spent a second, or as a share of a machine's processors ..."""
+"""The least relative shift, or in seconds spent a second ..."""
 _HELD_UP, _DRAWN = 0.5, 0.125
 """... and as a share of the task's loss: who holds it up does as much, and draws a little more than those who wait."""
+_PROCESSORS = 0.03
+"""The least shift in the use of a machine's processors, as a share of all of them: less is some other work."""
 _FEWEST = 4
 _NEARLY_ALL = 0.9
 """Of the rows in which the peers are known."""
@@ -124,13 +126,13 @@ def _within(rows: Singles, members: Ints, look: Look, table: str, panel: Panel, 
     shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
     size, far, level = compare(rows, look, counts)
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
-    slight = np.array([_SLIGHT * key.startswith("host.cpu_") for key in keys])[:, None]  # of all its processors
+    processors = np.array([_PROCESSORS * key.startswith("host.cpu_") for key in keys])[:, None]
     drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0) & look.coarse
     least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * look.loss)
-    far[np.abs(size) < np.maximum(slight, least * np.where(spent, 1.0, level))] = 0.0
+    far[np.abs(size) < np.maximum(processors, least * np.where(spent, 1.0, level))] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
     done = np.array([is_done(key) or tells_use(key) for key in keys])[:, None]
-    bad &= ~done | (size < 0)
+    bad &= ~done  # all members end as many iterations: who does less in each does other work
     far = np.where(bad, far, np.minimum(far, FAR / 2))
     machines, place = np.unique(panel.machine[members], return_inverse=True)
     worst = np.zeros((len(names), len(machines)))

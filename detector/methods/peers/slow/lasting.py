@@ -222,7 +222,9 @@ class Lasting:
         found &= (np.abs(far) > SUSPECT) & (latest > LEAST / 2) & (beside > LEAST / 2)
         alike = groups.each(self.usual[-1]) < LEAST  # of peers that agree less nothing so small is to be said
         enough = self.enough[:, :count]
-        clear = (np.abs(far) >= _CLEARLY * enough) & (self.odd_s[:, :count] >= _CLEAR_S)
+        # What lasts is farther off just now than on average over the last minute; what is over is less.
+        grows = (latest >= np.abs(size)) & (now >= np.abs(size))
+        clear = grows & (np.abs(far) >= _CLEARLY * enough) & (self.odd_s[:, :count] >= _CLEAR_S)
         lasts = alike & (self.lasts()[:, :count] | clear)
         found |= (np.abs(far) >= enough) & (latest >= LEAST) & (now > LEAST / 4) & (beside > LEAST) & lasts
 

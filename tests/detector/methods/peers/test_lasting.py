@@ -125,6 +125,14 @@ def test_twice_what_makes_a_finding_is_one_after_half_the_time() -> None:
     assert first[0.03] - first[0.09] > 20
 
 
+@pytest.mark.parametrize("lasts_s", [20, 28])
+def test_a_short_fall_is_none_that_lasts(lasts_s: int) -> None:
+    """A clock that is a tenth lower for less than half a minute is no finding, then or in the minute after."""
+    values = readings(330, seed=37)
+    values[180 : 180 + lasts_s // TURN_S, 0, 2] *= 0.9
+    assert max(follow(values)[1]) == 0
+
+
 def test_machines_that_differ_for_good_and_small_steps_are_nothing() -> None:
     """Half a per cent is below what is worth a repair, and what is there from the first reading is no change."""
     values = readings(450, seed=11)
