@@ -78,7 +78,7 @@ class Exits:
             return
         gone = when > 0
         if np.isnan(bytes_used[mine[gone]]).any():
-            return  # nobody reads them: what they hold now is not known
+            return  # they are not read any more: what they hold now is not known
         left = np.unique(machines[gone])
         if len(left) == 1 and (~gone).mean() >= _HELD:
             if name not in self.first:

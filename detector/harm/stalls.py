@@ -48,7 +48,7 @@ class Stalls:
     """By task that stands."""
     usual: Singles = field(default_factory=lambda: np.zeros((2, len(STATES), 0), np.float32))
     """[look, state, entity]: by how much GPUs differed from their peers at the last look at which their task went on,
-    and at the one before that: baselines of a young task begin anew when all GPUs come to wait."""
+    and at the one before that: baselines of a young task begin again when all GPUs come to wait."""
     named: dict[str, tuple[Verdict, int]] = field(default_factory=dict)
     """By task: the verdict, and when (Unix ns) the task made no progress last."""
     unnamed: dict[str, tuple[Verdict, int]] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def test_a_wrong_configuration_is_one_line(words: tuple[str, ...], tmp_path: Pat
     """A configuration with an unknown key is one line with the key and a non-zero exit code."""
     wrong = tmp_path / "peerwatch.toml"
     wrong.write_text("[agent]\nnonsense = 4\n")
-    known = {"copy": ("a.db", "b.db"), "calibrate": (str(tmp_path),), "replay": (str(tmp_path),)}
+    known = {"copy": ("a.db", "b.db")} | {one: (str(tmp_path),) for one in ("calibrate", "evaluate", "replay")}
     known |= {"export": (str(tmp_path / "out"),), "ack": ("m1",), "clear": ("m1",)}
     given = NEEDED.get(words, known.get(words[0], ()))
     done = run(*words, *given, "--config", wrong)

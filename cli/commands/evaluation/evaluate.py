@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.config import detector_config, read_settings
+from cli.options import DetectorConfigOption
 from cli.terminal import console, progress, say, say_json
 
 if TYPE_CHECKING:
@@ -29,12 +30,7 @@ def evaluate(
     minder_model: Annotated[
         Path | None, typer.Option(help="Model of minder (train-minder); without one it learns from what it has seen.")
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration file, of which the table detector, such as a calibration, is used; else none."
-        ),
-    ] = None,
+    config: DetectorConfigOption = None,
     groups: Annotated[
         str, typer.Option(help="Faulty machines of one rack or switch: one (a fault together) or each (one a machine).")
     ] = "one",
@@ -98,7 +94,7 @@ def _measure(
         methods_of(name)
     if counting[1] not in ("one", "each"):
         raise ValueError(f"--groups is {counting[1]}: it must be one or each")
-    settings = detector_config(read_settings(config)) if config else None
+    settings = detector_config(read_settings(config))
     return partial(measure, names=names, how=Counting(*counting), model=load(model) if model else None, config=settings)
 
 

@@ -544,7 +544,7 @@ def test_of_a_task_that_ends_the_process_that_let_go_of_its_memory_first_has_cra
 ) -> None:
     """7 s before all others it crashed; 1 s before them the job was stopped; where none follows the task goes on.
 
-    Of a GPU that nobody reads any more, as its agent restarts, nothing is said.
+    Of a GPU that is not read any more, as its agent restarts, nothing is said.
     """
 
     def ends(found: dict[str, np.ndarray]) -> None:

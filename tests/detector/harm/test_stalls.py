@@ -21,7 +21,7 @@ def waits(found: dict[str, np.ndarray], machines: slice = slice(None)) -> None:
 
 @pytest.mark.parametrize("begins", [0, 130])
 def test_a_kernel_that_never_ends_is_named_however_young_its_task_is(memory: Any, begins: int) -> None:
-    """Of a task that is read for 80 s baselines begin anew as all come to wait: what it draws more is not usual.
+    """Of a task that is read for 80 s baselines begin again as all come to wait: what it draws more is not usual.
 
     The task paused for 20 s before, so that nothing is said in the first 30 s.
     """

@@ -106,7 +106,7 @@ def test_counts_that_are_in_step_after_a_pause_of_the_readings_compare(comm: str
 
 
 @pytest.mark.parametrize(("silent", "within_s"), [((), 20), ((5,), 80)])
-def test_a_rank_whose_agent_restarted_is_missing_after_a_minute(silent: tuple[int, ...], within_s: int) -> None:
+def test_a_rank_of_which_the_agent_restarted_is_missing_after_a_minute(silent: tuple[int, ...], within_s: int) -> None:
     """After its rows were missing its count may be an operation off: a stall at once after that proves nothing yet."""
 
     def columns(second: int) -> Columns:
