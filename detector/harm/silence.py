@@ -20,7 +20,7 @@ _UNSEEN_NS = 120 * SECOND
 _RESTART_NS = 120 * SECOND
 """So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
 _YOUNG_NS = 180 * SECOND
-"""The same where a task is read for too short a time to know its usual pace: agents restart for up to half of that."""
+"""So long a silence has to last where a task is read for too short a time to know its usual pace."""
 _ROWS_NS, _AGENT_NS = 30 * SECOND, 60 * SECOND
 """So long rows are missing by chance: of one device, as there are many, and of a machine, or of all its devices, as an
 agent restarts or one of its sources is slow."""

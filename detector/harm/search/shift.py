@@ -42,8 +42,6 @@ _TINY = 1e-12
 _ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows", "ecc_corrected_total")
 """Ends of readings that follow a change elsewhere, or cost no time: less work is cooler, on another route packets
 overtake others, a memory that corrects is as fast."""
-_GIVEN = ("nccl.operations_total", "nccl.bytes_total")
-"""What the program gives each rank to do."""
 _AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
 
@@ -123,7 +121,8 @@ def _within(rows: Singles, members: Ints, look: Look, table: str, panel: Panel, 
     names = panel.window.metrics[: rows.shape[1]]
     keys = [f"{table}.{name}" for name in names]
     counts = np.array([is_counter(table, name) and not name.endswith(_AMOUNTS) for name in names])
-    shown = np.array([not key.endswith(_ELSEWHERE) and key not in _GIVEN for key in keys])
+    # All members end as many iterations: who does less, or more, in each does other work.
+    shown = np.array([not (key.endswith(_ELSEWHERE) or is_done(key) or tells_use(key)) for key in keys])
     size, far, level = compare(rows, look, counts)
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
     processors = np.array([_PROCESSORS * key.startswith("host.cpu_") for key in keys])[:, None]
@@ -131,8 +130,6 @@ def _within(rows: Singles, members: Ints, look: Look, table: str, panel: Panel, 
     least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * look.loss)
     far[np.abs(size) < np.maximum(processors, least * np.where(spent, 1.0, level))] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
-    done = np.array([is_done(key) or tells_use(key) for key in keys])[:, None]
-    bad &= ~done  # all members end as many iterations: who does less in each does other work
     far = np.where(bad, far, np.minimum(far, FAR / 2))
     machines, place = np.unique(panel.machine[members], return_inverse=True)
     worst = np.zeros((len(names), len(machines)))
