@@ -103,6 +103,17 @@ class Odd:
         more = values > panel.groups.each(panel.groups.middle(values))
         return bool(more[0, _entities(verdict, panel)].any())
 
+    def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether the machine, or its device, reads what its peers do, and deviates only from what it read before."""
+        if (found := _read(verdict, panels)) is None or not len(mine := _entities(verdict, found[0])):
+            return False
+        panel, row = found
+        at = mine[np.argmax(np.abs(np.nan_to_num(panel.deviation[row, mine])))]
+        values = panel.values[row : row + 1]
+        apart = float((values - panel.groups.each(panel.groups.middle(values)))[0, at])
+        usual = float(panel.baseline.offset[row, at])
+        return abs(apart) < abs(usual) / 2 and usual * float(panel.deviation[row, at]) < 0
+
     def began_elsewhere(self, verdict: Verdict, share: Share) -> bool:
         """Whether another machine began to deviate by the same reading at the same time."""
         table, _, metric = verdict.metric.partition(".")

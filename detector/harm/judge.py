@@ -29,6 +29,7 @@ from detector.model.kinds import (
     is_fault,
     is_host,
     is_loss,
+    is_memory_in_use,
     is_state,
     is_symptom,
     is_temperature,
@@ -160,6 +161,8 @@ class Harm:
             return self._event(verdict) if is_event else NO
         if finding.hard or verdict.kind == "progress":
             return YES
+        if self._has_recovered(finding, panels):
+            return NO
         place = verdict.task, verdict.machine, verdict.device
         if is_capacity(verdict.metric) and not (is_throttle(verdict.metric) and clocks_alike(panels, *place)):
             # At rest it clocks low.
@@ -169,6 +172,11 @@ class Harm:
             return WAIT  # no task suffers from it yet
         on = self.pace.times > verdict.since if finding.small else self.odd.when(verdict, self.pace.times, panels)
         return self._deviation(finding, on, panels, now)
+
+    def _has_recovered(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
+        """Whether a machine reads as its peers do since an incident of its own, in which it differed from them."""
+        remnant = not finding.small and is_remnant(self.pace, self.blamed, finding.verdict)
+        return remnant and self.odd.is_like_peers(finding.verdict, panels)
 
     def _is_late(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
         """Of a reading that no other machine moves: the pace tells nothing of it while another fault slows the task."""
@@ -209,11 +217,12 @@ class Harm:
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
         """Whether no rank waits for it by nature: more work than its peers do, less heat, or the rest of a fault.
 
-        What moves a port of which the peers were found by their readings is other traffic.
+        What moves a port of which the peers were found by their readings is other traffic, or memory in use there.
         """
         verdict, small = finding.verdict, finding.small
         metric, more = verdict.metric, self.odd.is_more(verdict, panels)
-        if finding.clustered and metric.startswith("rdma.") and not is_fault(metric):
+        other = (metric.startswith("rdma.") and not is_fault(metric)) or is_memory_in_use(metric)
+        if finding.clustered and other:
             return True
         busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):

@@ -61,6 +61,7 @@ CONGESTION = (
     "rdma.ecn_marked_packets_total",
     "rdma.pfc_receive_frames_total",
     "rdma.out_of_sequence_total",
+    "rdma.transmit_wait_ticks_total",
 )
 """What a port reads where others send it, or the network, too much."""
 SYMPTOM = frozenset({*CONGESTION, "rdma.cnp_handled_total", "gpu.remapped_rows", "event.xid:63"})
@@ -155,6 +156,11 @@ def is_host(metric: str) -> bool:
 def is_copied(metric: str) -> bool:
     """Whether this reading counts bytes of a machine's own system: copies take hours and say nothing of its task."""
     return is_host(metric) and metric.endswith("_bytes_total")
+
+
+def is_memory_in_use(metric: str) -> bool:
+    """Whether this reading is of the memory in use, which slows nothing: pressure tells that it is short."""
+    return metric == "host.memory_utilization_ratio"
 
 
 def is_impaired(metric: str) -> bool:

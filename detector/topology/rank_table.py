@@ -131,6 +131,7 @@ class RankTable(Columns):
     lost_by_machine: dict[str, float] = field(default_factory=dict)
     """Machine -> probe hits that the kernel dropped."""
     _comms: dict[str, int] = field(default_factory=lambda: {"": -1})
+    """Name and size -> number: two communicators of one name differ in their ranks."""
 
     def update(self, rows: Rows) -> None:
         """Read new `nccl` rows; of several rows of one series the newest counts."""
@@ -139,7 +140,8 @@ class RankTable(Columns):
         self._learn_period(time - self.last_seen[series])
         unread = (time - self.last_seen[series]) / SECOND
         away = (self.last_seen[series] > NEVER) & (unread * SECOND > 3.5 * self.period + SECOND)
-        formed = comm != self.comm[series]
+        ranks = rows.number("ranks")[row]
+        formed = (comm != self.comm[series]) | (np.abs(ranks - self.comm_ranks[series]) > 0)
         for own in (self.moves, self.gap, self.has_replayed, self.offset, self.aligned):
             own[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
@@ -152,7 +154,8 @@ class RankTable(Columns):
         self.last_seen[series] = time
         self.comm[series], self.operation[series] = comm, rows.text("operation")[row]
         # Numbers count from 0, and the dictionary also holds the name of no communicator.
-        self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in comm[formed]]
+        names = [f"{name} {size:.0f}" if name else "" for name, size in zip(comm[formed], ranks[formed], strict=True)]
+        self.code[series[formed]] = [self._comms.setdefault(name, len(self._comms) - 1) for name in names]
         self.operations[series] = operations
         self._note_states(series, rows, row)
         self.has_replayed[series] = np.fmax(self.has_replayed[series], self.replayed[series])

@@ -79,7 +79,8 @@ class RuleState:
         team[states.machine[assigned]] = states.task[assigned]
         odd = np.unique(states.machine[found & assigned])
         size, many = (np.bincount(part[part >= 0], minlength=len(states.tasks) + 1) for part in (team, team[odd]))
-        few: Bools = many <= np.maximum(1, config.common_cause_share * size)
+        share = config.common_cause_share if rule.minority_only is True else rule.minority_only
+        few: Bools = many <= np.maximum(1, share * size)
         return found & few[states.task]
 
     def _follow(self, at: int, met: Bools, now: int) -> None:

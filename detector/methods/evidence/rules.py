@@ -53,15 +53,18 @@ class Rule:
     the cause; below 1 it is a note."""
     words: str
     """What is said of it; `in_words` has what can stand in braces."""
-    minority_only: bool
-    """Whether it holds only while few machines show it: many at once are the network or the task."""
+    minority_only: bool | float
+    """Whether it holds only while few machines of a task show it, as many at once are the network or the task: at most
+    `common_cause_share` of them, or the share that stands here."""
 
 
 _FLAPS = "has a link that flaps: down twice within five minutes"
+_RACK = 0.75
+"""A switch takes the links of all machines of its rack, which may be most of a task; all of a task are the network."""
 _STILL = "has had no traffic for two minutes while its peers have"
 
 
-def _rules(table: str, *rows: tuple[str, Test, float, float, Level, float, str, bool]) -> tuple[Rule, ...]:
+def _rules(table: str, *rows: tuple[str, Test, float, float, Level, float, str, bool | float]) -> tuple[Rule, ...]:
     return tuple(Rule(table, *row) for row in rows)
 
 
@@ -147,7 +150,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "rdma": _rules(
         "rdma",
-        ("link_up", down, 5, 30, "crit", 2.0, "has its link down", True),
+        ("link_up", down, 5, 30, "crit", 2.0, "has its link down", _RACK),
         ("link_up", repeats, 0, 600, "crit", 2.0, _FLAPS, True),
         ("link_downed_total", repeats, 0, 600, "crit", 2.0, _FLAPS, True),
         (

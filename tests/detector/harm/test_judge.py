@@ -76,7 +76,9 @@ def test_a_fact_is_not_answered_for_by_a_deviation_of_the_same_reading() -> None
 
 
 @pytest.mark.parametrize(("clustered", "level"), [(True, "note"), (False, "warn")])
-@pytest.mark.parametrize("metric", ["gpu.pcie_receive_bytes_total", "rdma.transmit_wait_ticks_total"])
+@pytest.mark.parametrize(
+    "metric", ["gpu.pcie_receive_bytes_total", "rdma.receive_packets_total", "host.memory_utilization_ratio"]
+)
 def test_other_work_than_that_of_peers_that_were_found_by_their_readings_is_a_note(
     metric: str, clustered: bool, level: str
 ) -> None:

@@ -271,3 +271,21 @@ def test_communicators_of_the_past_are_forgotten() -> None:
         progress.ranks.update(rows_of("nccl", table(now, SIX[:2], {"comm": f"{hour:016x}", "operations_total": 1.0})))
         progress.evict(now - GONE_NS, tasks)
     assert len(progress.ranks._comms) < 9
+
+
+def test_communicators_of_one_name_differ_by_their_ranks() -> None:
+    """Ranks of a communicator of two are no ranks of one of six that has the same name, however far these have come."""
+    eight = [*SIX, "m6", "m7"]
+
+    def columns(second: int) -> Columns:
+        at = 7 * min(second, 60)
+        return {
+            "rank": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0],
+            "ranks": [6.0] * 6 + [2.0] * 2,
+            "operation": REDUCE,
+            "operations_total": [9_000.0 + at] * 6 + [8_100.0 + at] * 2,
+            "pending": [float(second > 60)] * 6 + [0.0] * 2,
+            "counted_from": "birth",
+        }
+
+    assert judged(columns, range(120), eight) == []
