@@ -948,7 +948,7 @@ def test_corrected_errors_are_a_note_though_the_task_loses_pace_with_them(memory
     assert {one.metric for one in notes if one.machine == "m2"} == {"gpu.ecc_corrected_total"}
 
 
-def test_a_machine_that_is_like_its_peers_after_its_fault_is_not_accused_of_that(memory: Any) -> None:
+def test_a_machine_that_is_like_its_peers_after_its_fault_is_not_named_for_that(memory: Any) -> None:
     """Lanes are lost from the first reading on, and its program waits for less than all others; then as they do."""
 
     def recovers(found: dict[str, np.ndarray]) -> None:
