@@ -74,6 +74,8 @@ class Pace:
     """[sum and count, task, signal] of the readings of the block that is not over."""
     pauses: dict[str, int] = field(default_factory=dict)
     """By task, for how long (ns) it paused at most, also before what is remembered."""
+    ended: dict[str, list[int]] = field(default_factory=dict)
+    """By task, the blocks (Unix ns) in which its processes had ended, of those that are remembered."""
     _logs: dict[str, Floats] = field(default_factory=dict)
     """What was computed since the last block."""
     _rhythms: dict[str, int] = field(default_factory=dict)
@@ -214,17 +216,24 @@ class Pace:
         """The same in blocks."""
         return self.rhythm_ns(task) // BLOCK_NS
 
-    def longest_pause(self, task: str, before: int) -> int:
+    def longest_pause(self, task: str, before: int, restarts: bool = True) -> int:
         """For how long (ns) the task stood at most, at one time, earlier than `before` (Unix ns).
 
-        Not before it first moved: what it takes to begin is no pause.
+        Not before it first moved: what it takes to begin is no pause. A restart is one only with `restarts`.
         """
         earlier = self.times <= before
         stands, known = self.paused(task)[earlier], ~np.isnan(self.logs(task)[earlier]).all(1)
         stands &= np.logical_or.accumulate(known & ~stands)
         edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
-        runs = edges[1::2] - edges[::2]
-        return max(int(runs.max(initial=0)) * self.step_ns(), self.pauses.get(task, 0))
+        ended = np.isin(self.times[earlier], [] if restarts else self.ended.get(task, []))
+        spans = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        longest = max((end - start for start, end in spans if not ended[start:end].any()), default=0)
+        return max(longest * self.step_ns(), self.pauses.get(task, 0))
+
+    def note_ended(self, task: str) -> None:
+        """Remember that the processes of a task had ended in the latest block."""
+        oldest, latest = int(self.times[0]), int(self.times[-1])
+        self.ended[task] = [at for at in self.ended.get(task, []) if at >= oldest] + [latest]
 
     def paused_for(self, task: str, length: int) -> None:
         """Remember that the task paused for so long (ns), as for a checkpoint; no more than two minutes of it."""
@@ -258,6 +267,7 @@ class Pace:
         self.values, self.tasks = self.values[:, left], [self.tasks[at] for at in left]
         self.level, self.total = self.level[left], self.total[:, left]
         self.pauses = {task: length for task, length in self.pauses.items() if task in names}
+        self.ended = {task: blocks for task, blocks in self.ended.items() if task in names}
         self._logs.clear()
 
     def _logs_of(self, task: str) -> Floats:

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.config import Config
+from detector.harm.outliers import outliers_of, unnamed
 from detector.harm.pace import PAUSES, STANDS, Pace
-from detector.harm.waiting import DUTY, MEMORY, STATES, Standing, all_wait, has_ended, is_idle, states_of
+from detector.harm.waiting import STATES, Standing, all_wait, has_ended, states_of
 from detector.methods.peers.state import Panel
-from detector.model.metrics import bounds_of
-from detector.model.text import comparison, subject
-from detector.model.verdict import STALLED, Finding, Level, Verdict
+from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Singles, fitted
-from detector.stats.grouped import middle
-from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
 _LEAST_NS = 10 * SECOND
 _RAN = 12
 """Blocks that were seen of a task, most of them running, before it can be said to stand."""
-_SPREADS, _SHARE, _GONE = 6.0, 0.12, 0.5
-"""The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading; of
-memory half of it, as a process that is gone has none."""
-_ALONE = 2.0
-"""Times as far as the next machine."""
-_CANDIDATES = 3
 _HELD_NS, _SAME_NS = 30 * SECOND, 20 * SECOND
 """For so long a stall that is over is said; the beginnings of one stall are not farther apart."""
 WRITES_NS = 45 * SECOND
-"""For so long a GPU that does less than those that wait may be that of a rank that writes the checkpoint of all ..."""
-_SURE_NS = 120 * SECOND
-"""... and a task in which all GPUs wait is noted only: most checkpoints are shorter."""
+"""For so long a GPU that does less than those that wait may be that of a rank that writes the checkpoint of all."""
 
 
 @dataclass(slots=True)
@@ -60,23 +47,25 @@ class Stalls:
         for task in pace.tasks:
             since = stalled_since(pace, task)
             if since is None:
-                if (stood := self.standing.pop(task, None)) is not None:
+                stood = self.standing.pop(task, None)
+                if stood is not None and not stood.ended:
                     pace.paused_for(task, now - stood.since)
                 self.outlier.pop(task, None)
                 continue
             readings = self._averaged(task, since, panels.get("gpu"))
-            if now - since < max(_LEAST_NS, PAUSES * pace.longest_pause(task, since)):
+            restarts = self._has_ended(task, pace, panels.get("gpu"))
+            if now - since < max(_LEAST_NS, PAUSES * pace.longest_pause(task, since, restarts)):
                 self.outlier.pop(task, None)
                 continue
             if task in self.named:
                 self.named[task] = self.named[task][0], now
                 continue
-            outliers = _outliers(task, readings, self.usual[1], panels, config)
+            outliers = outliers_of(task, readings, self.usual[1], panels, config)
             found = max(outliers, key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
                 if all_wait(task, panels, readings):
-                    self.unnamed[task] = _unnamed(task, readings, panels["gpu"], now, since), now
+                    self.unnamed[task] = unnamed(task, readings, panels["gpu"], now, since), now
                 continue
             self.unnamed.pop(task, None)
             _, machine, device, key, words, less = found
@@ -108,6 +97,16 @@ class Stalls:
         for at, key in enumerate(STATES):
             if (row := panel.row_of(key.partition(".")[2])) is not None:
                 self.usual[0][at, those] = panel.baseline.offset[row, those]
+
+    def _has_ended(self, task: str, pace: Pace, panel: Panel | None) -> bool:
+        """Whether the processes of a task have ended since it stands: only restarts tell how long restarts take."""
+        if panel is None or task not in self.standing or task not in panel.tasks:
+            return False
+        count = panel.deviation.shape[1]
+        if has_ended(panel, np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))):
+            self.standing[task].ended = True
+            pace.note_ended(task)
+        return self.standing[task].ended
 
     def _averaged(self, task: str, since: int, panel: Panel | None) -> Singles:
         """[state, entity]: what the GPUs read on average since (Unix ns) the task stands."""
@@ -144,92 +143,3 @@ def stalled_since(pace: Pace, task: str) -> int | None:
     if not len(moves) or moves[-1] >= len(level) - 2 or len(moves) < _RAN / 2:
         return None
     return int(pace.times[moves[-1]])
-
-
-def _outliers(
-    task: str, states: Singles, usual: Singles, panels: Mapping[str, Panel], config: Config
-) -> Iterator[tuple[float, str, str, str, str, bool]]:
-    """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less.
-
-    `states` and `usual` are [state, entity]: what is read, and by how much that differs from the peers anyway.
-    """
-    panel = panels.get("gpu")
-    if panel is None or task not in panel.tasks or not panel.deviation.size:
-        return
-    count = panel.deviation.shape[1]
-    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
-    machines = panel.machine[mine]
-    if len(np.unique(machines)) < config.min_peers - 1:
-        machines = mine  # the GPUs of one machine are peers
-    if len(np.unique(machines)) < config.min_peers - 1:
-        return
-    if has_ended(panel, mine) or is_idle(task, panels):
-        return
-    names = panel.window.metrics
-    floors = bounds_of("gpu", names, config).floor
-    both = (array[:, mine].astype(np.float64) for array in (states, usual))
-    for key, readings, differs in zip(STATES, *both, strict=True):
-        known = ~np.isnan(readings)
-        if not known.any():
-            continue
-        floor = float(floors[names.index(key.partition(".")[2])]) / 2  # of averages
-        far = _far(readings, differs, floor, key == MEMORY)
-        _, place = np.unique(machines, return_inverse=True)
-        worst = np.zeros(int(place.max()) + 1)
-        np.fmax.at(worst, place, far)
-        first, second = np.sort(worst)[[-1, -2]]
-        if first >= 1 and first >= _ALONE * second:
-            at = int(np.nanargmax(far))
-            less = key != MEMORY and bool(readings[at] < middle(readings[None])[0])
-            machine, device = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
-            others = middle(readings[None])[0], int(known.sum()) - 1
-            yield (
-                first,
-                machine,
-                device or "",
-                key,
-                comparison(subject(machine, device), key, readings[at], *others),
-                less,
-            )
-
-
-def _unnamed(task: str, states: Singles, panel: Panel, now: int, since: int) -> Verdict:
-    """A verdict on a task of which no member can be named, with those that read most unlike the others.
-
-    `states` [state, entity]: what they read, on average, since it stands.
-    """
-    count = panel.deviation.shape[1]
-    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
-    most = np.zeros(len(mine))
-    for key, readings in zip(STATES, states[:, mine].astype(np.float64), strict=True):
-        if not np.isnan(readings).all():
-            most = np.fmax(most, _far(readings, np.zeros(len(mine)), 0.0, key == MEMORY))
-    order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
-    names = ", ".join(subject(machine, device) for machine, device in order)
-    stands = f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait"
-    score = (now - since) / _SURE_NS
-    level: Level = "crit" if score >= 1 else "note"
-    machines = {panel.window.entities[at][0] for at in mine.tolist()}
-    if len(machines) == 1:  # it is known where, if not which GPU
-        (machine,) = machines
-        message = f"{machine}: {stands} on it alone; most unlike the others: {names}"
-        return Verdict(now, task, machine, None, "progress", DUTY, score, since, level, message)
-    message = f"{stands} and no machine can be named; most unlike the others: {names}"
-    return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
-
-
-def _far(values: NDArray[Any], usual: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
-    """[member]: its distance from the others, as far as it is not `usual` [member], over the least that counts."""
-    center = middle(values[None])[0]
-    spread = NORMAL * middle(np.abs(values - center)[None])[0]
-    least = max(_SPREADS * spread, (_GONE if below_only else _SHARE) * abs(center), floor, 1e-12)
-    away = values - center
-    away -= np.clip(usual, np.minimum(away, 0), np.maximum(away, 0))
-    far: NDArray[Any] = (-away if below_only else np.abs(away)) / least
-    return far
-
-
-def _named(panel: Panel, entity: int, odd: NDArray[np.bool_], mine: NDArray[np.bool_]) -> tuple[str, str | None]:
-    """The machine, and its device unless all of them are odd."""
-    machine, device = panel.window.entities[entity]
-    return machine, None if mine.sum() > 1 and odd[mine].all() else device

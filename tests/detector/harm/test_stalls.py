@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detector.engine.pipeline import Detector, judge
 from tests.detector.engine.test_harm import MACHINES, ONSET, SECOND, START, STEPS, tables, training, watch
 from tests.detector.harm.search.test_cause import each_its_own
 
@@ -37,6 +38,26 @@ def test_a_kernel_that_never_ends_is_named_however_young_its_task_is(memory: Any
     assert (named.machine, named.device, named.metric) == ("m3", "gpu:0", "gpu.power_watts")
     assert 30 <= (named.time - START) / SECOND - ONSET < 60
     assert {one.machine for one in said} == {"m3"}
+
+
+@pytest.mark.parametrize(("held", "soonest", "latest"), [(0.03, 10, 60), (0.98, 150, 240)])
+def test_a_restart_does_not_tell_how_long_ranks_wait(memory: Any, held: float, soonest: int, latest: int) -> None:
+    """After a pause of 120 s a kernel hangs: named soon if the processes had ended in the pause, else after 180 s."""
+
+    def kernel(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(29).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.memory_used_bytes"] = 6.3e10 * (1 + 0.0003 * noise)
+        found["gpu.memory_used_bytes"][140:200] *= held
+        found["gpu.tensor_active_ratio"][140:200] = 0.0
+        found["gpu.duty_cycle_ratio"][140:200] = 0.4
+        found["gpu.power_watts"][140:200] = 90 + noise[140:200]
+        waits(found)
+        found["gpu.power_watts"][ONSET:, 3] += 74
+
+    said = list(judge(memory(tables(training(kernel), step_s=2)), Detector()))
+    (named,) = [one for one in said if "stands still" in one.message]
+    assert (named.machine, named.metric) == ("m3", "gpu.power_watts")
+    assert soonest <= (named.time - START) / SECOND - 2 * ONSET < latest
 
 
 def test_of_a_task_of_one_machine_that_stands_it_is_known_where(memory: Any) -> None:
