@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.progress.chunk_dependency import NO_PEER, ChunkWaitGraph, RootCause
+from detector.methods.progress.ended_ranks import ended_ranks
 from detector.methods.progress.hang_text import HangText
 from detector.methods.progress.rank_progress import RankProgress
 from detector.model.operations import is_point_to_point
@@ -54,6 +55,11 @@ class Hang:
         paired = np.bincount(comm, self.paired) > 0
         judged = ~paired & (2 * ahead >= size) & (count <= np.maximum(1, size // 4))
         return [self._missing(place, float(lag[place])) for place in self._by_comm(missing & judged[comm])]
+
+    def ended_ranks(self) -> list[Verdict]:
+        """Ranks that are read no more since the others of their communicator wait."""
+        series, comm = ended_ranks(self.ranks, self.progress)
+        return [self._ended(int(one), int(of)) for one, of in zip(series, comm, strict=True)]
 
     def mismatched_collectives(self) -> list[Verdict]:
         """Ranks that enqueued another operation than the others at the same place of their sequence."""
@@ -163,6 +169,14 @@ class Hang:
         message = self.text.missing(int(progress.series[place]), lag, waiting, seconds, lost)
         level: Level = "crit" if seconds >= self.critical_after_s and not lost else "warn"
         return self._verdict(place, "operations_total", lag, level, message)
+
+    def _ended(self, series: int, comm: int) -> Verdict:
+        since = int(self.ranks.last_seen[series])
+        waiting = self.progress.series[(self.progress.comm == comm) & self.progress.pending]
+        seconds = (self.now - since) / SECOND
+        machine, device = self.text.device(series)
+        message = self.text.ended(series, waiting, seconds)
+        return Verdict(self.now, "", machine, device, "progress", "nccl.operations_total", 1.0, since, "crit", message)
 
     def _mismatched(self, place: int, usual: str) -> Verdict:
         peers = int((self.progress.comm == self.progress.comm[place]).sum()) - 1

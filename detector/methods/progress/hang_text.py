@@ -42,6 +42,14 @@ class HangText:
             f" Likely its process hangs or ended.{doubt}"
         )
 
+    def ended(self, series: int, waiting: Ints, seconds: float) -> str:
+        """A rank that is not read any more since the series `waiting` wait."""
+        ranks = plural(len(waiting), "rank")
+        return (
+            f"{self._rank(series)} has not been read for {seconds:.0f} s, as {ranks} wait in"
+            f" {self._operation(waiting[0])}, and others of its machine are. Likely its process ended."
+        )
+
     def mismatched(self, series: int, usual: str, peers: int) -> str:
         """A rank that called another operation than its peers."""
         return (

@@ -115,7 +115,7 @@ class Progress(Method):
         hang = Hang(
             now, self.ranks, progress, HangText(self.ranks, list(self.ranks.number)), self.config.missing_rank_seconds
         )
-        findings = _hard([*hang.missing_ranks(), *hang.mismatched_collectives()], tasks)
+        findings = _hard([*hang.missing_ranks(), *hang.ended_ranks(), *hang.mismatched_collectives()], tasks)
         task = self.task_of_machine[self.ranks.machine[self.ranks.process[progress.series]]]
         for method in (hang.blocked_transfers, hang.departed_ranks):
             known = [self.task_names.index(finding.verdict.task) for finding in findings]

@@ -51,14 +51,14 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     _, process = np.unique(ranks.process[series], return_inverse=True)
     pending = ranks.pending[series] > 0
     active_at = np.maximum(ranks.last_progress, ranks.last_idle)[series]
-    last, moved = _latest(active_at, comm), _latest(ranks.last_progress[series], comm)
+    last, moved = latest(active_at, comm), latest(ranks.last_progress[series], comm)
     gap = np.zeros(len(moved))
     np.maximum.at(gap, comm, ranks.gap[series])
     size, rows = np.zeros(len(moved)), np.zeros(len(moved))
     np.maximum.at(size, comm, np.nan_to_num(ranks.comm_ranks[series]))
     np.maximum.at(rows, comm, ranks.moves[series])
-    moves = now - _latest(ranks.last_progress[series], process)[process] <= config.min_stall_seconds * SECOND
-    returned = now - _latest(ranks.back[series], comm) < _UNSURE_S * SECOND
+    moves = now - latest(ranks.last_progress[series], process)[process] <= config.min_stall_seconds * SECOND
+    returned = now - latest(ranks.back[series], comm) < _UNSURE_S * SECOND
     unsure = (np.bincount(comm) < size) | returned | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
     least = np.where(unsure, _UNSURE_S, config.min_stall_seconds)
     patience = np.maximum(least, config.stall_gaps * gap) + ranks.period / SECOND
@@ -71,7 +71,7 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     return RankProgress(series, comm, process, operations, pending, waits[process], *of_comm)
 
 
-def _latest(time: Ints, group: Ints) -> Ints:
+def latest(time: Ints, group: Ints) -> Ints:
     """[group]: the latest time of its series."""
     latest = np.full(int(group.max()) + 1, NEVER)
     np.maximum.at(latest, group, time)
