@@ -115,7 +115,7 @@ class Share:
 def _stands_out(values: NDArray[np.floating[Any]], on: Bools, least: float) -> bool:
     """Whether the first machine of values [block, machine, signal] falls farther than all others when `on` [block]."""
     blocks, machines, signals = values.shape
-    shift = shift_down(values.reshape(blocks, -1), on, _LEAST_ERROR)
+    shift = shift_down(values.reshape(blocks, -1), on, _LEAST_ERROR, by_off=True)
     size, error = (part.reshape(machines, signals) for part in (shift.size, shift.error))
     away = size - np.median(size[1:], axis=0)
     far = np.where(away > least, away / np.maximum(mad(size[1:]), error), 0.0)

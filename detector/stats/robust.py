@@ -43,17 +43,19 @@ def winsorized(values: Floats, center: Floats, spread: Floats) -> Floats:
     return held
 
 
-def shift_down(values: Floats, on: NDArray[np.bool_], least_error: float = 0.0) -> Shift:
+def shift_down(values: Floats, on: NDArray[np.bool_], least_error: float = 0.0, by_off: bool = False) -> Shift:
     """How far the winsorized mean of values [time, series] falls where `on` [time].
 
     Its error is that of means over as many neighbouring values as are on (at most a dozen), so that it holds for noise
-    that persists and for noise that swings back. Every series needs a known value on both sides.
+    that persists and for noise that swings back; with `by_off` of the values that are not on alone, as an effect that
+    comes and goes, or grows, is no noise. Every series needs a known value on both sides.
     """
     center = np.where(on[:, None], middle(values[on].T), middle(values[~on].T))
     held = winsorized(values, center, NORMAL * middle(np.abs(values - center).T))
     usual, now = np.nanmean(held[~on], axis=0), np.nanmean(held[on], axis=0)
     left = np.nan_to_num(held - np.where(on[:, None], now, usual))
-    length = int(np.clip(on.sum(), 1, min(_LONGEST_BATCH, max(1, len(values) // 3))))
+    left = left[~on] if by_off else left
+    length = int(np.clip(on.sum(), 1, min(_LONGEST_BATCH, max(1, len(left) // 3))))
     total = np.cumsum(np.vstack([np.zeros(left.shape[1]), left]), axis=0)
     batch = mad((total[length:] - total[:-length]) / length)
     error = batch * np.sqrt(length / on.sum() + length / (~on).sum())

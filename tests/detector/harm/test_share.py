@@ -19,3 +19,15 @@ def test_what_lasts_longer_than_is_remembered_has_nothing_to_be_compared_with(
     values[:, 4, BUSY] -= 0.07 * on[:, None]
     share = Share({f"m{at}": at for at in range(machines)}, values)
     assert share.held_up("m4", on, np.ones(blocks, bool), 1) is answer
+
+
+@pytest.mark.parametrize(("lost", "answer"), [(0.12, True), (0.0, False)])
+def test_an_effect_that_comes_and_goes_is_no_noise(lost: float, answer: bool) -> None:
+    """A machine waits in some of its long iterations, ever longer, and none of the others does; or it does not wait."""
+    machines, blocks = 9, 70
+    values = np.random.default_rng(22).normal(0, 0.003, (blocks, machines, len(SIGNALS))).astype(np.float32)
+    on = np.arange(blocks) >= 20
+    swings = (np.arange(blocks) // 6 % 2) * np.linspace(0.2, 1.8, blocks)
+    values[:, 5, BUSY[0]] -= lost * on * swings
+    share = Share({f"m{at}": at for at in range(machines)}, values)
+    assert share.held_up("m5", on, np.ones(blocks, bool), 1) is answer
