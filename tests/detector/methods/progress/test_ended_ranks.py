@@ -1,4 +1,4 @@
-"""A rank whose process ended without a word: its rows end, and all others wait."""
+"""A rank of which the process ended without a word: its rows end, and all others wait."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_a_rank_that_ended_is_what_all_others_wait_for() -> None:
     ],
 )
 def test_rows_that_end_are_no_end_of_a_rank(gone: set[tuple[str, str]], goes_on: bool) -> None:
-    """All ranks of a machine, whose agent may restart; a rank while the task goes on; a third of the ranks at once."""
+    """All ranks of a machine, as an agent restarts; a rank while the task goes on; a third of the ranks at once."""
     assert judged(lambda second: without(gone, second, goes_on), range(170), SIX) == []
