@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.harm.share import DONE
-from detector.stats.arrays import Bools
-from detector.stats.robust import shift_down
+from detector.stats.arrays import Bools, Ints
+from detector.stats.robust import mad, shift_down
+from store.schema.time import SECOND
 
 YES, LOST, NO, UNKNOWN, WAIT = "yes", "lost", "no", "unknown", "wait"
 """Answers: it does harm; its task stands for it; it does none; nothing tells; nothing tells yet."""
@@ -22,6 +23,9 @@ _BEST = 3
 ON_BLOCKS, OFF_BLOCKS = 2, 6
 """Blocks of time with and without the deviation that it takes to compare them."""
 _DOES_LESS = 0.1
+SIDE, _NEAR_NS = 12, 15 * SECOND
+"""Blocks before and after a fall that are compared, and how near to it another begins that is the same."""
+_LEAST_FALL, _CLEARLY, _SURE_FALL = 0.03, 1.5, 4.0
 
 
 def are_enough(on: Bools) -> bool:
@@ -64,3 +68,20 @@ def _both_known(series: NDArray[Any], on: Bools) -> NDArray[Any]:
     """Those series [block, series] that are known in half of the blocks, with and without."""
     known = ~np.isnan(series)
     return series[:, (known[on].mean(0) >= 0.5) & (known[~on].mean(0) >= 0.5)]
+
+
+def fell_at(level: NDArray[Any], times: Ints, time: int, block_ns: int) -> bool:
+    """Whether the largest fall of a level [block] at `times` (Unix ns) is at this time, and greater than its noise.
+
+    The means of a minute before and after are compared; blocks may be missing.
+    """
+    total = np.append(0.0, level.cumsum())
+    split = np.arange(SIDE, len(level) - SIDE // 3 + 1)
+    after = np.minimum(split + SIDE, len(level))
+    fall = (total[split] - total[split - SIDE]) / SIDE - (total[after] - total[split]) / (after - split)
+    apart = np.abs(times[np.minimum(split, len(level) - 1)] - time)
+    here, beside, beyond = apart <= _NEAR_NS, apart > _NEAR_NS, apart > SIDE * block_ns
+    most = float(fall[here].max(initial=0.0))
+    others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))
+    noise = _SURE_FALL * mad(np.diff(level)) / np.sqrt(SIDE)
+    return most > max(_LEAST_FALL, float(noise), *others)

@@ -99,9 +99,7 @@ class Odd:
         if (found := _read(verdict, panels)) is None:
             return False
         panel, row = found
-        values = panel.values[row : row + 1]
-        more = values > panel.groups.each(panel.groups.middle(values))
-        return bool(more[0, _entities(verdict, panel)].any())
+        return bool((_apart(panel, row)[_entities(verdict, panel)] > 0).any())
 
     def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads what its peers do, and deviates only from what it read before."""
@@ -109,10 +107,8 @@ class Odd:
             return False
         panel, row = found
         at = mine[np.argmax(np.abs(np.nan_to_num(panel.deviation[row, mine])))]
-        values = panel.values[row : row + 1]
-        apart = float((values - panel.groups.each(panel.groups.middle(values)))[0, at])
         usual = float(panel.baseline.offset[row, at])
-        return abs(apart) < abs(usual) / 2 and usual * float(panel.deviation[row, at]) < 0
+        return abs(float(_apart(panel, row)[at])) < abs(usual) / 2 and usual * float(panel.deviation[row, at]) < 0
 
     def began_elsewhere(self, verdict: Verdict, share: Share) -> bool:
         """Whether another machine began to deviate by the same reading at the same time."""
@@ -131,6 +127,13 @@ def _read(verdict: Verdict, panels: Mapping[str, Panel]) -> tuple[Panel, int] | 
     panel = panels.get(table)
     row = panel.row_of(metric) if panel is not None else None
     return None if panel is None or row is None else (panel, row)
+
+
+def _apart(panel: Panel, row: int) -> Singles:
+    """[entity]: how far it reads from its peers' median, whatever is usual."""
+    values = panel.values[row : row + 1]
+    apart: Singles = (values - panel.groups.each(panel.groups.middle(values)))[0]
+    return apart
 
 
 def _entities(verdict: Verdict, panel: Panel) -> Ints:

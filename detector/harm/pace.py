@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.harm.before_after import SIDE, fell_at
 from detector.harm.rhythm import rhythm, trailing_mean
 from detector.methods.peers.state import Panel
-from detector.stats.arrays import Bools, Ints, grown
-from detector.stats.robust import mad
+from detector.stats.arrays import Bools, Ints, grown, runs
 from store.schema.time import SECOND
 
 Floats = NDArray[np.floating[Any]]
@@ -46,8 +46,6 @@ STANDS = float(np.log(0.3))
 _SELDOM = 0.1
 _STOOD, _SETTLES = 6, 12
 """Blocks of time for which a task stood that was restarted, and those in which it warms up then."""
-_SIDE, _NEAR_NS = 12, 15 * SECOND
-_LEAST_FALL, _CLEARLY, _SURE = 0.03, 1.5, 4.0
 PAUSES = 1.5
 """Times the longest pause so far that a task stands, for more than a checkpoint: that is as long as the one before."""
 _CHECKPOINT_NS = 120 * SECOND
@@ -166,9 +164,8 @@ class Pace:
     def unsettled(self, task: str) -> Bools:
         """[block]: whether the task stood, or began to run again less than a minute ago after it stood for long."""
         stands = self.paused(task, STANDS)
-        edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
         out = stands.copy()
-        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        for begin, end in runs(stands):
             if end - begin >= _STOOD:
                 out[end : end + _SETTLES] = True
         return out
@@ -224,16 +221,18 @@ class Pace:
         earlier = self.times <= before
         stands, known = self.paused(task)[earlier], ~np.isnan(self.logs(task)[earlier]).all(1)
         stands &= np.logical_or.accumulate(known & ~stands)
-        edges = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(np.int8)))
         ended = np.isin(self.times[earlier], [] if restarts else self.ended.get(task, []))
-        spans = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-        longest = max((end - start for start, end in spans if not ended[start:end].any()), default=0)
+        longest = max((end - start for start, end in runs(stands) if not ended[start:end].any()), default=0)
         return max(longest * self.step_ns(), self.pauses.get(task, 0))
 
     def note_ended(self, task: str) -> None:
         """Remember that the processes of a task had ended in the latest block."""
         oldest, latest = int(self.times[0]), int(self.times[-1])
         self.ended[task] = [at for at in self.ended.get(task, []) if at >= oldest] + [latest]
+
+    def ended_since(self, task: str, since: int) -> bool:
+        """Whether they had ended at some time after `since` (Unix ns)."""
+        return max(self.ended.get(task, []), default=since) > since
 
     def paused_for(self, task: str, length: int) -> None:
         """Remember that the task paused for so long (ns), as for a checkpoint; no more than two minutes of it."""
@@ -246,19 +245,9 @@ class Pace:
         """
         logs, moves = self.logs(task), ~self.paused(task, STANDS)
         known = moves & ~np.isnan(logs).all(1)
-        if known.sum() < 2 * _SIDE or time - int(self.times[0]) < 2 * _SIDE * BLOCK_NS:
+        if known.sum() < 2 * SIDE or time - int(self.times[0]) < 2 * SIDE * BLOCK_NS:
             return False
-        level, times = np.nanmedian(logs[known], axis=1), self.times[known]
-        total = np.append(0.0, level.cumsum())
-        split = np.arange(_SIDE, len(level) - _SIDE // 3 + 1)
-        after = np.minimum(split + _SIDE, len(level))
-        fall = (total[split] - total[split - _SIDE]) / _SIDE - (total[after] - total[split]) / (after - split)
-        apart = np.abs(times[np.minimum(split, len(level) - 1)] - self.delay(task) - time)
-        here, beside, beyond = apart <= _NEAR_NS, apart > _NEAR_NS, apart > _SIDE * BLOCK_NS
-        most = float(fall[here].max(initial=0.0))
-        others = float(fall[beside].max(initial=0.0)), _CLEARLY * float(np.abs(fall[beyond]).max(initial=0.0))
-        noise = _SURE * mad(np.diff(level)) / np.sqrt(_SIDE)
-        return most > max(_LEAST_FALL, float(noise), *others)
+        return fell_at(np.nanmedian(logs[known], axis=1), self.times[known], time + self.delay(task), BLOCK_NS)
 
     def evict(self, tasks: Iterable[str]) -> None:
         """Forget all tasks but these."""

@@ -48,7 +48,7 @@ class Stalls:
             since = stalled_since(pace, task)
             if since is None:
                 stood = self.standing.pop(task, None)
-                if stood is not None and not stood.ended:
+                if stood is not None and not pace.ended_since(task, stood.since):
                     pace.paused_for(task, now - stood.since)
                 self.outlier.pop(task, None)
                 continue
@@ -104,9 +104,8 @@ class Stalls:
             return False
         count = panel.deviation.shape[1]
         if has_ended(panel, np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))):
-            self.standing[task].ended = True
             pace.note_ended(task)
-        return self.standing[task].ended
+        return pace.ended_since(task, self.standing[task].since)
 
     def _averaged(self, task: str, since: int, panel: Panel | None) -> Singles:
         """[state, entity]: what the GPUs read on average since (Unix ns) the task stands."""

@@ -42,8 +42,6 @@ class Standing:
     """[state, entity]: sums of the readings that are known ..."""
     count: Singles
     """... and how many they are."""
-    ended: bool = False
-    """Whether its processes had ended meanwhile."""
 
     def add(self, readings: Singles) -> Singles:
         """Take in readings [state, entity], and give the means so far."""

@@ -36,3 +36,9 @@ def fitted(array: NDArray[Any], shape: tuple[int, ...], fill: float = 0) -> NDAr
         tuple(slice(size) for size in shape)
     ]
     return out
+
+
+def runs(on: Bools) -> list[tuple[int, int]]:
+    """Where each run of true values begins, and where it is over."""
+    edges = np.flatnonzero(np.diff(np.r_[False, on, False].astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
