@@ -20,12 +20,12 @@ from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
 
-LASTS = 6
-"""Blocks for which the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
-_LASTS_ALONE = 24
+LASTS_NS = 30 * SECOND
+"""So long the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
+_LASTS_ALONE_NS = 120 * SECOND
 """The same of a machine that does less while its task goes on as before: the task is not synchronous."""
-_HOST_LASTS = 10
-"""Blocks for which a reading of a machine's own system is off before its harm is plain."""
+_HOST_LASTS_NS = 50 * SECOND
+"""So long a reading of a machine's own system is off before its harm is plain."""
 UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
 IDLES_NS = 240 * SECOND
@@ -45,7 +45,8 @@ class Effect:
         """Whether the task goes slower when `on` [block], or the machine's part of it is less then."""
         moves = ~self.pace.paused(verdict.task)
         answer = goes_slower(self.pace, self.blamed, verdict, on)
-        lasts = (on & moves & (self.pace.times > verdict.since)).sum() >= (_LASTS_ALONE if answer == NO else LASTS)
+        least = _LASTS_ALONE_NS if answer == NO else LASTS_NS
+        lasts = self._lasts(verdict, on & moves) >= least
         if lasts and are_enough(on[moves]) and does_less(self._mine(verdict.machine)[moves], on[moves]):
             return YES
         if answer == UNKNOWN and not is_work(verdict.metric) and self.is_held_up(verdict, on):
@@ -63,7 +64,7 @@ class Effect:
         Of a machine's own system for longer: other work takes its processors for as long as that.
         """
         moves = ~self.pace.paused(verdict.task)
-        if (on & moves & (self.pace.times > verdict.since)).sum() < (_HOST_LASTS if is_host(verdict.metric) else LASTS):
+        if self._lasts(verdict, on & moves) < (_HOST_LASTS_NS if is_host(verdict.metric) else LASTS_NS):
             return False
         return goes_slower(self.pace, self.blamed, verdict, on) == YES or self.is_held_up(verdict, on) is True
 
@@ -86,7 +87,11 @@ class Effect:
         if not self.is_paced(task):
             return longest
         ran = on & ~self.pace.paused(task) & ~self.pace.unsettled(task)
-        return min(longest, int(ran.sum()) * max(BLOCK_NS, self.pace.step_ns()))
+        return min(longest, self.lasts(ran))
+
+    def lasts(self, on: Bools) -> int:
+        """For how long (ns) something is `on` [block], in all."""
+        return int(on.sum()) * max(BLOCK_NS, self.pace.step_ns())
 
     def stands_long(self, verdict: Verdict) -> bool:
         """Whether a task stands for longer than one rank writes the checkpoint of all."""
@@ -100,6 +105,10 @@ class Effect:
     def is_paced(self, task: str) -> bool:
         """Whether any reading tells the pace of the task."""
         return self.pace.logs(task).size > 0
+
+    def _lasts(self, verdict: Verdict, on: Bools) -> int:
+        """For how long (ns) since it began a deviation is `on` [block]."""
+        return self.lasts(on & (self.pace.times > verdict.since))
 
     def _mine(self, machine: str) -> NDArray[Any]:
         """[block, signal]: the machine's part of the task, beside its peers."""

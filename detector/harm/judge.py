@@ -9,7 +9,7 @@ from detector.config import Config
 from detector.harm.before_after import LOST, NO, ON_BLOCKS, UNKNOWN, WAIT, YES
 from detector.harm.blamed import Blamed
 from detector.harm.deviations import Odd
-from detector.harm.effect import LASTS, Effect
+from detector.harm.effect import LASTS_NS, Effect
 from detector.harm.exits import Exits
 from detector.harm.loss import goes_slower, is_remnant, slower_at_once
 from detector.harm.pace import SPAN_NS, Pace
@@ -28,6 +28,7 @@ from detector.model.kinds import (
     is_done,
     is_fault,
     is_host,
+    is_impaired,
     is_loss,
     is_memory_in_use,
     is_state,
@@ -127,7 +128,7 @@ class Harm:
         key = "early", *place[:3], verdict.metric
         if key not in self.answers:
             on = self.odd.when(verdict, self.pace.times, panels)
-            plain = self._effect.is_plain(verdict, on)
+            plain = is_capacity(verdict.metric) or self._effect.is_plain(verdict, on)
             self.answers[key] = self._answer(finding, panels, now) if plain else NO
         if self.answers[key] not in (YES, LOST):
             return None
@@ -192,6 +193,7 @@ class Harm:
             return symptom(self._effect, verdict, panels, now)
         metric, young = verdict.metric, now - verdict.since < _BURST_NS
         burst = is_traffic(metric) and young and self.odd.is_more(verdict, panels)
+        burst &= not (is_impaired(metric) and self._effect.is_plain(verdict, on))
         if burst or self._waits(verdict, on, now, small):
             return WAIT
         if self._delays_none(finding, panels):
@@ -273,7 +275,7 @@ class Harm:
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""
         on = self.pace.times > verdict.since
-        if on.sum() < LASTS:
+        if self._effect.lasts(on) < LASTS_NS:
             return NO
         return YES if self._effect.is_held_up(verdict, on) else self._effect.harmed(verdict, on)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from detector.harm.before_after import NO, UNKNOWN, WAIT, YES
-from detector.harm.effect import IDLES_NS, LASTS, UNSEEN_NS, Effect
+from detector.harm.effect import IDLES_NS, LASTS_NS, UNSEEN_NS, Effect
 from detector.harm.loss import slower_at_once
-from detector.harm.pace import BLOCK_NS
-from detector.methods.peers.slow.lasting import LASTS_NS
+from detector.methods.peers.slow.lasting import LASTS_NS as SMALL_LASTS_NS
 from detector.methods.peers.state import Panel
 from detector.model.kinds import CONGESTION, is_corrected, is_held_back, is_impaired, is_known, is_work
 from detector.model.verdict import Finding, Verdict
@@ -52,7 +51,7 @@ def symptom(effect: Effect, verdict: Verdict, panels: Mapping[str, Panel], now: 
 
 def small_lasts(score: float) -> float:
     """How long (ns) a small difference lasts before it is said: as n readings are as sure as √n times the distance."""
-    return LASTS * BLOCK_NS if score >= _FAR_SMALL else LASTS_NS * (_FAR_SMALL / score) ** 2
+    return LASTS_NS if score >= _FAR_SMALL else SMALL_LASTS_NS * (_FAR_SMALL / score) ** 2
 
 
 def is_one_reading(panels: Mapping[str, Panel]) -> bool:

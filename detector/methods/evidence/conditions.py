@@ -25,6 +25,8 @@ ERROR_RATES = {
     "symbol_errors_total": 15.0,
 }
 """Errors a second from which on a memory, a link or a cable is failing."""
+OFTEN, VERY_OFTEN = (1.0, 15.0), (3.0, 5.0)
+"""Multiples of these, and seconds without an error after which they are over: one burst is no failing part."""
 QUIET_S = 30.0
 """A port through which nothing flows for this long is quiet: longer than an iteration."""
 BUSY = 0.2
@@ -54,10 +56,19 @@ def repeats(states: StateTable, column: str, now: int) -> Bools:
 
 def errs_often(states: StateTable, column: str, now: int) -> Bools:
     """It counts more errors a second, on average over the last minute, than what works ever does, and goes on to."""
+    return _errs(states, column, now, *OFTEN)
+
+
+def errs_very_often(states: StateTable, column: str, now: int) -> Bools:
+    """The same of several times as many errors."""
+    return _errs(states, column, now, *VERY_OFTEN)
+
+
+def _errs(states: StateTable, column: str, now: int, times: float, quiet_s: float) -> Bools:
     at = states.row(column)
     last, since = states.last[at], states.since[at]
-    goes_on = (now - last <= QUIET_S * SECOND) | ((last == since) & (now - since <= STALE_S * SECOND))
-    found: Bools = (states.rate[at] >= ERROR_RATES[column]) & goes_on
+    goes_on = (now - last <= quiet_s * SECOND) | ((last == since) & (now - since <= STALE_S * SECOND))
+    found: Bools = (states.rate[at] >= times * ERROR_RATES[column]) & goes_on
     return found
 
 

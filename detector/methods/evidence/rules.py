@@ -21,6 +21,7 @@ from detector.methods.evidence.conditions import (
     clock_far_below_peers,
     down,
     errs_often,
+    errs_very_often,
     failing,
     hw_throttled,
     no_traffic,
@@ -64,8 +65,19 @@ _RACK = 0.75
 _STILL = "has had no traffic for two minutes while its peers have"
 
 
-def _rules(table: str, *rows: tuple[str, Test, float, float, Level, float, str, bool | float]) -> tuple[Rule, ...]:
+Row = tuple[str, Test, float, float, Level, float, str, bool | float]
+_SOONER = 2 / 3
+"""Of the time for which errors have to last, where they are several times as many."""
+
+
+def _rules(table: str, *rows: Row) -> tuple[Rule, ...]:
     return tuple(Rule(table, *row) for row in rows)
+
+
+def _errors(column: str, seconds: float, words: str, few: bool) -> tuple[Row, Row]:
+    """The rows of a counter of errors: warned of after so many seconds, and sooner if they are many."""
+    said: tuple[float, Level, float, str, bool] = 120, "warn", 1.0, words, few
+    return (column, errs_often, seconds, *said), (column, errs_very_often, _SOONER * seconds, *said)
 
 
 # column, test, seconds until it is reported, seconds until it is over, level, evidence, words, only while few show it
@@ -92,9 +104,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "had {more} memory errors that ECC could not mend",
             False,
         ),
-        ("ecc_corrected_total", errs_often, 60, 120, "warn", 1.0, "corrects {rate} memory errors a second", True),
-        ("nvlink_errors_total", errs_often, 60, 120, "warn", 1.0, "has {rate} NVLink errors a second", True),
-        ("pcie_replay_total", errs_often, 60, 120, "warn", 1.0, "sends {rate} PCIe packets a second again", True),
+        *_errors("ecc_corrected_total", 45, "corrects {rate} memory errors a second", True),
+        *_errors("nvlink_errors_total", 45, "has {rate} NVLink errors a second", True),
+        *_errors("pcie_replay_total", 45, "sends {rate} PCIe packets a second again", True),
         ("recovery_action", nonzero, 0, 0, "crit", 2.0, "asks for recovery: {action}", False),
         ("pcie_width", below_peers, 10, 30, "crit", 2.0, "has {value} PCIe lanes where its peers have {usual}", True),
         (
@@ -163,27 +175,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "runs at {value} where its peers run at {usual}",
             True,
         ),
-        ("packet_sequence_errors_total", errs_often, 90, 120, "warn", 1.0, "loses {rate} packets a second", False),
-        (
-            "ack_timeouts_total",
-            errs_often,
-            90,
-            120,
-            "warn",
-            1.0,
-            "waits in vain for {rate} acknowledgements a second",
-            False,
-        ),
-        (
-            "symbol_errors_total",
-            errs_often,
-            90,
-            120,
-            "warn",
-            1.0,
-            "has {rate} symbol errors a second: clean or replace its cable",
-            True,
-        ),
+        *_errors("packet_sequence_errors_total", 60, "loses {rate} packets a second", False),
+        *_errors("ack_timeouts_total", 60, "waits in vain for {rate} acknowledgements a second", False),
+        *_errors("symbol_errors_total", 60, "has {rate} symbol errors a second: clean or replace its cable", True),
         ("transmit_bytes_total", no_traffic, 90, 10, "crit", 1.0, _STILL, True),
     ),
     "nvswitch": _rules(
@@ -246,7 +240,7 @@ def in_words(rule: Rule, states: StateTable, entity: int, now: int, alike: Count
 
 def err_alike(rule: Rule, states: StateTable, now: int) -> Counter[str]:
     """By name, how many ports err often together, which a switch may explain."""
-    if rule.table != "rdma" or rule.test is not errs_often:
+    if rule.table != "rdma" or rule.column not in ERROR_RATES:
         return Counter()
     found = np.flatnonzero(rule.test(states, rule.column, now)[: len(states.names)])
     return Counter(states.names[at] for at in found.tolist())

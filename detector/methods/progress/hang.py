@@ -58,7 +58,7 @@ class Hang:
 
     def ended_ranks(self) -> list[Verdict]:
         """Ranks that are read no more since the others of their communicator wait."""
-        series, comm = ended_ranks(self.ranks, self.progress)
+        series, comm = ended_ranks(self.now, self.ranks, self.progress)
         return [self._ended(int(one), int(of)) for one, of in zip(series, comm, strict=True)]
 
     def mismatched_collectives(self) -> list[Verdict]:

@@ -18,7 +18,7 @@ that showed progress in so few rows yet: ranks that load, connect or are on thei
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """Arrays over the live series; the last four are the same for all series of a communicator."""
+    """Arrays over the live series; the last five are the same for all series of a communicator."""
 
     series: Ints
     """Numbers in the rank table."""
@@ -33,7 +33,9 @@ class RankProgress:
     process_waits: Bools
     """Whether an operation of any series of its process is not finished."""
     stalled: Bools
-    """Whether it made no progress for too long while a rank waits."""
+    """Whether it made no progress for too long while a rank waits ..."""
+    waits: Bools
+    """... or would have, if all its ranks were read."""
     last_progress: Ints
     """Unix ns; a time at which no rank waited counts as progress."""
     idle: Bools
@@ -59,16 +61,23 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     np.maximum.at(rows, comm, ranks.moves[series])
     moves = now - latest(ranks.last_progress[series], process)[process] <= config.min_stall_seconds * SECOND
     returned = now - latest(ranks.back[series], comm) < _UNSURE_S * SECOND
-    unsure = (np.bincount(comm) < size) | returned | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
-    least = np.where(unsure, _UNSURE_S, config.min_stall_seconds)
-    patience = np.maximum(least, config.stall_gaps * gap) + ranks.period / SECOND
+    unsure = returned | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
     idle = np.bincount(comm, pending) == 0
-    stalled = ~idle & (now - last > patience * SECOND) & (np.bincount(comm) > 1)
+    stalled, waits = (
+        ~idle & (now - last > _patience(ranks, gap, some, config) * SECOND) & (np.bincount(comm) > 1)
+        for some in (unsure | (np.bincount(comm) < size), unsure)
+    )
     at_rest = idle & (now - moved > 2 * ranks.period + SECOND)
     operations = np.where(ranks.aligned[series] > 0, ranks.operations[series] + ranks.offset[series], np.nan)
-    waits = np.bincount(process, pending) > 0
-    of_comm = (stalled[comm], last[comm], idle[comm], at_rest[comm])
-    return RankProgress(series, comm, process, operations, pending, waits[process], *of_comm)
+    process_waits = np.bincount(process, pending) > 0
+    of_comm = (stalled[comm], waits[comm], last[comm], idle[comm], at_rest[comm])
+    return RankProgress(series, comm, process, operations, pending, process_waits[process], *of_comm)
+
+
+def _patience(ranks: RankTable, gap: Floats, unsure: Bools, config: Config) -> Floats:
+    """[communicator]: seconds without progress from which on it stalls, given its longest usual `gap` (s)."""
+    least = np.where(unsure, _UNSURE_S, config.min_stall_seconds)
+    return np.maximum(least, config.stall_gaps * gap) + ranks.period / SECOND
 
 
 def latest(time: Ints, group: Ints) -> Ints:

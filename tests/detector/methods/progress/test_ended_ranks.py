@@ -28,10 +28,10 @@ def without(gone: set[tuple[str, str]], second: int, goes_on: bool = False) -> C
 
 
 def test_a_rank_that_ended_is_what_all_others_wait_for() -> None:
-    """One GPU of a machine is read no more, its sister is, and eleven ranks wait: named after a minute."""
+    """One GPU of a machine is read no more, its sister is, and eleven ranks wait: named after half a minute."""
     said = judged(lambda second: without({("m2", "1")}, second), range(170), SIX)
     assert {(one.machine, one.device, one.level) for one in said} == {("m2", "gpu:1", "crit")}
-    assert 60 <= (said[0].time - START) / SECOND - ENDS < 75
+    assert 30 <= (said[0].time - START) / SECOND - ENDS < 40
     assert "Likely its process ended" in said[0].message
 
 
