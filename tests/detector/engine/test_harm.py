@@ -157,6 +157,35 @@ def test_what_is_far_off_is_said_before_its_evidence_is_complete_if_the_harm_is_
     assert {one.machine for one in said} == named
 
 
+@pytest.mark.parametrize(("low", "before_s"), [(0.71, 24), (0.93, 75)])
+def test_a_clock_that_is_far_too_low_is_named_with_half_of_the_evidence(memory: Any, low: float, before_s: int) -> None:
+    """29 % are named within 24 s, however the task goes; 7 % take all of the evidence."""
+
+    def slow(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(23).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.sm_clock_hertz"] = 1.93e9 * (1 + 0.001 * noise)
+        found["gpu.sm_clock_hertz"][ONSET:, 5] *= low
+
+    first, *_ = watch(memory, tables(training(slow)))[0]
+    assert (first.machine, first.metric) == ("m5", "gpu.sm_clock_hertz")
+    assert before_s - 15 < (first.time - START) / SECOND - ONSET < before_s
+
+
+@pytest.mark.parametrize(("share", "names"), [(0.95, {"m2"}), (1.0, set())])
+def test_pause_frames_are_said_sooner_if_the_task_slows_down_with_them(
+    memory: Any, share: float, names: set[str]
+) -> None:
+    """With 5 % of the pace they are said after half a minute, before a burst of other traffic would be over."""
+
+    def pauses(found: dict[str, np.ndarray]) -> None:
+        found["rdma.pfc_transmit_frames_total"][ONSET:, 2] += 8.1e3
+        slower(found, share)
+
+    said = watch(memory, tables(training(pauses)))[0]
+    assert {one.machine for one in said} == names
+    assert all(29 <= (one.time - START) / SECOND - ONSET < 45 for one in said)
+
+
 @pytest.mark.parametrize(
     ("metric", "more"),
     [("rdma.cnp_sent_total", 9e3), ("gpu.remapped_rows", 1.0), ("rdma.transmit_wait_ticks_total", 3.7e4)],
