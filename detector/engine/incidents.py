@@ -114,7 +114,7 @@ class Incidents:
     def _report(self, key: tuple[str, str], finding: Finding, now: int) -> Verdict | None:
         before = self.open.get(key)
         if before is None:
-            if self._is_consequence(key, finding) or self._is_remnant(key, finding, now):
+            if _has_faded(finding) or self._is_consequence(key, finding) or self._is_remnant(key, finding, now):
                 return None
             if self._recurs(key, finding):
                 self.recurring[key] = now
@@ -167,6 +167,11 @@ class Incidents:
 def _came_later(finding: Finding, hard: Finding) -> bool:
     """Whether a pattern began too long after a hard fact to be its consequence."""
     return hard.hard and finding.verdict.since > hard.verdict.since + _FOLLOWS_NS
+
+
+def _has_faded(finding: Finding) -> bool:
+    """Whether a deviation that was found, and follows from another fault so far, is gone while its evidence is not."""
+    return finding.verdict.kind == "peer" and not finding.hard and finding.verdict.score < 1
 
 
 def _is_new(finding: Finding, closed: int) -> bool:

@@ -170,12 +170,6 @@ class Pace:
                 out[end : end + _SETTLES] = True
         return out
 
-    def is_young(self, task: str) -> bool:
-        """Whether the task is read, but for too short a time, of what is remembered, to know its usual pace."""
-        if task not in self.tasks or self.logs(task).size:
-            return False
-        return bool((~np.isnan(self.values[-_STOOD:, self.tasks.index(task)])).any())
-
     def stands_since(self, task: str) -> int | None:
         """Since when (Unix ns) the task stands, or nearly; None: it goes on. Averaging makes it seem later.
 

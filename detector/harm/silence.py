@@ -19,10 +19,8 @@ _UNSEEN_NS = 120 * SECOND
 """So long a silence has to last where nothing tells the pace."""
 _RESTART_NS = 120 * SECOND
 """So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
-_YOUNG_NS = 180 * SECOND
-"""So long a silence has to last where a task is read for too short a time to know its usual pace."""
-_UNPACED_NS = 60 * SECOND
-"""So long a silence has to last where no reading tells the pace."""
+_UNPACED_NS = 180 * SECOND
+"""So long a silence has to last where no reading tells the pace, or for too short a time to know the usual one."""
 _ROWS_NS, _AGENT_NS = 30 * SECOND, 40 * SECOND
 """So long rows are missing by chance as a task stands: of one device, as there are many, and of a machine, or of all
 its devices, as an agent restarts or one of its sources is slow."""
@@ -36,7 +34,7 @@ def judge_silence(verdict: Verdict, now: int, pace: Pace, unexplained: Bools) ->
         return YES
     shared = verdict.score == SHARED
     if not pace.logs(verdict.task).size:
-        restarts = not shared and now - verdict.since < (_YOUNG_NS if pace.is_young(verdict.task) else _UNPACED_NS)
+        restarts = not shared and now - verdict.since < _UNPACED_NS
         return WAIT if verdict.level == "note" or restarts else YES
     if not shared and np.isnan(pace.logs(verdict.task)[-_RECENT:]).all():  # it has not begun, or has ended
         return WAIT if now - verdict.since < (LOST_NS if verdict.level == "note" else _UNSEEN_NS) else YES

@@ -103,6 +103,16 @@ class RankTable(RankColumns):
         live = np.flatnonzero(now - self.last_seen[:count] <= 3.5 * self.period + SECOND)
         return live[self.code[live] >= 0]
 
+    def are_whole(self, now: int) -> bool:
+        """Whether all ranks of each communicator were read shortly before `now` (Unix ns)."""
+        live = self.live(now)
+        if not len(live):
+            return False
+        _, comm = np.unique(self.code[live], return_inverse=True)
+        size = np.zeros(int(comm.max()) + 1)
+        np.maximum.at(size, comm, self.comm_ranks[live])
+        return bool((np.bincount(comm) == size).all())
+
     def note_idle(self, now: int, series: Ints) -> None:
         """Note series in the communicators of which no rank waits at `now` (Unix ns)."""
         self.last_idle[series] = now

@@ -1,4 +1,6 @@
-"""Which machines train together: from the task table, else from shared communicators, else all of them."""
+"""Which machines train together: from the task table, else from shared communicators, else all of them.
+
+Machines of which all communicators are read in full, and join few machines or one, train apart from the others."""
 
 from __future__ import annotations
 
@@ -44,6 +46,10 @@ class Tasks:
     """The jobs of schedulers, which name tasks."""
     version: int = 0
     """Grows whenever somebody may belong to another task."""
+    apart: bool = False
+    """Whether all communicators are read in full, and none joins as many machines as it takes to compare them."""
+    _few: bool = False
+    """Whether communicators join fewer machines than that, of several."""
     _found: dict[str, str] = field(default_factory=dict)
     _stale: bool = True
     _idents: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
@@ -93,6 +99,9 @@ class Tasks:
     def learn_roles(self, now: int, ranks: RankTable) -> None:
         """Learn what each rank does in its task from how the ranks stand at `now` (Unix ns)."""
         self.version += self.roles.look(now, ranks)
+        if self._few and not self.apart and ranks.are_whole(now):
+            self.apart = True
+            self._change(True)
 
     def _meet(self, rows: Rows) -> None:
         if rows.idents is not self._idents.get(rows.table):
@@ -144,8 +153,12 @@ class Tasks:
             names = sorted(set().union(*self.members.values()))
             first = self._first_of_component(names)
             # Machines that share no communicator with another one would each be a task without peers.
-            if np.bincount(first, minlength=1).max() >= _MIN_TASK:
+            largest = np.bincount(first, minlength=1).max()
+            self._few = largest < _MIN_TASK and largest < len(names)
+            if largest >= _MIN_TASK:
                 return self._by_communicators(names, first)
+            if self._few and self.apart:
+                return dict.fromkeys(wanted, EVERYBODY) | self._by_communicators(names, first)
         by_job = {machine: self.jobs.sure(machine) for machine in wanted}
         size = Counter(by_job.values())
         return {

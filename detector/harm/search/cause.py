@@ -49,6 +49,8 @@ _PLAIN = (
 )
 """Readings that count as a cause by themselves where they, and the loss, are great enough: a port that has to send
 less, for minutes, while all wait, is one that cannot send more."""
+_SYSTEM_ROWS = 5
+"""Rows since the fall before any of these counts: other work takes a machine's processors for nearly as long."""
 _BUSY = 0.5
 """Of processors: while half of their time is left, no task waits for it."""
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
@@ -158,7 +160,8 @@ class Causes:
                 key = f"{table}.{panel.window.metrics[one.metric]}"
                 says_little = key.startswith(_SYSTEM) or is_symptom(key) or (key == MEMORY and fall.size < _PLAIN_LOSS)
                 counts = not says_little or (coarse and _is_plain(one, fall, panel))
-                counts = counts or _is_held_up(machine, task, fall, pace, share)
+                brief = key.startswith(_SYSTEM) and fall.rows < _SYSTEM_ROWS
+                counts = not brief and (counts or _is_held_up(machine, task, fall, pace, share))
                 if counts and (machine not in best or one.alone > best[machine].alone):
                     best[machine] = one
         order = sorted(best.values(), key=lambda one: -one.alone)

@@ -165,7 +165,8 @@ def accumulate(
     before, built_in = cusum.value[cells.at], params.threshold[group[cells.entity]]
     release_margin = np.minimum(built_in, threshold) / 2
     gain = params.gain_nats * (np.minimum(cells.deviation, params.max_deviation) - 1) * params.independence
-    most = params.max_gain[group[cells.entity]]
+    # A lower threshold is no less time: `fewest_steps` are those of what has to be reached.
+    most = params.max_gain[group[cells.entity]] * np.minimum(threshold / built_in, 1.0)
     # An unknown reading is no evidence either way, but a sum must not stand for ever.
     gain = np.where(np.isnan(gain), -params.gain_nats * params.independence / 10, np.minimum(gain, most))
     gain = np.where(gain > 0, gain * cells.gain_factor, gain)

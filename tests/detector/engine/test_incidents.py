@@ -55,6 +55,18 @@ def test_said_once_and_cleared_once() -> None:
     assert said(incidents, 13) == []
 
 
+def test_what_has_faded_opens_no_incident() -> None:
+    """A victim of another fault is like its peers again when that ends, but not all of its evidence is gone."""
+    incidents = Incidents()
+    lost = finding("m1", 40, hard=True)
+    said(incidents, 45, lost)
+    assert said(incidents, 61, lost, finding("m2", 47)) == []
+    assert said(incidents, 75, finding("m2", 47, score=0.23)) == [("m1", "ok")]
+    assert said(incidents, 76, finding("m2", 47, score=2.9)) == []  # it began in the incident that is over
+    assert said(incidents, 300, finding("m2", 291, score=0.8)) == []
+    assert said(incidents, 301, finding("m2", 291, score=1.1)) == [("m2", "crit")]
+
+
 def test_what_comes_and_goes_is_one_incident_from_the_second_time_on() -> None:
     """A GPU is at its power limit now and then: said twice, and over once it was like its peers for ten minutes."""
     incidents = Incidents()

@@ -97,9 +97,9 @@ def test_what_falls_silent_in_a_pause_is_not_lost_for_that(device: str | None, e
     assert judged(pace, 26, device, explained) == WAIT
 
 
-@pytest.mark.parametrize(("seconds", "answer"), [(37, WAIT), (61, YES)])
+@pytest.mark.parametrize(("seconds", "answer"), [(37, WAIT), (131, WAIT), (183, YES)])
 def test_where_no_pace_is_known_a_machine_is_lost_when_no_agent_restarts_for_so_long(seconds: int, answer: str) -> None:
-    """As a task starts on busy processors an agent may read nothing for half a minute."""
+    """As a task starts on busy processors an agent may read nothing for half a minute; upgrades took two."""
     now = START + seconds * 10**9
     verdict = Verdict(now, "job-8", "m3", None, "evidence", "event.silent", 1.2, START, "warn", "m3: no reading")
     assert judge_silence(verdict, now, Pace(), np.ones(0, bool)) == answer
@@ -114,7 +114,6 @@ def test_of_a_task_that_has_just_begun_an_agent_restarts_for_three_minutes(secon
     now = int(pace.times[-1])
     since = now - seconds * 10**9
     verdict = Verdict(now, "job-7", "m5", None, "evidence", "event.silent", 1.4, since, "warn", "m5: no reading")
-    assert pace.is_young("job-7")
     assert judge_silence(verdict, now, pace, np.ones(len(pace.times), bool)) == answer
 
 

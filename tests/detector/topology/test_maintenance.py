@@ -106,7 +106,7 @@ def test_what_stands_still_is_forgotten_for_a_minute(memory: Any, fleet: Make) -
     def gone(values: np.ndarray) -> None:
         values[40:, 3] = np.nan
 
-    verdicts = said(memory, events((130.5, "m3", "operator", "clear")), odd=fleet(steps=300, bend=gone))
+    verdicts = said(memory, events((250.5, "m3", "operator", "clear")), odd=fleet(steps=400, bend=gone))
     levels = [(level, at) for machine, level, at in verdicts if machine == "m3"]
     assert [level for level, _ in levels[-2:]] == ["ok", "crit"]
     assert levels[-1][1] - levels[-2][1] >= 60
@@ -224,7 +224,7 @@ def test_a_machine_that_stays_away_after_maintenance_is_silent_from_its_end(memo
         values[80:, 3] = np.nan
 
     table = events((70.5, "m3", "operator", "maintenance"), until=200.0)
-    assert said(memory, table, odd=fleet(steps=300, bend=off)) == [("m3", "crit", 260)]
+    assert said(memory, table, odd=fleet(steps=400, bend=off)) == [("m3", "crit", 380)]
 
 
 def test_peers_are_compared_without_the_machine_under_work(memory: Any, fleet: Make) -> None:

@@ -83,6 +83,23 @@ def test_a_great_loss_of_pace_is_looked_into_sooner(
     assert earliest <= (said.time - START) / SECOND - ONSET <= latest
 
 
+@pytest.mark.parametrize(("seconds", "named"), [(43, set()), (90, {"m3"})])
+def test_a_neighbour_on_the_processors_for_a_moment_is_no_fault(memory: Any, seconds: int, named: set[str]) -> None:
+    """While all lose 14 % of their pace the GPUs of one machine idle, and threads there wait for processors."""
+
+    def crowded(found: dict[str, np.ndarray]) -> None:
+        during = slice(ONSET, ONSET + seconds)
+        found["host.cpu_pressure_ratio"] = 0.008 + 0.002 * np.random.default_rng(71).random((STEPS, MACHINES))
+        found["host.cpu_pressure_ratio"][during, 3] += 0.33
+        found["gpu.duty_cycle_ratio"][during, 3] -= 0.03
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][during] *= 0.86
+
+    said, _ = watch(memory, tables(training(crowded)))
+    assert {one.machine for one in said} == named
+    assert all(50 <= (one.time - START) / SECOND - ONSET <= 75 for one in said)
+
+
 @pytest.mark.parametrize(("passes", "earliest", "latest"), [(False, 65, 95), (True, 155, 215)])
 def test_who_is_found_after_another_was_has_to_last_longer(
     memory: Any, passes: bool, earliest: int, latest: int

@@ -75,6 +75,18 @@ def test_an_alarm_has_hysteresis() -> None:
     assert cusum.retractions[HIGH, 0].tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize(("learned", "steps"), [(0.4, 5), (1.0, 5), (2.0, 10)])
+def test_a_lower_threshold_takes_as_many_steps(learned: float, steps: int) -> None:
+    """What a fleet has taught to be enough takes no less time than bursts last; more than usual takes more."""
+    cusum, cells = empty(), active_cells(empty(), np.array([[9.0, 0.0, 0.0]]), BOTH, BOTH)
+    threshold, alarms = np.array([20.0 * learned]), []
+    while not any(alarms):
+        update = accumulate(cusum, cells, GROUP, PARAMS, threshold, 0)
+        write(cusum, update)
+        alarms.append(bool(update.alarmed[0]))
+    assert len(alarms) == steps
+
+
 @pytest.mark.parametrize("retractions", [0, 1, 2, 5])
 def test_retractions_double_the_threshold(retractions: int) -> None:
     """Each doubles it, up to eight times; so does the multiplier of the settings."""
