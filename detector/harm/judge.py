@@ -32,6 +32,7 @@ from detector.model.kinds import (
     is_loss,
     is_memory_in_use,
     is_state,
+    is_storm,
     is_symptom,
     is_temperature,
     is_throttle,
@@ -213,7 +214,8 @@ class Harm:
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):
             return YES
-        hidden = answer == UNKNOWN or (answer == NO and is_loss(verdict.metric))
+        lasting = is_loss(metric) or is_storm(metric, verdict.score)
+        hidden = answer == UNKNOWN or (answer == NO and lasting)
         return unseen(self._effect, finding, on, panels, now) if hidden else answer
 
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:

@@ -9,7 +9,7 @@ from detector.harm.effect import IDLES_NS, LASTS_NS, UNSEEN_NS, Effect
 from detector.harm.loss import slower_at_once
 from detector.methods.peers.slow.lasting import LASTS_NS as SMALL_LASTS_NS
 from detector.methods.peers.state import Panel
-from detector.model.kinds import CONGESTION, is_corrected, is_held_back, is_impaired, is_known, is_work
+from detector.model.kinds import CONGESTION, is_corrected, is_held_back, is_impaired, is_known, is_storm, is_work
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -29,7 +29,8 @@ def unseen(effect: Effect, finding: Finding, on: Bools, panels: Mapping[str, Pan
     far = _CORRECTED if is_corrected(verdict.metric) else _IMPAIRED
     if is_impaired(verdict.metric) and verdict.score >= far:
         so_far = effect.odd.when(verdict, effect.pace.times, panels, far)
-        return YES if effect.ran_for(verdict.task, so_far, longest) >= _IMPAIRED_NS else UNKNOWN
+        enough = UNSEEN_NS if is_storm(verdict.metric, verdict.score) else _IMPAIRED_NS
+        return YES if effect.ran_for(verdict.task, so_far, longest) >= enough else UNKNOWN
     ran = effect.ran_for(verdict.task, on, longest)
     if small and is_one_reading(panels):
         return YES if ran >= IDLES_NS else UNKNOWN

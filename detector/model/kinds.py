@@ -88,15 +88,19 @@ LOSS = frozenset(
 )
 """What a link loses and sends again, or a memory corrects: minutes of it, without a break, are a cable, a transceiver,
 a contact or a chip that fails (NVIDIA, "Xid errors", 92: high single-bit ECC error rate)."""
-IMPAIRED = LOSS | {"rdma.pfc_transmit_frames_total"}
+_PAUSES = "rdma.pfc_transmit_frames_total"
+IMPAIRED = LOSS | {_PAUSES}
 """A link that pauses its senders or sends again is slowed each time."""
+_STORM = 20.0
+"""Times the least difference that counts, or 1,000 pause frames a second: each can stop its sender for the 84 µs that
+65,535 quanta of 512 bits take at 400 Gbit/s (IEEE 802.1Qbb), so 8 % of the time and more."""
 TRAFFIC = frozenset(
     {
         "rdma.transmit_bytes_total",
         "rdma.receive_bytes_total",
         "rdma.transmit_packets_total",
         "rdma.receive_packets_total",
-        "rdma.pfc_transmit_frames_total",
+        _PAUSES,
     }
 )
 """What a port reads more of for as long as a copy, a test of the network, or many senders at once take."""
@@ -171,6 +175,11 @@ def is_impaired(metric: str) -> bool:
 def is_own_error(metric: str) -> bool:
     """Whether this reading counts errors of a device, its memory or its cable, which no other machine makes."""
     return metric in OWN_ERRORS
+
+
+def is_storm(metric: str, score: float) -> bool:
+    """Whether a port pauses its senders so much that the network suffers, whoever waits for it (Guo, SIGCOMM'16)."""
+    return metric == _PAUSES and score >= _STORM
 
 
 def is_loss(metric: str) -> bool:
