@@ -69,12 +69,10 @@ class Stalls:
                 continue
             self.unnamed.pop(task, None)
             _, machine, device, key, words, less = found
-            if less and now - since < WRITES_NS:
-                continue
             before = self.outlier.get(task, ("", "", 0))
             times = before[2] + 1 if before[0] == machine else 1
             self.outlier[task] = machine, device, times
-            if times >= 2:
+            if times >= 2 and (not less or now - since >= WRITES_NS):
                 waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
                 message = f"{words}; {waits}, and its other members wait alike"
                 verdict = Verdict(now, task, machine, device or None, "progress", key, found[0], since, "crit", message)

@@ -84,3 +84,17 @@ def test_those_most_unlike_the_others_are_listed_by_what_they_read_on_average(me
     (nameless,), _ = watch(memory, tables(training(slightly)))
     assert nameless.metric == "task.stalled"
     assert "most unlike the others: m6 GPU 0, " in nameless.message
+
+
+def test_a_gpu_that_does_less_than_those_that_wait_is_named_as_soon_as_it_writes_no_checkpoint(memory: Any) -> None:
+    """By rows of 10 s: two looks at which it was found, and 45 s in which a rank may write, run side by side."""
+
+    def hangs(found: dict[str, np.ndarray]) -> None:
+        waits(found)
+        found["gpu.power_watts"][ONSET:, 6] -= 79
+        found["gpu.duty_cycle_ratio"][ONSET:, 6] = 0.0
+
+    said, _ = watch(memory, tables(training(hangs), step_s=10))
+    (named,) = [one for one in said if "stands still" in one.message]
+    assert {one.machine for one in said} == {"m6"}
+    assert 45 <= (named.time - START) / SECOND - 10 * ONSET < 55
