@@ -14,7 +14,7 @@ from detector.methods.evidence.conditions import idle_machines
 from detector.methods.evidence.events import DOWN, READABLE, EventState
 from detector.methods.evidence.heartbeats import missed_heartbeats
 from detector.methods.evidence.liveness import NOT_LIFE, Liveness
-from detector.methods.evidence.rules import RULES, Rule, err_alike, in_words, state_tables
+from detector.methods.evidence.rules import ANY, RULES, Rule, err_alike, in_words, state_tables
 from detector.methods.evidence.state_table import NO_TASK, StateTable
 from detector.model.verdict import Finding, Verdict
 from detector.stats.arrays import Bools, Ints, grown
@@ -72,14 +72,14 @@ class RuleState:
 
     def _condition(self, rule: Rule, now: int, config: Config) -> Bools:
         found = rule.test(self.states, rule.column, now)
-        if not rule.minority_only or not found.any():
+        if rule.at_most == ANY or not found.any():
             return found
         states, assigned = self.states, self.states.task != NO_TASK
         team = np.full(int(states.machine.max()) + 1, NO_TASK, np.int64)
         team[states.machine[assigned]] = states.task[assigned]
         odd = np.unique(states.machine[found & assigned])
         size, many = (np.bincount(part[part >= 0], minlength=len(states.tasks) + 1) for part in (team, team[odd]))
-        share = config.common_cause_share if rule.minority_only is True else rule.minority_only
+        share = config.common_cause_share if rule.at_most is None else rule.at_most
         few: Bools = many <= np.maximum(1, share * size)
         return found & few[states.task]
 

@@ -37,6 +37,10 @@ from detector.stats.arrays import Bools
 from store.schema.catalogue import METRICS
 
 Test = Callable[[StateTable, str, int], Bools]
+Share = float | None
+FEW, RACK, ANY = None, 0.75, 1.0
+"""Shares of a task's machines: the setting `common_cause_share`; the machines of a rack, of which one switch has all
+links and which may be most of a task; any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +58,13 @@ class Rule:
     the cause; below 1 it is a note."""
     words: str
     """What is said of it; `in_words` has what can stand in braces."""
-    minority_only: bool | float
-    """Whether it holds only while few machines of a task show it, as many at once are the network or the task: at most
-    `common_cause_share` of them, or the share that stands here."""
+    at_most: Share
+    """Of the machines of a task, so many may show it: more at once are the network, or the task itself."""
 
 
 _FLAPS = "has a link that flaps: down twice within five minutes"
-_RACK = 0.75
-"""A switch takes the links of all machines of its rack, which may be most of a task; all of a task are the network."""
 _STILL = "has had no traffic for two minutes while its peers have"
-
-
-Row = tuple[str, Test, float, float, Level, float, str, bool | float]
+Row = tuple[str, Test, float, float, Level, float, str, Share]
 _SOONER = 2 / 3
 """Of the time for which errors have to last, where they are several times as many."""
 
@@ -74,13 +73,13 @@ def _rules(table: str, *rows: Row) -> tuple[Rule, ...]:
     return tuple(Rule(table, *row) for row in rows)
 
 
-def _errors(column: str, seconds: float, words: str, few: bool) -> tuple[Row, Row]:
+def _errors(column: str, seconds: float, words: str, at_most: Share) -> tuple[Row, Row]:
     """The rows of a counter of errors: warned of after so many seconds, and sooner if they are many."""
-    said: tuple[float, Level, float, str, bool] = 120, "warn", 1.0, words, few
+    said: tuple[float, Level, float, str, Share] = 120, "warn", 1.0, words, at_most
     return (column, errs_often, seconds, *said), (column, errs_very_often, _SOONER * seconds, *said)
 
 
-# column, test, seconds until it is reported, seconds until it is over, level, evidence, words, only while few show it
+# column, test, seconds until it is reported, seconds until it is over, level, evidence, words, how many may show it
 RULES: dict[str, tuple[Rule, ...]] = {
     "gpu": _rules(
         "gpu",
@@ -92,7 +91,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "crit",
             2.0,
             "could not remap a faulty row of its memory: replace it",
-            False,
+            ANY,
         ),
         (
             "ecc_uncorrected_total",
@@ -102,13 +101,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "crit",
             2.0,
             "had {more} memory errors that ECC could not mend",
-            False,
+            ANY,
         ),
-        *_errors("ecc_corrected_total", 45, "corrects {rate} memory errors a second", True),
-        *_errors("nvlink_errors_total", 45, "has {rate} NVLink errors a second", True),
-        *_errors("pcie_replay_total", 45, "sends {rate} PCIe packets a second again", True),
-        ("recovery_action", nonzero, 0, 0, "crit", 2.0, "asks for recovery: {action}", False),
-        ("pcie_width", below_peers, 10, 30, "crit", 2.0, "has {value} PCIe lanes where its peers have {usual}", True),
+        *_errors("ecc_corrected_total", 45, "corrects {rate} memory errors a second", FEW),
+        *_errors("nvlink_errors_total", 45, "has {rate} NVLink errors a second", FEW),
+        *_errors("pcie_replay_total", 45, "sends {rate} PCIe packets a second again", FEW),
+        ("recovery_action", nonzero, 0, 0, "crit", 2.0, "asks for recovery: {action}", ANY),
+        ("pcie_width", below_peers, 10, 30, "crit", 2.0, "has {value} PCIe lanes where its peers have {usual}", FEW),
         (
             "pcie_generation",
             below_peers_under_load,
@@ -117,7 +116,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "crit",
             2.0,
             "runs PCIe generation {value} under load, its peers {usual}",
-            True,
+            FEW,
         ),
         (
             "nvlink_links_up",
@@ -127,7 +126,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "crit",
             2.0,
             "has {value} NVLinks up where its peers have {usual}",
-            True,
+            FEW,
         ),
         (
             "sm_clock_hertz",
@@ -137,7 +136,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "crit",
             1.0,
             "runs at {value} under load, less than 0.7 of the clock of its peers",
-            True,
+            FEW,
         ),
         (
             "sm_clock_hertz",
@@ -147,7 +146,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "warn",
             1.0,
             "runs at {value} under load, more than 8 % below all other GPUs of its machine",
-            True,
+            FEW,
         ),
         (
             "throttle_reasons",
@@ -157,14 +156,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "warn",
             1.0,
             "is slowed down by its own protection: {slowdown}",
-            False,
+            ANY,
         ),
     ),
     "rdma": _rules(
         "rdma",
-        ("link_up", down, 5, 30, "crit", 2.0, "has its link down", _RACK),
-        ("link_up", repeats, 0, 600, "crit", 2.0, _FLAPS, True),
-        ("link_downed_total", repeats, 0, 600, "crit", 2.0, _FLAPS, True),
+        ("link_up", down, 5, 30, "crit", 2.0, "has its link down", RACK),
+        ("link_up", repeats, 0, 600, "crit", 2.0, _FLAPS, FEW),
+        ("link_downed_total", repeats, 0, 600, "crit", 2.0, _FLAPS, FEW),
         (
             "rate_bits_per_second",
             slower_port,
@@ -173,22 +172,22 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "crit",
             2.0,
             "runs at {value} where its peers run at {usual}",
-            True,
+            FEW,
         ),
-        *_errors("packet_sequence_errors_total", 60, "loses {rate} packets a second", False),
-        *_errors("ack_timeouts_total", 60, "waits in vain for {rate} acknowledgements a second", False),
-        *_errors("symbol_errors_total", 60, "has {rate} symbol errors a second: clean or replace its cable", True),
-        ("transmit_bytes_total", no_traffic, 90, 10, "crit", 1.0, _STILL, True),
+        *_errors("packet_sequence_errors_total", 60, "loses {rate} packets a second", ANY),
+        *_errors("ack_timeouts_total", 60, "waits in vain for {rate} acknowledgements a second", ANY),
+        *_errors("symbol_errors_total", 60, "has {rate} symbol errors a second: clean or replace its cable", FEW),
+        ("transmit_bytes_total", no_traffic, 90, 10, "crit", 1.0, _STILL, FEW),
     ),
     "nvswitch": _rules(
         "nvswitch",
-        ("fatal_sxid", nonzero, 0, 0, "crit", 2.0, "reported the fatal SXid {value}", False),
-        ("reset_required", nonzero, 0, 0, "crit", 2.0, "asks to be reset", False),
-        ("fatal_errors_total", nonzero, 0, 0, "crit", 2.0, "had {more} fatal errors on its links", False),
+        ("fatal_sxid", nonzero, 0, 0, "crit", 2.0, "reported the fatal SXid {value}", ANY),
+        ("reset_required", nonzero, 0, 0, "crit", 2.0, "asks to be reset", ANY),
+        ("fatal_errors_total", nonzero, 0, 0, "crit", 2.0, "had {more} fatal errors on its links", ANY),
     ),
     "source": _rules(
         "source",
-        ("success", failing, 60, 30, "note", 0.5, "cannot be read by its source {name}, where its peers can", True),
+        ("success", failing, 60, 30, "note", 0.5, "cannot be read by its source {name}, where its peers can", FEW),
     ),
 }
 _ENERGY = "energy_joules_total"
