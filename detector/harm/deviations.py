@@ -101,6 +101,12 @@ class Odd:
         panel, row = found
         return bool((_apart(panel, row)[_entities(verdict, panel)] > 0).any())
 
+    def is_one_of_several(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether it is of one device of a machine with three or more, which is named itself where most are off."""
+        if verdict.device is None or (found := _read(verdict, panels)) is None:
+            return False
+        return sum(name == verdict.machine for name, _ in found[0].window.entities) > 2
+
     def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads what its peers do, and deviates only from what it read before."""
         if (found := _read(verdict, panels)) is None or not len(mine := _entities(verdict, found[0])):

@@ -60,6 +60,8 @@ _PLAINLY = 0.05
 """By how much less than usual a machine has to do that is held up although its task goes on as before."""
 _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
+_ONE_IDLES = 4.0
+"""The same of one GPU that is at work less while others of its machine are not: a slow host holds up all of them."""
 _ITERATIONS = 2
 """So many iterations a small difference has to last: the means of less of one tell which part of it they are of."""
 _DRAWS_NS = 300 * SECOND
@@ -231,6 +233,8 @@ class Harm:
         busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
             return True
+        if small and tells_idleness(metric) and verdict.score < _ONE_IDLES and not more:
+            return self.odd.is_one_of_several(verdict, panels)
         return small and is_remnant(self.pace, self.blamed, verdict)
 
     def _is_other_work(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:

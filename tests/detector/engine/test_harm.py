@@ -694,6 +694,25 @@ def test_a_gpu_with_less_to_do_than_all_others_for_minutes_is_what_they_wait_for
     assert {verdict.machine for verdict in said} == named
 
 
+@pytest.mark.parametrize(("gpus", "idle", "named"), [("012", 0.031, {"m5"}), ("0", 0.031, set()), ("0", 0.09, {"m5"})])
+def test_a_little_less_work_of_one_gpu_alone_is_no_slow_host(
+    memory: Any, gpus: str, idle: float, named: set[str]
+) -> None:
+    """A host that is late holds up all GPUs of its machine; one GPU is said that has 9 % less to do, not 3 %."""
+
+    def idles(found: dict[str, np.ndarray]) -> None:
+        found["gpu.duty_cycle_ratio"][ONSET:, 5] -= idle
+        slower(found)
+
+    each = []
+    for gpu in "012":
+        readings = tables(training(idles if gpu in gpus else slower, seed=73))
+        name = pa.array([gpu] * readings["gpu"].num_rows)
+        each.append(readings["gpu"].set_column(readings["gpu"].column_names.index("gpu"), "gpu", name))
+    said, _ = watch(memory, readings | {"gpu": pa.concat_tables(each).sort_by("time")})
+    assert {one.machine for one in said} == named
+
+
 def test_what_did_no_harm_stays_a_note_when_the_time_before_it_is_forgotten(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
