@@ -101,11 +101,16 @@ class Odd:
         panel, row = found
         return bool((_apart(panel, row)[_entities(verdict, panel)] > 0).any())
 
-    def is_one_of_several(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
-        """Whether it is of one device of a machine with three or more, which is named itself where most are off."""
+    def is_one_that_does_less(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Of a small difference: whether one device reads less, of a machine with three or more.
+
+        Where most of these are off the machine is named.
+        """
         if verdict.device is None or (found := _read(verdict, panels)) is None:
             return False
-        return sum(name == verdict.machine for name, _ in found[0].window.entities) > 2
+        panel, row = found
+        several = sum(name == verdict.machine for name, _ in panel.window.entities) > 2
+        return several and any(panel.lasting.share(row, at)[0] < 0 for at in _entities(verdict, panel).tolist())
 
     def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads what its peers do, and deviates only from what it read before."""

@@ -233,9 +233,12 @@ class Harm:
         busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
             return True
-        if small and tells_idleness(metric) and verdict.score < _ONE_IDLES and not more:
-            return self.odd.is_one_of_several(verdict, panels)
-        return small and is_remnant(self.pace, self.blamed, verdict)
+        if not small:
+            return False
+        little = tells_idleness(metric) and verdict.score < _ONE_IDLES
+        return (little and self.odd.is_one_that_does_less(verdict, panels)) or is_remnant(
+            self.pace, self.blamed, verdict
+        )
 
     def _is_other_work(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
         """Whether a machine does more than its peers, if less than usual, or other work than peers of like readings.
