@@ -196,7 +196,7 @@ class Harm:
             return symptom(self._effect, verdict, panels, now)
         metric, young = verdict.metric, now - verdict.since < _BURST_NS
         burst = is_traffic(metric) and young and self.odd.is_more(verdict, panels)
-        burst &= not (is_impaired(metric) and self._effect.is_plain(verdict, on))
+        burst = burst and not (is_impaired(metric) and self._effect.is_plain(verdict, on))
         if burst or self._waits(verdict, on, now, small):
             return WAIT
         if self._delays_none(finding, panels):
@@ -216,8 +216,8 @@ class Harm:
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):
             return YES
-        lasting = is_loss(metric) or is_storm(metric, verdict.score)
-        hidden = answer == UNKNOWN or (answer == NO and lasting)
+        fails = is_loss(metric) or is_storm(metric, verdict.score)
+        hidden = answer == UNKNOWN or (answer == NO and fails)
         return unseen(self._effect, finding, on, panels, now) if hidden else answer
 
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
@@ -233,12 +233,10 @@ class Harm:
         busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
             return True
-        if not small:
-            return False
-        little = tells_idleness(metric) and verdict.score < _ONE_IDLES
-        return (little and self.odd.is_one_that_does_less(verdict, panels)) or is_remnant(
-            self.pace, self.blamed, verdict
-        )
+        little = small and tells_idleness(metric) and verdict.score < _ONE_IDLES
+        if little and self.odd.is_one_that_does_less(verdict, panels):
+            return True
+        return small and is_remnant(self.pace, self.blamed, verdict)
 
     def _is_other_work(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
         """Whether a machine does more than its peers, if less than usual, or other work than peers of like readings.
