@@ -18,6 +18,8 @@ from store.schema.time import NEVER, SECOND
 
 LOST_NS = 300 * SECOND
 """A machine that is silent for longer is missed, whether or not its task shows by its pace that it waits."""
+_ALONE_NS = 180 * SECOND
+"""The same of one that trains alone, of which nothing tells but its silence: its agent restarts in less."""
 _EARLY_S, _EARLY_PERIODS = 10.0, 3.0
 """A silence is looked into from here on: it is said sooner than usual if the task stands since then."""
 CLUE = 0.5
@@ -131,7 +133,7 @@ def _graded(at: int, limits: _Limits, fleet: _Fleet, alone: bool) -> tuple[Level
     """The level and score of a silence; `alone`: no other machine of the task tells by its pace that it waits."""
     quiet, limit = limits.quiet[at], limits.limit[at]
     level: Level = "crit" if quiet >= 2 * limit else "warn" if quiet > limit else "note"
-    if alone and quiet * SECOND < LOST_NS:
+    if alone and quiet * SECOND < _ALONE_NS:
         level = "note"
     mine = (fleet.machine == fleet.machine[at]) & (fleet.kind == fleet.kind[at])
     if fleet.kind[at] and limits.away(limits.early)[mine].all():
