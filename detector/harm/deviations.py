@@ -94,6 +94,17 @@ class Odd:
         mine = panel.deviation[row, _entities(verdict, panel)]
         return bool(np.nanmax(mine, initial=0.0) > -np.nanmin(mine, initial=0.0))
 
+    def others_too(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether another machine of the task reads more than its peers as well, and at least half as far."""
+        if (found := _read(verdict, panels)) is None or verdict.task not in found[0].tasks:
+            return False
+        panel, row = found
+        deviation, mine = panel.deviation[row], _entities(verdict, panel)
+        others = panel.task_index[: len(deviation)] == panel.tasks.index(verdict.task)
+        others &= panel.machine[: len(deviation)] != panel.machine[mine[0]]
+        least = max(1.0, float(np.nanmax(deviation[mine], initial=0.0)) / 2)
+        return bool((deviation[others] >= least).any())
+
     def carries_more(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads more than its peers at this moment, whatever is usual."""
         if (found := _read(verdict, panels)) is None:

@@ -15,7 +15,7 @@ from detector.harm.loss import goes_slower
 from detector.harm.pace import BLOCK_NS, PAUSES, Pace
 from detector.harm.share import LEAST, Share
 from detector.harm.stalls import WRITES_NS
-from detector.model.kinds import is_host, is_work
+from detector.model.kinds import is_system, is_work
 from detector.model.verdict import Verdict
 from detector.stats.arrays import Bools
 from store.schema.time import SECOND
@@ -24,7 +24,7 @@ LASTS_NS = 30 * SECOND
 """So long the pace is lower before a mostly harmless event is taken for its cause, or a machine does less."""
 _LASTS_ALONE_NS = 120 * SECOND
 """The same of a machine that does less while its task goes on as before: the task is not synchronous."""
-_HOST_LASTS_NS = 50 * SECOND
+_SYSTEM_LASTS_NS = 50 * SECOND
 """So long a reading of a machine's own system is off before its harm is plain."""
 UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
@@ -64,7 +64,7 @@ class Effect:
         Of a machine's own system for longer: other work takes its processors for as long as that.
         """
         moves = ~self.pace.paused(verdict.task)
-        if self._lasts(verdict, on & moves) < (_HOST_LASTS_NS if is_host(verdict.metric) else LASTS_NS):
+        if self._lasts(verdict, on & moves) < (_SYSTEM_LASTS_NS if is_system(verdict.metric) else LASTS_NS):
             return False
         return goes_slower(self.pace, self.blamed, verdict, on) == YES or self.is_held_up(verdict, on) is True
 

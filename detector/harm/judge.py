@@ -230,7 +230,9 @@ class Harm:
         other = (metric.startswith("rdma.") and not is_fault(metric)) or is_memory_in_use(metric)
         if finding.clustered and other:
             return True
-        busier = more and (tells_use(metric) or (is_done(metric) and not is_traffic(metric)))
+        # More traffic on several machines is the task's: its load changed, or a switch takes another way.
+        done = is_done(metric) and not (is_traffic(metric) and not self.odd.others_too(verdict, panels))
+        busier = more and (tells_use(metric) or done)
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
             return True
         little = small and tells_idleness(metric) and verdict.score < _ONE_IDLES

@@ -21,7 +21,7 @@ _RESTART_NS = 120 * SECOND
 """So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
 _UNPACED_NS = 180 * SECOND
 """So long a silence has to last where no reading tells the pace, or for too short a time to know the usual one."""
-_ROWS_NS, _AGENT_NS = 30 * SECOND, 40 * SECOND
+_ROWS_NS, _AGENT_NS = 30 * SECOND, 60 * SECOND
 """So long rows are missing by chance as a task stands: of one device, as there are many, and of a machine, or of all
 its devices, as an agent restarts or one of its sources is slow."""
 _RECENT = 6

@@ -110,6 +110,7 @@ _DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
 """Ends of readings of work that is done."""
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
+_SYSTEM = ("host.", "process.")
 
 
 def is_capacity(metric: str) -> bool:
@@ -145,6 +146,11 @@ def is_done(metric: str) -> bool:
 def tells_pace(metric: str) -> bool:
     """Whether a small difference in this reading may cost the task pace; of an unknown one it may."""
     return metric in PACED or not is_known(metric)
+
+
+def is_system(metric: str) -> bool:
+    """Whether this reading is one of a machine's own system, or of how it runs processes: other work moves it too."""
+    return metric.startswith(_SYSTEM)
 
 
 def is_state(metric: str) -> bool:

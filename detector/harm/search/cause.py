@@ -17,7 +17,7 @@ from detector.harm.share import Share
 from detector.harm.waiting import MEMORY
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.state import Panel
-from detector.model.kinds import is_symptom
+from detector.model.kinds import is_symptom, is_system
 from detector.model.metrics import bounds_of
 from detector.model.text import change, subject
 from detector.model.verdict import Finding, Level, Verdict
@@ -39,8 +39,6 @@ _SETTLES_NS = 60 * SECOND
 """After so long a task goes steadily with a fault."""
 _CRITICAL = 0.1
 """A loss of pace from which on it is critical."""
-_SYSTEM = ("host.", "process.")
-"""Tables of a machine's own system, which other work on it moves as well."""
 _PLAIN = (
     "host.cpu_utilization_ratio",
     "host.cpu_system_ratio",
@@ -50,7 +48,7 @@ _PLAIN = (
 """Readings that count as a cause by themselves where they, and the loss, are great enough: a port that has to send
 less, for minutes, while all wait, is one that cannot send more."""
 _SYSTEM_ROWS = 5
-"""Rows since the fall before any of these counts: other work takes a machine's processors for nearly as long."""
+"""Rows since the fall before a reading of the system counts: other work takes processors for nearly as long."""
 _BUSY = 0.5
 """Of processors: while half of their time is left, no task waits for it."""
 _PLAIN_LOSS, _PLAIN_FAR, _PLAIN_ALONE = 0.05, 8.0, 5.0
@@ -158,9 +156,9 @@ class Causes:
             for one in shifted_with(memory, fall, coarse, table, panel, panel.tasks.index(task), bounds):
                 machine = panel.window.entities[one.entity][0]
                 key = f"{table}.{panel.window.metrics[one.metric]}"
-                says_little = key.startswith(_SYSTEM) or is_symptom(key) or (key == MEMORY and fall.size < _PLAIN_LOSS)
+                says_little = is_system(key) or is_symptom(key) or (key == MEMORY and fall.size < _PLAIN_LOSS)
                 counts = not says_little or (coarse and _is_plain(one, fall, panel))
-                brief = key.startswith(_SYSTEM) and fall.rows < _SYSTEM_ROWS
+                brief = is_system(key) and fall.rows < _SYSTEM_ROWS
                 counts = not brief and (counts or _is_held_up(machine, task, fall, pace, share))
                 if counts and (machine not in best or one.alone > best[machine].alone):
                     best[machine] = one

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from detector.config import Config
 from detector.engine.pipeline import Detector, walk
 from detector.model.verdict import Verdict
 from detector.topology.roles import ALIKE
@@ -137,6 +138,24 @@ def test_a_copy_is_a_note_also_while_the_task_is_slower(memory: Any, harm: float
     said, notes = watch(memory, tables(training(copies)))
     assert {one.machine for one in said} == named
     assert ("m3", "host.disk_write_bytes_total") in {(note.machine, note.metric) for note in notes}
+
+
+@pytest.mark.parametrize(("lasts_s", "named"), [(41, set()), (95, {"m3"})])
+def test_threads_that_wait_for_processors_do_so_for_longer_than_a_neighbour_takes(
+    memory: Any, lasts_s: int, named: set[str]
+) -> None:
+    """What processes wait is moved by other work, as readings of hosts are: after half a minute it is not plain."""
+
+    def waits(found: dict[str, np.ndarray]) -> None:
+        during = slice(ONSET, ONSET + lasts_s)
+        found["process.cpu_wait_seconds_total"] = 0.05 + 0.01 * np.random.default_rng(89).random((STEPS, MACHINES))
+        found["process.cpu_wait_seconds_total"][during, 3] += 0.9
+        found["gpu.duty_cycle_ratio"][during, 3] -= 0.02
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][during] *= 0.95
+
+    said, _ = watch(memory, tables(training(waits)))
+    assert {one.machine for one in said} == named
 
 
 @pytest.mark.parametrize(("harm", "named"), [(0.02, {"m3"}), (0.0, set())])
@@ -286,7 +305,7 @@ def test_a_backup_after_the_task_was_stopped_is_a_note(memory: Any) -> None:
 
 
 def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stands_is_said(memory: Any) -> None:
-    """75 s without a row while all go on are its agent; with a task that hangs it is lost, after 40 s."""
+    """75 s without a row while all go on are its agent; with a task that hangs it is lost, after 60 s."""
     said, notes = watch(memory, tables(training(), {2: slice(ONSET, ONSET + 75)}))
     assert said == []
     assert {(note.machine, note.metric) for note in notes} == {("m2", "event.silent")}
@@ -297,7 +316,7 @@ def test_an_agent_that_restarts_is_a_note_and_a_machine_for_which_the_task_stand
 
     (first, *others), _ = watch(memory, tables(training(stands), {2: slice(ONSET, STEPS)}))
     assert (first.machine, first.metric, first.level) == ("m2", "event.silent", "crit")
-    assert 40 <= (first.time - START) / SECOND - ONSET < 50
+    assert 60 <= (first.time - START) / SECOND - ONSET < 70
     assert others == []
 
 
@@ -865,6 +884,23 @@ def test_a_burst_of_other_traffic_is_no_fault(memory: Any, seconds: int, more: f
 
     said, _ = watch(memory, tables(training(tested)))
     assert {one.machine for one in said} == names
+
+
+@pytest.mark.parametrize(("machines", "names"), [([2], {"m2"}), ([2, 4], set())])
+def test_more_traffic_on_several_machines_is_that_of_the_task(
+    memory: Any, machines: list[int], names: set[str]
+) -> None:
+    """One port that sends a third more while all lose pace carries other traffic; two of seven do as a load changes."""
+
+    def carries(found: dict[str, np.ndarray]) -> None:
+        found["rdma.transmit_bytes_total"] = 2.7e9 + 1e7 * np.random.default_rng(83).normal(0, 1, (STEPS, MACHINES))
+        for at, machine in enumerate(machines):
+            found["rdma.transmit_bytes_total"][ONSET:, machine] += 9e8 - 2e8 * at
+        slower(found)
+
+    detector = Detector(Config(common_cause_share=0.5))
+    said = judged(memory(tables(training(carries))), detector, START - SECOND, LATEST)
+    assert {one.machine for one in said if one.level != "ok"} == names
 
 
 @pytest.mark.parametrize(("more", "names"), [(17.0, {"m4"}), (-17.0, set())])

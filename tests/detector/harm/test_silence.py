@@ -47,17 +47,17 @@ def test_a_silence_shorter_than_an_iteration_is_not_yet_what_the_task_stands_for
 
 
 @pytest.mark.parametrize(
-    ("device", "silent_blocks", "answer"), [(None, 8, WAIT), (None, 9, LOST), ("gpu:6", 4, WAIT), ("gpu:6", 7, LOST)]
+    ("device", "silent_blocks", "answer"), [(None, 12, WAIT), (None, 13, LOST), ("gpu:6", 4, WAIT), ("gpu:6", 7, LOST)]
 )
 def test_rows_are_missing_by_chance_for_a_while(device: str | None, silent_blocks: int, answer: str) -> None:
-    """As its task stands, 20 s without the rows of one device are chance, and 40 s without a machine's a restart."""
+    """As its task stands, 20 s without the rows of one device are chance, and 60 s without a machine's a restart."""
     pace = standing(np.ones((112, len(SIGNALS))), silent_blocks)
     assert judged(pace, silent_blocks, device) == answer
 
 
-@pytest.mark.parametrize(("silent_blocks", "answer"), [(7, WAIT), (9, LOST)])
+@pytest.mark.parametrize(("silent_blocks", "answer"), [(11, WAIT), (13, LOST)])
 def test_all_devices_of_a_machine_are_silent_while_one_source_is_slow(silent_blocks: int, answer: str) -> None:
-    """They are lost for a task that stands after 40 s, as a machine is; one of several is after 30 s."""
+    """They are lost for a task that stands after a minute, as a machine is; one of several is after half of it."""
     pace = standing(np.ones((112, len(SIGNALS))), silent_blocks)
     now = int(pace.times[-1])
     silent = now - silent_blocks * BLOCK_NS
