@@ -221,15 +221,15 @@ def test_a_silent_machine_is_well_again_only_when_it_is_read(store: Shaky) -> No
     """Peers that fall silent too and come back end no incident of a silent machine; its own first reading does."""
     runner = Runner(store, Config(), START + 230 * SECOND)
     runner.catch_up(START + 359 * SECOND, STOP)
-    clocks(store, range(361, 480), "m3", range(7))
-    runner.catch_up(START + 479 * SECOND, STOP)
+    clocks(store, range(361, 580), "m3", range(7))
+    runner.catch_up(START + 579 * SECOND, STOP)
     assert said(store)[-1] == ("m7", "crit")
-    clocks(store, range(600, 700), "m3", range(7))
-    clocks(store, range(700, 705), "m3", range(8))
-    for second in range(480, 700):
+    clocks(store, range(700, 800), "m3", range(7))
+    clocks(store, range(800, 805), "m3", range(8))
+    for second in range(580, 800):
         assert runner.catch_up(START + second * SECOND, STOP) == [], second
-    back = [verdict for second in range(700, 704) for verdict in runner.catch_up(START + second * SECOND, STOP)]
-    assert [(verdict.machine, verdict.level, verdict.time) for verdict in back] == [("m7", "ok", START + 700 * SECOND)]
+    back = [verdict for second in range(800, 804) for verdict in runner.catch_up(START + second * SECOND, STOP)]
+    assert [(verdict.machine, verdict.level, verdict.time) for verdict in back] == [("m7", "ok", START + 800 * SECOND)]
 
 
 class Gone(Embedded):
