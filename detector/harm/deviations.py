@@ -120,8 +120,9 @@ class Odd:
         if verdict.device is None or (found := _read(verdict, panels)) is None:
             return False
         panel, row = found
-        several = sum(name == verdict.machine for name, _ in panel.window.entities) > 2
-        return several and any(panel.lasting.share(row, at)[0] < 0 for at in _entities(verdict, panel).tolist())
+        (mine,) = _entities(verdict, panel).tolist() or [None]
+        several = mine is not None and (panel.machine == panel.machine[mine]).sum() > 2
+        return bool(several and panel.lasting.share(row, mine)[0] < 0)
 
     def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads what its peers do, and deviates only from what it read before."""

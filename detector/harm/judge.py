@@ -231,8 +231,8 @@ class Harm:
         if finding.clustered and other:
             return True
         # More traffic on several machines is the task's: its load changed, or a switch takes another way.
-        done = is_done(metric) and not (is_traffic(metric) and not self.odd.others_too(verdict, panels))
-        busier = more and (tells_use(metric) or done)
+        done = more and is_done(metric) and (not is_traffic(metric) or self.odd.others_too(verdict, panels))
+        busier = done or (more and tells_use(metric))
         if busier or (is_temperature(metric) and not more) or (small and tells_use(metric)):
             return True
         little = small and tells_idleness(metric) and verdict.score < _ONE_IDLES

@@ -1,6 +1,7 @@
 """Which machines train together: from the task table, else from shared communicators, else all of them.
 
-Machines of which all communicators are read in full, and join few machines or one, train apart from the others."""
+Machines of which all communicators are read in full, and join few machines or one, train apart from the others.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Tasks:
     version: int = 0
     """Grows whenever somebody may belong to another task."""
     apart: bool = False
-    """Whether all communicators are read in full, and none joins as many machines as it takes to compare them."""
+    """Whether all communicators were once read in full, while none joined machines enough to compare them."""
     _few: bool = False
     """Whether communicators join fewer machines than that, of several."""
     _found: dict[str, str] = field(default_factory=dict)

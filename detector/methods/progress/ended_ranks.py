@@ -24,7 +24,7 @@ def ended_ranks(now: int, ranks: RankTable, progress: RankProgress) -> tuple[Int
     have to be live.
     """
     comm, count = progress.comm, len(ranks.number)
-    stalled, size = np.bincount(comm, progress.waits) > 0, np.bincount(comm)
+    stalled, size = np.bincount(comm, progress.stalled_if_whole) > 0, np.bincount(comm)
     waits = np.bincount(comm, progress.pending) >= _WAIT * size
     place = np.full(int(ranks.code[:count].max()) + 1, -1)
     place[ranks.code[progress.series]] = np.where((stalled & waits)[comm], comm, -1)

@@ -76,7 +76,7 @@ class Progress(Method):
         self.ranks.align(progress.series[progress.at_rest], progress.comm[progress.at_rest])
         self._assign_tasks(tasks)
         slow = self._slow(now, progress)
-        return [*self._hung(now, progress, tasks), *slow] if progress.waits.any() else slow
+        return [*self._hung(now, progress, tasks), *slow] if progress.stalled_if_whole.any() else slow
 
     def evict(self, before: int, tasks: Tasks) -> None:
         """Drop ranks that were last read before `before` (Unix ns), here and from the roles."""

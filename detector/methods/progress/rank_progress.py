@@ -34,7 +34,7 @@ class RankProgress:
     """Whether an operation of any series of its process is not finished."""
     stalled: Bools
     """Whether it made no progress for too long while a rank waits ..."""
-    waits: Bools
+    stalled_if_whole: Bools
     """... or would have, if all its ranks were read."""
     last_progress: Ints
     """Unix ns; a time at which no rank waited counts as progress."""
@@ -63,14 +63,14 @@ def rank_progress(now: int, ranks: RankTable, config: Config) -> RankProgress | 
     returned = now - latest(ranks.back[series], comm) < _UNSURE_S * SECOND
     unsure = returned | (np.bincount(comm, moves) > 0) | (rows <= _BEGUN)
     idle = np.bincount(comm, pending) == 0
-    stalled, waits = (
+    stalled, stalled_if_whole = (
         ~idle & (now - last > _patience(ranks, gap, some, config) * SECOND) & (np.bincount(comm) > 1)
         for some in (unsure | (np.bincount(comm) < size), unsure)
     )
     at_rest = idle & (now - moved > 2 * ranks.period + SECOND)
     operations = np.where(ranks.aligned[series] > 0, ranks.operations[series] + ranks.offset[series], np.nan)
     process_waits = np.bincount(process, pending) > 0
-    of_comm = (stalled[comm], waits[comm], last[comm], idle[comm], at_rest[comm])
+    of_comm = (stalled[comm], stalled_if_whole[comm], last[comm], idle[comm], at_rest[comm])
     return RankProgress(series, comm, process, operations, pending, process_waits[process], *of_comm)
 
 

@@ -102,6 +102,20 @@ def paced(found: dict[str, np.ndarray]) -> None:
         found[key] = level * found["gpu.tensor_active_ratio"] / 0.43
 
 
+def crowded(metric: str, usual: float, more: float, idle: float, share: float, seconds: int) -> Bend:
+    """For so long threads of m3 wait for processors, its GPU is idle by this, and all have this share of their pace."""
+
+    def bend(found: dict[str, np.ndarray]) -> None:
+        during = slice(ONSET, ONSET + seconds)
+        found[metric] = usual * (1 + 0.2 * np.random.default_rng(89).random((STEPS, MACHINES)))
+        found[metric][during, 3] += more
+        found["gpu.duty_cycle_ratio"][during, 3] -= idle
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][during] *= share
+
+    return bend
+
+
 @pytest.mark.parametrize(
     ("metric", "more"),
     [("host.processes_running", 55.0), ("rdma.pfc_transmit_frames_total", 7e2)],
@@ -145,15 +159,7 @@ def test_threads_that_wait_for_processors_do_so_for_longer_than_a_neighbour_take
     memory: Any, lasts_s: int, named: set[str]
 ) -> None:
     """What processes wait is moved by other work, as readings of hosts are: after half a minute it is not plain."""
-
-    def waits(found: dict[str, np.ndarray]) -> None:
-        during = slice(ONSET, ONSET + lasts_s)
-        found["process.cpu_wait_seconds_total"] = 0.05 + 0.01 * np.random.default_rng(89).random((STEPS, MACHINES))
-        found["process.cpu_wait_seconds_total"][during, 3] += 0.9
-        found["gpu.duty_cycle_ratio"][during, 3] -= 0.02
-        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
-            found[key][during] *= 0.95
-
+    waits = crowded("process.cpu_wait_seconds_total", 0.05, 0.9, 0.02, 0.95, lasts_s)
     said, _ = watch(memory, tables(training(waits)))
     assert {one.machine for one in said} == named
 

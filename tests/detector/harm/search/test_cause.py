@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.detector.engine.test_harm import MACHINES, ONSET, START, STEPS, slower, tables, training, watch
+from tests.detector.engine.test_harm import MACHINES, ONSET, START, STEPS, crowded, slower, tables, training, watch
 
 SECOND = 10**9
 
@@ -86,16 +86,8 @@ def test_a_great_loss_of_pace_is_looked_into_sooner(
 @pytest.mark.parametrize(("seconds", "named"), [(43, set()), (90, {"m3"})])
 def test_a_neighbour_on_the_processors_for_a_moment_is_no_fault(memory: Any, seconds: int, named: set[str]) -> None:
     """While all lose 14 % of their pace the GPUs of one machine idle, and threads there wait for processors."""
-
-    def crowded(found: dict[str, np.ndarray]) -> None:
-        during = slice(ONSET, ONSET + seconds)
-        found["host.cpu_pressure_ratio"] = 0.008 + 0.002 * np.random.default_rng(71).random((STEPS, MACHINES))
-        found["host.cpu_pressure_ratio"][during, 3] += 0.33
-        found["gpu.duty_cycle_ratio"][during, 3] -= 0.03
-        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
-            found[key][during] *= 0.86
-
-    said, _ = watch(memory, tables(training(crowded)))
+    waits = crowded("host.cpu_pressure_ratio", 0.008, 0.33, 0.03, 0.86, seconds)
+    said, _ = watch(memory, tables(training(waits)))
     assert {one.machine for one in said} == named
     assert all(50 <= (one.time - START) / SECOND - ONSET <= 75 for one in said)
 
