@@ -15,6 +15,9 @@ from store.schema.time import SECOND
 
 LEAST, DEVIATES = 0.5, 0.8
 """In multiples of the smallest significant one: smaller ones are taken for none; from here on a reading is odd."""
+_LIMIT, _LIMITED = "power_limit_watts", ("gpu.power_watts", "gpu.sm_clock_hertz")
+_LOWER, _EXPLAINS = 0.01, 2.0
+"""The least share by which a power limit is lower, and times that share by which what follows from it may be."""
 _TOGETHER_NS = 20 * SECOND
 """Deviations that begin so near to each other have one cause."""
 
@@ -123,6 +126,17 @@ class Odd:
         (mine,) = _entities(verdict, panel).tolist() or [None]
         several = mine is not None and (panel.machine == panel.machine[mine]).sum() > 2
         return bool(several and panel.lasting.share(row, mine)[0] < 0)
+
+    def is_limited(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
+        """Whether a device draws less, or clocks lower, as its power limit always was lower than that of its peers."""
+        found = _read(verdict, panels)
+        limit = found[0].row_of(_LIMIT) if found and verdict.metric in _LIMITED else None
+        if found is None or limit is None or not len(mine := _entities(verdict, found[0])):
+            return False
+        panel, row = found
+        lower = -panel.baseline.offset[limit, mine] / (panel.values[limit, mine] - panel.baseline.offset[limit, mine])
+        less = -_apart(panel, row)[mine] / (panel.values[row, mine] - _apart(panel, row)[mine])
+        return bool((lower > _LOWER).all() and (less > 0).all() and (less < _EXPLAINS * lower).all())
 
     def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:
         """Whether the machine, or its device, reads what its peers do, and deviates only from what it read before."""

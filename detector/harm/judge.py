@@ -165,10 +165,11 @@ class Harm:
             return self._event(verdict) if is_event else NO
         if finding.hard or verdict.kind == "progress":
             return YES
-        if self._has_recovered(finding, panels):
+        if self._has_recovered(finding, panels) or self.odd.is_limited(verdict, panels):
             return NO
         place = verdict.task, verdict.machine, verdict.device
-        if is_capacity(verdict.metric) and not (is_throttle(verdict.metric) and clocks_alike(panels, *place)):
+        costs_nothing = is_throttle(verdict.metric) and clocks_alike(panels, verdict.metric, *place)
+        if is_capacity(verdict.metric) and not costs_nothing:
             # At rest it clocks low.
             unclear = finding.small and (verdict.score < _PLAINLY_SMALL or self._effect.rests(verdict.task))
             return WAIT if unclear or is_idle(verdict.task, panels, verdict.machine) else YES

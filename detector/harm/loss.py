@@ -56,7 +56,19 @@ def _counts(pace: Pace, blamed: Blamed, verdict: Verdict) -> Bools:
 
 
 def _answer(pace: Pace, verdict: Verdict, on: Bools, here: Bools, sure: float) -> str:
+    on = lingers(on, pace.iteration(verdict.task))
     return slower(pace.logs(verdict.task)[here], on[here], sure=sure) if are_enough(on[here]) else UNKNOWN
+
+
+def lingers(on: Bools, blocks: int) -> Bools:
+    """[block]: whether it was `on` in one of the last so many: the pace, averaged over as many, shows it until then.
+
+    So what comes with a phase of a long iteration is not compared with the other phases of the same iteration.
+    """
+    total = np.append(0, np.cumsum(on))
+    at = np.arange(1, len(total))
+    lasting: Bools = total[at] > total[np.maximum(at - blocks, 0)]
+    return lasting
 
 
 def _fall(logs: NDArray[Any], on: Bools) -> float:

@@ -22,6 +22,8 @@ from store.schema.time import SECOND
 _SPREADS, _SHARE, _GONE = 6.0, 0.12, 0.5
 """The least difference that counts: robust standard deviations of the waiting ranks, and a share of their reading; of
 memory half of it, as a process that is gone has none."""
+_SETTLES_NS, _SETTLED = 60 * SECOND, 2 / 3
+"""Once a task stands for so long noise is averaged out: from then on so much of these is enough."""
 _ALONE = 2.0
 """Times as far as the next machine."""
 _CANDIDATES = 3
@@ -30,11 +32,11 @@ _SURE_NS = 120 * SECOND
 
 
 def outliers_of(
-    task: str, states: Singles, usual: Singles, panels: Mapping[str, Panel], config: Config
+    task: str, states: Singles, usual: Singles, stands_ns: int, panels: Mapping[str, Panel], config: Config
 ) -> Iterator[tuple[float, str, str, str, str, bool]]:
     """Machines that do not wait as the others do: how far, machine, device, metric, words, and whether it does less.
 
-    `states` and `usual` are [state, entity]: what is read, and by how much that differs from the peers anyway.
+    `states` and `usual` are [state, entity]: what is read, since `stands_ns`, and by how much that differs anyway.
     """
     panel = panels.get("gpu")
     if panel is None or task not in panel.tasks or not panel.deviation.size:
@@ -61,7 +63,7 @@ def outliers_of(
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)
         first, second = np.sort(worst)[[-1, -2]]
-        if first >= 1 and first >= _ALONE * second:
+        if first >= (1 if stands_ns < _SETTLES_NS else _SETTLED) and first >= _ALONE * second:
             at = int(np.nanargmax(far))
             less = key != MEMORY and bool(readings[at] < middle(readings[None])[0])
             machine, device = _named(panel, int(mine[at]), far >= first / 2, machines == machines[at])
@@ -104,10 +106,10 @@ def unnamed(task: str, states: Singles, panel: Panel, now: int, since: int) -> V
 def _far(values: NDArray[Any], usual: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:
     """[member]: its distance from the others, as far as it is not `usual` [member], over the least that counts."""
     center = middle(values[None])[0]
-    spread = NORMAL * middle(np.abs(values - center)[None])[0]
-    least = max(_SPREADS * spread, (_GONE if below_only else _SHARE) * abs(center), floor, 1e-12)
     away = values - center
     away -= np.clip(usual, np.minimum(away, 0), np.maximum(away, 0))
+    spread = NORMAL * middle(np.abs(away)[None])[0]
+    least = max(_SPREADS * spread, (_GONE if below_only else _SHARE) * abs(center), floor, 1e-12)
     far: NDArray[Any] = (-away if below_only else np.abs(away)) / least
     return far
 

@@ -60,7 +60,7 @@ class Stalls:
             if task in self.named:
                 self.named[task] = self.named[task][0], now
                 continue
-            outliers = outliers_of(task, readings, self.usual[1], panels, config)
+            outliers = outliers_of(task, readings, self.usual[1], now - since, panels, config)
             found = max(outliers, key=lambda one: one[0], default=None)
             if found is None:
                 self.outlier.pop(task, None)
@@ -75,7 +75,8 @@ class Stalls:
             if times >= 2 and (not less or now - since >= WRITES_NS):
                 waits = f"task {task} stands still since {(now - since) / SECOND:.0f} s"
                 message = f"{words}; {waits}, and its other members wait alike"
-                verdict = Verdict(now, task, machine, device or None, "progress", key, found[0], since, "crit", message)
+                score = max(found[0], 1.0)
+                verdict = Verdict(now, task, machine, device or None, "progress", key, score, since, "crit", message)
                 self.named[task] = verdict, now
         self.named, self.unnamed = (
             {task: one for task, one in those.items() if now - one[1] < _HELD_NS}

@@ -29,6 +29,8 @@ _LATE, _SPREADS = 0.9, 6.0
 _IN_FLIGHT, _CLOCK = "active_ratio", "sm_clock_hertz"
 _ALIKE = 0.97
 """Of the usual clock: one step of a clock is 15 MHz, a hundredth of it, and readings of one moment are two apart."""
+_HELD_FOR_POWER, _AT_LIMIT = "gpu.throttle_power_seconds_total", 0.9
+"""At its power limit a GPU is by right, in some phases of an iteration or in all: by how much depends on the chip."""
 _AT_WORK, _IDLE = ("duty_cycle_ratio", "graphics_active_ratio", "sm_active_ratio"), 0.02
 
 
@@ -85,12 +87,16 @@ def is_idle(task: str, panels: Mapping[str, Panel], machine: str | None = None) 
     return False
 
 
-def clocks_alike(panels: Mapping[str, Panel], task: str, machine: str, device: str | None) -> bool:
-    """Whether the clocks of this machine or device are known, and none is below the usual one of the task."""
+def clocks_alike(panels: Mapping[str, Panel], metric: str, task: str, machine: str, device: str | None) -> bool:
+    """Whether the clocks of this machine or device are known, and none is below the usual one of the task.
+
+    By as much as is usual where this `metric` deviates.
+    """
     mine, all_of_them = (_known(task, panels.get("gpu"), _CLOCK, *who) for who in ((machine, device), ()))
     if not len(mine):
         return False
-    return bool(mine.min() >= _ALIKE * middle(all_of_them[None].astype(np.float64))[0])
+    least = _AT_LIMIT if metric == _HELD_FOR_POWER else _ALIKE
+    return bool(mine.min() >= least * middle(all_of_them[None].astype(np.float64))[0])
 
 
 def is_waited_for(panels: Mapping[str, Panel], task: str, machine: str, device: str | None) -> bool:

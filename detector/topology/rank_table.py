@@ -69,7 +69,8 @@ class RankTable(RankColumns):
             own[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
         self._note_pace(series, formed | away, time, rows, row)
-        progress = formed | ((operations != before) & known) | self._is_replaying(series, rows, row)
+        # A count that falls is that of an agent that began again.
+        progress = formed | (~(operations <= before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress], away[progress])
         if not away.all():  # in a pause of all readings no agent restarted
@@ -227,7 +228,7 @@ class RankTable(RankColumns):
 
     def _note_progress(self, series: Ints, time: Ints, away: Bools) -> None:
         # Time in which no rank waited, such as a checkpoint, is no gap, nor is one that was not read.
-        since = np.maximum(self.last_progress[series], self.last_idle[series])
+        since = np.maximum(np.maximum(self.last_progress[series], self.last_idle[series]), self.back[series])
         gap = np.where((self.moves[series] >= _WARMUP_GAPS) & ~away, (time - since) / SECOND, 0.0)
         self.gap[series] = np.maximum(self.gap[series] * 0.5 ** (gap / _GAP_HALF_LIFE_S), gap)
         self.moves[series] += 1

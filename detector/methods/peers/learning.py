@@ -18,6 +18,7 @@ from detector.methods.peers.baseline import (
     update_thresholds,
 )
 from detector.methods.peers.cusum import write
+from detector.methods.peers.rest import clocks_of, rests, unknown_at_rest
 from detector.methods.peers.slow.sudden import RARE_NS
 from detector.methods.peers.stages import Judgement, fusion_turn
 from detector.methods.peers.state import Panel, looked_up
@@ -73,9 +74,12 @@ def _learn_baseline(panel: Panel, step: Judgement, config: Config) -> None:
     metrics, depth = len(step.values), len(panel.smoothing.ring)
     weight = fusion_turn(panel)
     batch = MetricBatch(slice(place % weight, metrics, weight), weight)
+    resting = rests(baseline, step.values, groups, batch, clocks_of(panel, metrics))
     if panel.window.table not in config.fast_tables:
         reset_on_level_shift(baseline, step.values, groups, batch, step.bounds, config)
     reset_contaminated(baseline, step.values, comparison, groups, batch, config)
+    if resting.any():
+        comparison = unknown_at_rest(comparison, batch, resting)
     update_baseline(baseline, step.values, comparison, batch, _suspect(panel, step, batch), config)
     update_lag_variance(baseline, comparison, MetricBatch(slice(place % depth, metrics, depth), depth))
     if panel.peers_valid.shape != (metrics, groups.count + 1):

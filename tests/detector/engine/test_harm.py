@@ -249,15 +249,19 @@ def test_what_others_make_or_what_was_mended_is_a_note_whatever_the_task_does(
 
 
 @pytest.mark.parametrize(
-    ("metric", "more", "named"),
-    [("processes_running", 48, [("m5", "host.processes_running")]), ("disk_write_bytes_total", 8.3e8, [])],
+    ("metric", "more", "named", "latest"),
+    [
+        ("processes_running", 48, [("m5", "host.processes_running")], 120),
+        ("disk_write_bytes_total", 8.3e8, [("m5", "gpu.duty_cycle_ratio")], 170),
+    ],
 )
 def test_other_work_that_makes_its_own_gpus_wait_is_said(
-    memory: Any, metric: str, more: float, named: list[tuple[str, str]]
+    memory: Any, metric: str, more: float, named: list[tuple[str, str]], latest: int
 ) -> None:
     """The GPUs of a machine that thrashes are at work 6 % less than their peers', which no reading of theirs tells.
 
-    A copy is no cause of that while the task goes on as before.
+    A copy is no cause of that while the task goes on as before: then they are said by themselves, as soon as that lasts
+    for two and a half minutes.
     """
 
     def thrashes(found: dict[str, np.ndarray]) -> None:
@@ -267,6 +271,7 @@ def test_other_work_that_makes_its_own_gpus_wait_is_said(
 
     said, _ = watch(memory, tables(training(thrashes)))
     assert [(verdict.machine, verdict.metric) for verdict in said] == named
+    assert 0 < (said[0].time - START) / SECOND - ONSET <= latest
 
 
 def test_gpus_that_wait_for_a_moment_of_each_long_iteration_are_held_up(memory: Any) -> None:

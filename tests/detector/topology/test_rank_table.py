@@ -289,3 +289,28 @@ def test_communicators_of_one_name_differ_by_their_ranks() -> None:
         }
 
     assert judged(columns, range(120), eight) == []
+
+
+def test_an_agent_that_begins_to_count_again_makes_no_progress_of_a_hang() -> None:
+    """While m2 is missing the agents of two others restart in turn: it is named as soon as if they had not.
+
+    Nor do the 45 s that the agent of m0 did not read before that tell how long ranks wait for each other.
+    """
+
+    def columns(second: int) -> Columns:
+        at, again = min(second, 90), np.array([101, 999, 999, 123, 999, 999])
+        total = 700.0 + 4 * at + (second > 90) * (np.arange(6) != 2)
+        there = [n for n in range(6) if not (15 <= second < 60 and n == 0) and not again[n] - 6 <= second < again[n]]
+        total[0] = 4.0 * (at - 60) if second >= 60 else total[0]
+        total, waits = np.where(second >= again, 0.0, total), (second <= 90) | (np.arange(6) != 2)
+        return {
+            "machine": [SIX[n] for n in there],
+            "operation": REDUCE,
+            "counted_from": "birth",
+            "operations_total": total[there],
+            "pending": waits[there].astype(float),
+        }
+
+    said = judged(columns, range(170), SIX)
+    assert named(said) == {"m2"}
+    assert 60 <= (min(one.time for one in said) - START) / SECOND - 90 <= 65

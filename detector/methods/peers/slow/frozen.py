@@ -19,6 +19,8 @@ _LEAST = 8
 _CHANCE = float(np.log(1e-9))
 _LIVELY = 0.5
 """Share of the entities on which a metric has to change from step to step, to tell whether one is frozen."""
+_SOME, _MOVES = 0.1, 30.0
+"""The least share of them on which it changes in a step at which they work, and the memory of it in such steps."""
 _AT_WORK = 2
 """Shares of time that move on an entity that is at work, at least."""
 _MEMORY = 300.0
@@ -35,6 +37,10 @@ class Frozen:
     """How many steps on end nothing has changed."""
     changing: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """[metric]: the usual share of entities on which it changes."""
+    moving: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """[metric]: the same, of the steps in which it changes on some: at rest nothing does ..."""
+    moved: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """... and how many these are."""
     chance: float = 0.1
     """How often nothing changes on an entity."""
     looks: float = 0.0
@@ -79,18 +85,22 @@ class Frozen:
         """
         metrics, count = snapshot.shape
         self.same = grown(self.same, (metrics, count), 0)
-        usual = self.changing[:metrics]
-        moves = (usual > _LIVELY) & (changed.sum(1) > _LIVELY * both.sum(1)) & may
+        self.moving, self.moved = (grown(array, (metrics,), 0.0) for array in (self.moving, self.moved))
+        usual, share = self.moving[:metrics], changed.sum(1) / np.maximum(both.sum(1), 1)
+        moves = (usual > _LIVELY) & (share > _LIVELY) & may
         works = ((snapshot > 0) & (snapshot < 1) & changed)[moves].sum(0) >= _AT_WORK
-        for row in np.flatnonzero(moves).tolist():
+        for row in np.flatnonzero(may & (usual > _LIVELY)).tolist():
             value, same = snapshot[row], self.same[row, :count]
-            rests = (value == 0) & ~works
-            same += np.where(rests, -np.minimum(same, 1), both[row] & ~changed[row]).astype(np.int16)
+            if moves[row]:
+                rests = (value == 0) & ~works
+                same += np.where(rests, -np.minimum(same, 1), both[row] & ~changed[row]).astype(np.int16)
             same[changed[row] | (value == 1)] = 0
             np.minimum(same, _LONGEST, out=same)
             enough = max(_LEAST, _CHANCE / np.log(np.clip(1 - usual[row], 1e-3, 0.9)))
-            if same.max(initial=0) >= enough:
+            if same.max(initial=0) >= enough:  # and for as long as it repeats itself, whatever the peers do by then
                 value[same >= enough] = np.nan
+        self.moved[:metrics] += share > _SOME
+        usual += np.where(share > _SOME, share - usual, 0.0) / np.clip(self.moved[:metrics], 1.0, _MOVES)
 
     def liveliest(self) -> int:
         """The metric that changes most."""

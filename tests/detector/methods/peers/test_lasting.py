@@ -190,6 +190,19 @@ def test_a_single_sensor_that_sticks_is_unknown_and_a_steady_reading_is_not() ->
         assert np.argwhere(np.isnan(now)).tolist() == ([[0, 5]] if at >= 68 else [])
 
 
+def test_a_sensor_that_sticks_soon_after_its_task_began_is_unknown_until_it_moves() -> None:
+    """What was at rest for five minutes is as lively as it is at work; that all rest again makes it tell nothing."""
+    frozen, rng = Frozen(), np.random.default_rng(37)
+    for at in range(420):
+        now = rng.uniform(0.3, 0.8, (3, MACHINES)).astype(np.float32)
+        if not 300 <= at < 380:
+            now[0] = 0.41
+        if at >= 345:
+            now[0, 4] = 0.39 + 0.01 * (at >= 405)
+        frozen.mask(now, np.zeros(3, bool), np.zeros(3, bool))
+        assert np.argwhere(np.isnan(now)).tolist() == ([[0, 4]] if 353 <= at < 405 else []), at
+
+
 @pytest.mark.parametrize(("works", "unknown"), [(True, [[0, 6]]), (False, [])])
 def test_a_reading_of_zero_sticks_where_others_show_that_the_device_works(
     works: bool, unknown: list[list[int]]

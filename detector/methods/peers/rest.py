@@ -1,0 +1,44 @@
+"""Rest: the clocks of devices that have nothing to do say nothing of how chips differ at work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from detector.methods.peers.baseline import Baseline, Comparison, MetricBatch
+from detector.methods.peers.state import Panel
+from detector.stats.arrays import Array, Bools
+from detector.stats.grouped import Groups
+
+_CLOCK = "_clock_hertz"
+_AT_REST = 0.5
+"""Below this share of the clock that was learned at work devices are at rest, not slow."""
+
+
+def rests(baseline: Baseline, values: Array, groups: Groups, batch: MetricBatch, clocks: Bools) -> Bools:
+    """[metric of the batch, entity]: which `clocks` [metric] are those of groups at rest: nothing is learned of them.
+
+    What was learned before a group began to work is forgotten.
+    """
+    level = groups.middle(baseline.level[batch.rows, : values.shape[1]])
+    now, clock = groups.middle(values[batch.rows]), clocks[batch.rows, None]
+    with np.errstate(invalid="ignore"):
+        begins = clock & (level > 0) & (level < _AT_REST * now)
+        rest = clock & (now < _AT_REST * level)
+    begins, rest = (np.broadcast_to(groups.each(those), values[batch.rows].shape) for those in (begins, rest))
+    if begins.any():
+        baseline.reset_cells(batch, begins)
+    return rest
+
+
+def clocks_of(panel: Panel, metrics: int) -> Bools:
+    """[metric]: which of the first `metrics` of a panel are clocks."""
+    return np.array([name.endswith(_CLOCK) for name in panel.window.metrics[:metrics]], bool)
+
+
+def unknown_at_rest(comparison: Comparison, batch: MetricBatch, resting: Bools) -> Comparison:
+    """The comparison without the distances of clocks at rest, [metric of the batch, entity]."""
+    residual = comparison.residual.copy()
+    residual[batch.rows][resting] = np.nan
+    return replace(comparison, residual=residual)
