@@ -111,6 +111,18 @@ _DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
 _SYSTEM = ("host.", "process.")
+_CROWDS = frozenset(
+    {
+        "host.cpu_iowait_ratio",
+        "host.cpu_pressure_ratio",
+        "host.cpu_system_ratio",
+        "host.cpu_utilization_ratio",
+        "host.io_pressure_ratio",
+        "host.memory_pressure_ratio",
+        "host.processes_running",
+    }
+)
+"""What threads of a machine wait for, or what takes its processors."""
 
 
 def is_capacity(metric: str) -> bool:
@@ -216,6 +228,11 @@ def tells_use(metric: str) -> bool:
 def draws(metric: str) -> bool:
     """Whether this reading is of the power that a device draws: chips, temperatures and loads differ in it."""
     return metric == "gpu.power_watts"
+
+
+def crowds(metric: str) -> bool:
+    """Whether this reading of a machine rises where its processors, memory or disks are wanted by too many."""
+    return metric in _CROWDS
 
 
 def is_fault(metric: str) -> bool:

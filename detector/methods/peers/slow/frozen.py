@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from detector.stats.arrays import Bools, Ints, Singles, grown
 
-_LEAST = 8
-"""Repetitions, at least."""
+_LEAST, _LEAST_OF_ONE = 8, 4
+"""Repetitions, at least, of all readings of an entity, and of one while it moves on nearly all others."""
 _CHANCE = float(np.log(1e-9))
 _LIVELY = 0.5
 """Share of the entities on which a metric has to change from step to step, to tell whether one is frozen."""
@@ -96,7 +96,7 @@ class Frozen:
                 same += np.where(rests, -np.minimum(same, 1), both[row] & ~changed[row]).astype(np.int16)
             same[changed[row] | (value == 1)] = 0
             np.minimum(same, _LONGEST, out=same)
-            enough = max(_LEAST, _CHANCE / np.log(np.clip(1 - usual[row], 1e-3, 0.9)))
+            enough = max(_LEAST_OF_ONE, _CHANCE / np.log(np.clip(1 - usual[row], 1e-3, 0.9)))
             if same.max(initial=0) >= enough:  # and for as long as it repeats itself, whatever the peers do by then
                 value[same >= enough] = np.nan
         self.moved[:metrics] += share > _SOME
