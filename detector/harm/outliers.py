@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config import Config
-from detector.harm.waiting import DUTY, MEMORY, STATES, has_ended, is_idle
+from detector.harm.waiting import ACTIVE, DUTY, MEMORY, STATES, has_ended, is_idle, states_of
 from detector.methods.peers.state import Panel
 from detector.model.metrics import bounds_of
 from detector.model.text import comparison, subject
@@ -78,29 +78,38 @@ def outliers_of(
             )
 
 
-def unnamed(task: str, states: Singles, panel: Panel, now: int, since: int) -> Verdict:
+def unnamed(task: str, states: Singles, panels: Mapping[str, Panel], now: int, since: int) -> Verdict:
     """A verdict on a task of which no member can be named, with those that read most unlike the others.
 
     `states` [state, entity]: what they read, on average, since it stands.
     """
-    count = panel.deviation.shape[1]
-    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
-    most = np.zeros(len(mine))
-    for key, readings in zip(STATES, states[:, mine].astype(np.float64), strict=True):
-        if not np.isnan(readings).all():
-            most = np.fmax(most, _far(readings, np.zeros(len(mine)), 0.0, key == MEMORY))
-    order = [panel.window.entities[mine[at]] for at in np.argsort(-most)[:_CANDIDATES]]
-    names = ", ".join(subject(machine, device) for machine, device in order)
+    order = _most_unlike(task, states, panels)
+    names = ", ".join(subject(*one) for one in order[:_CANDIDATES])
     stands = f"task {task} stands still since {(now - since) / SECOND:.0f} s: all its GPUs wait"
     score = (now - since) / _SURE_NS
     level: Level = "crit" if score >= 1 else "note"
-    machines = {panel.window.entities[at][0] for at in mine.tolist()}
+    machines = {machine for machine, _ in order}
     if len(machines) == 1:  # it is known where, if not which GPU
         (machine,) = machines
         message = f"{machine}: {stands} on it alone; most unlike the others: {names}"
         return Verdict(now, task, machine, None, "progress", DUTY, score, since, level, message)
     message = f"{stands} and no machine can be named; most unlike the others: {names}"
     return Verdict(now, task, task, None, "progress", STALLED, score, since, level, message)
+
+
+def _most_unlike(task: str, states: Singles, panels: Mapping[str, Panel]) -> list[tuple[str, str]]:
+    """Machines and devices of a task, those first that read most unlike the others; by NCCL where GPUs are not read."""
+    panel, keys = panels.get("gpu"), list(STATES)
+    if panel is None or task not in panel.tasks:
+        panel, keys = panels["nccl"], [ACTIVE]
+        states = states_of(panel, keys)
+    count = panel.deviation.shape[1]
+    mine = np.flatnonzero(panel.task_index[:count] == panel.tasks.index(task))
+    most = np.zeros(len(mine))
+    for key, readings in zip(keys, states[:, mine].astype(np.float64), strict=True):
+        if not np.isnan(readings).all():
+            most = np.fmax(most, _far(readings, np.zeros(len(mine)), 0.0, key == MEMORY))
+    return list(dict.fromkeys(panel.window.entities[mine[at]] for at in np.argsort(-most).tolist()))
 
 
 def _far(values: NDArray[Any], usual: NDArray[Any], floor: float, below_only: bool) -> NDArray[Any]:

@@ -65,7 +65,7 @@ class Stalls:
             if found is None:
                 self.outlier.pop(task, None)
                 if all_wait(task, panels, readings):
-                    self.unnamed[task] = unnamed(task, readings, panels["gpu"], now, since), now
+                    self.unnamed[task] = unnamed(task, readings, panels, now, since), now
                 continue
             self.unnamed.pop(task, None)
             _, machine, device, key, words, less = found

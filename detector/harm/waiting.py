@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.methods.peers.state import Panel
+from detector.model.kinds import draws
 from detector.stats.arrays import Ints, Singles
 from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
@@ -22,11 +23,12 @@ STATES = (
     MEMORY,
 )
 """Readings in which ranks that wait in the same collective are alike; memory that is free while theirs is held."""
-_POWER = STATES.index("gpu.power_watts")
+ACTIVE = "nccl.active_ratio"
+"""Where nothing of the GPUs is read, how long ranks have operations in flight."""
 _WAITS, _NEARLY_ALL = 0.9, 0.9
 _LATE, _SPREADS = 0.9, 6.0
 """Share of the usual time in collectives, and robust standard deviations below it, of a rank that comes late."""
-_IN_FLIGHT, _CLOCK = "active_ratio", "sm_clock_hertz"
+_IN_FLIGHT, _CLOCK = ACTIVE.partition(".")[2], "sm_clock_hertz"
 _ALIKE = 0.97
 """Of the usual clock: one step of a clock is 15 MHz, a hundredth of it, and readings of one moment are two apart."""
 _HELD_FOR_POWER, _AT_LIMIT = "gpu.throttle_power_seconds_total", 0.9
@@ -53,25 +55,28 @@ class Standing:
         return np.divide(self.total, self.count, out=np.full_like(self.total, np.nan), where=self.count > 0)
 
 
-def states_of(panel: Panel) -> Singles:
-    """[state, entity]: what the GPUs read just now of what tells those that wait from others; NaN where unknown."""
+def states_of(panel: Panel, keys: Sequence[str] = STATES) -> Singles:
+    """[key, entity]: what a table reads just now of what tells those that wait from others; NaN where unknown."""
     count = panel.deviation.shape[1]
-    out = np.full((len(STATES), count), np.nan, np.float32)
-    for at, key in enumerate(STATES):
+    out = np.full((len(keys), count), np.nan, np.float32)
+    for at, key in enumerate(keys):
         if (row := panel.row_of(key.partition(".")[2])) is not None:
             out[at] = panel.values[row, :count]
-    out[_POWER][out[_POWER] <= 0] = np.nan  # a sensor that fails: no GPU that is read draws nothing
+            if draws(key):
+                out[at][out[at] <= 0] = np.nan  # a sensor that fails: no GPU that is read draws nothing
     return out
 
 
 def all_wait(task: str, panels: Mapping[str, Panel], states: Singles) -> bool:
     """Whether the GPUs of a task that stands are busy with waiting, as in a collective; idle ones load, or write.
 
-    `states` [state, entity]: what they read, on average, since it stands.
+    Where nothing tells how busy they are, whether all ranks have operations in flight. `states` [state, entity]: what
+    they read, on average, since it stands.
     """
     now = _known(task, panels.get("gpu"), "duty_cycle_ratio")
     if not len(now):
-        return False
+        active = _known(task, panels.get("nccl"), _IN_FLIGHT)
+        return bool(len(active) and np.mean(active > _WAITS) > _NEARLY_ALL)
     panel = panels["gpu"]
     usual = states[STATES.index(DUTY), panel.task_index[: states.shape[1]] == panel.tasks.index(task)]
     busy = min(float(np.mean(duty > _WAITS)) for duty in (now, usual[~np.isnan(usual)]))

@@ -116,3 +116,21 @@ def test_who_differs_a_little_from_those_that_wait_is_named_after_a_minute(
     assert (one.machine if one.names_machine else None) == named
     assert soonest <= (one.time - START) / SECOND - ONSET < latest
     assert one.score >= 1
+
+
+def test_a_task_of_which_only_nccl_is_read_is_said_to_stand(memory: Any) -> None:
+    """After two minutes in which all ranks have operations in flight and none ends, and not where they have none."""
+    for active in (0.98, 0.03):
+        rng = np.random.default_rng(83)
+        found = {
+            "nccl.operations_total": 210 + rng.normal(0, 3, (STEPS, MACHINES)),
+            "nccl.active_ratio": np.clip(rng.normal(0.47, 0.02, (STEPS, MACHINES)), 0, 1),
+        }
+        found["nccl.operations_total"][ONSET:] = 0.0
+        found["nccl.active_ratio"][ONSET:] = active * rng.uniform(0.99, 1.01, (STEPS - ONSET, MACHINES))
+        found["nccl.active_ratio"][ONSET:, 4] *= 0.95
+        said = [one for one in judge(memory(tables(found)), Detector()) if one.level != "ok"]
+        assert [one.metric for one in said] == (["task.stalled"] if active > 0.9 else [])
+        for one in said:
+            assert 115 <= (one.time - START) / SECOND - ONSET <= 130
+            assert "most unlike the others: m4" in one.message
