@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from detector.model.kinds import is_own_error
+from detector.model.kinds import is_own_error, only_slows
 from detector.model.text import subject
 from detector.model.verdict import RANK, STALLED, Finding, Verdict
 from detector.topology.maintenance import OperatorState
@@ -131,10 +131,12 @@ class Incidents:
         return (before.device, before.metric) == (finding.verdict.device, finding.verdict.metric)
 
     def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
+        stops = finding.hard and finding.verdict.kind == "progress"
         others = [
             other
             for known, other in self.open.items()
             if known[0] == key[0] and known != key and known[0] != known[1] and not _came_later(finding, other)
+            if not (stops and only_slows(other.verdict.metric))
             if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.independent
         ]
         fact = finding.hard and finding.verdict.kind != "progress" and finding.evidence > 1

@@ -134,8 +134,9 @@ class Odd:
         if found is None or limit is None or not len(mine := _entities(verdict, found[0])):
             return False
         panel, row = found
-        lower = -panel.baseline.offset[limit, mine] / (panel.values[limit, mine] - panel.baseline.offset[limit, mine])
-        less = -_apart(panel, row)[mine] / (panel.values[row, mine] - _apart(panel, row)[mine])
+        away = panel.baseline.offset[limit, mine], _apart(panel, row)[mine]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lower, less = (off / (off - panel.values[at, mine]) for at, off in zip((limit, row), away, strict=True))
         return bool((lower > _LOWER).all() and (less > 0).all() and (less < _EXPLAINS * lower).all())
 
     def is_like_peers(self, verdict: Verdict, panels: Mapping[str, Panel]) -> bool:

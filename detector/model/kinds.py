@@ -130,6 +130,11 @@ def is_capacity(metric: str) -> bool:
     return metric in CAPACITY
 
 
+def only_slows(metric: str) -> bool:
+    """Whether this is a reading of what a device can do at most that makes a task slower, and never stops it."""
+    return metric in CAPACITY and not metric.endswith(("link_up", "links_up"))
+
+
 def is_throttle(metric: str) -> bool:
     """Whether this reading is time for which a clock was held down, which the clock itself tells as well."""
     return metric.startswith("gpu.throttle_")

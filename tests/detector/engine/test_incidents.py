@@ -35,6 +35,17 @@ def test_what_follows_a_hard_fact(begins_s: int, verdicts: list[tuple[str, str]]
     assert said(incidents, begins_s + 20, lost, finding("m2", begins_s)) == verdicts
 
 
+@pytest.mark.parametrize(("metric", "is_said"), [("gpu.sm_clock_hertz", True), ("rdma.link_up", False)])
+def test_what_slows_a_task_does_not_stop_it(metric: str, is_said: bool) -> None:
+    """Who a task stands for is said beside a low clock elsewhere, and not beside a link that is down."""
+    incidents = Incidents()
+    slow, hang = finding("m4", 21, hard=True), finding("m8", 93, hard=True)
+    slow = replace(slow, verdict=replace(slow.verdict, metric=metric))
+    hang = replace(hang, verdict=replace(hang.verdict, kind="progress", metric="gpu.power_watts"))
+    said(incidents, 26, slow)
+    assert said(incidents, 139, slow, hang) == ([("m8", "crit")] if is_said else [])
+
+
 @pytest.mark.parametrize(("metric", "is_said"), [("gpu.ecc_corrected_total", True), ("rdma.ack_timeouts_total", False)])
 def test_errors_that_a_device_makes_itself_follow_from_no_other_fault(metric: str, is_said: bool) -> None:
     """Memory errors are said beside a fault elsewhere; acknowledgements that are missing may be those of its victim."""
