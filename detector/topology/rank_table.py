@@ -69,8 +69,9 @@ class RankTable(RankColumns):
             own[series[formed]] = 0.0
         before, known = self.operations[series], np.isfinite(operations)
         self._note_pace(series, formed | away, time, rows, row)
-        # A count that falls is that of an agent that began again.
-        progress = formed | (~(operations <= before) & known) | self._is_replaying(series, rows, row)
+        # A count that falls is that of an agent that began again; one that stays is wrong if a call was made since.
+        called = rows.number("idle_seconds")[row] < unread
+        progress = formed | called | (~(operations <= before) & known) | self._is_replaying(series, rows, row)
         operations = np.where(known | formed, operations, before)
         self._note_progress(series[progress], time[progress], away[progress])
         if not away.all():  # in a pause of all readings no agent restarted

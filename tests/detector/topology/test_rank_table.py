@@ -314,3 +314,17 @@ def test_an_agent_that_begins_to_count_again_makes_no_progress_of_a_hang() -> No
     said = judged(columns, range(170), SIX)
     assert named(said) == {"m2"}
     assert 60 <= (min(one.time for one in said) - START) / SECOND - 90 <= 65
+
+
+@pytest.mark.parametrize(("called", "machines"), [(False, {"m4"}), (True, set())])
+def test_a_count_that_sticks_while_calls_are_made_is_no_hang(called: bool, machines: set[str]) -> None:
+    """All ranks made their last call within a second, say their agents: then the counts that stay are wrong."""
+
+    def columns(second: int) -> Columns:
+        at = min(second, 70)
+        total = 300.0 + 6 * at + (second > 70) * (np.arange(6) != 4)
+        idle = 0.3 if called else max(second - 70, 0) + 0.3
+        waits = ((second > 70) & (np.arange(6) != 4)).astype(float)
+        return {"operation": REDUCE, "operations_total": total, "pending": waits, "idle_seconds": idle}
+
+    assert named(judged(columns, range(120), SIX)) == machines
