@@ -113,7 +113,8 @@ class Harm:
         key = *place[:3], verdict.kind, "small" if finding.small else "", verdict.metric, verdict.level
         finding = replace(finding, late=self._is_late(finding, panels))
         if key not in self.answers:
-            fades = finding.small and (verdict.score < 1 or self._effect.rests(verdict.task))
+            over = verdict.score < 1 or is_remnant(self.pace, self.blamed, verdict)
+            fades = finding.small and (over or self._effect.rests(verdict.task))
             held = place in self.harmful and not (fades or is_copied(verdict.metric))
             answer = YES if held else self._answer(finding, panels, now)
             self.answers[key] = YES if finding.late and answer in (NO, UNKNOWN) else answer

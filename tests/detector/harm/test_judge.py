@@ -89,3 +89,20 @@ def test_other_work_than_that_of_peers_that_were_found_by_their_readings_is_a_no
     said = harm.graded(Finding(verdict, False, 3.1, clustered=clustered), {}, now)
     assert said is not None
     assert said.verdict.level == level
+
+
+@pytest.mark.parametrize(("ended_s", "level"), [(0, "warn"), (40, None)])
+def test_what_is_left_of_an_incident_is_no_other_one(ended_s: int, level: str | None) -> None:
+    """A GPU that was slow drew less: averaged over minutes that is so for a while after it is well again."""
+    harm = Harm()
+    harm.pace = standing(np.ones((150, len(SIGNALS))), 1)
+    harm.pace.values[-1] = 1.0
+    now = int(harm.pace.times[-1])
+    place = "job-7", "m4", "gpu:6", True
+    slow = Verdict(now, "job-7", "m4", "gpu:6", "peer", "gpu.sm_clock_hertz", 2.3, now - 640 * SECOND, "warn", "")
+    for ago in range(640, ended_s - 5, -5):
+        harm.blamed.note(now - ago * SECOND, [slow])
+    harm.harmful[place] = now - 5 * SECOND
+    draws = Verdict(now, "job-7", "m4", "gpu:6", "peer", "gpu.power_watts", 1.1, now - 590 * SECOND, "warn", "")
+    said = harm.graded(Finding(draws, False, 1.1, small=True), {}, now)
+    assert (said.verdict.level if said is not None else None) == level
