@@ -185,6 +185,11 @@ def is_copied(metric: str) -> bool:
     return is_host(metric) and metric.endswith("_bytes_total")
 
 
+def is_memory(metric: str) -> bool:
+    """Whether this reading is of memory in use, of a machine or a GPU: it stays where it is while a program runs."""
+    return is_memory_in_use(metric) or metric == "gpu.memory_used_bytes"
+
+
 def is_memory_in_use(metric: str) -> bool:
     """Whether this reading is of the memory in use, which slows nothing: pressure tells that it is short."""
     return metric == "host.memory_utilization_ratio"

@@ -22,7 +22,7 @@ from detector.methods.peers.rest import clocks_of, rests, unknown_at_rest
 from detector.methods.peers.slow.sudden import RARE_NS
 from detector.methods.peers.stages import Judgement, fusion_turn
 from detector.methods.peers.state import Panel, looked_up
-from detector.model.kinds import is_capacity, tells_pace
+from detector.model.kinds import is_capacity, is_memory, tells_pace
 from detector.model.metrics import is_counter
 from detector.stats.arrays import Bools, Singles
 from store.schema.time import SECOND
@@ -35,7 +35,8 @@ def read(panel: Panel, now: int, config: Config) -> Singles | None:
     if not snapshot.size:
         return None
     counters = np.array([is_counter(window.table, metric) for metric in window.metrics], bool)
-    steady = np.array([is_capacity(f"{window.table}.{metric}") for metric in window.metrics], bool)
+    keys = [f"{window.table}.{metric}" for metric in window.metrics]
+    steady = np.array([is_capacity(key) or is_memory(key) for key in keys], bool)
     panel.repeating = panel.frozen.mask(snapshot, counters, steady)
     panel.baseline.resize(snapshot.shape)
     panel.cusum.resize(snapshot.shape)
