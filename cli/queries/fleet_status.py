@@ -121,7 +121,7 @@ def operator_state_of(store: Store, now: int) -> tuple[OperatorState, dict[str, 
     """The operator's actions as of `now` (Unix ns), and the machines without peers with the reason."""
     import numpy as np
 
-    from detector.methods.peers.coverage import uncompared_from_events
+    from detector.methods.peers.groups.coverage import uncompared_from_events
     from detector.timeseries.rows import rows_of
     from detector.topology.maintenance import (  # loads numpy, which the agent's process must not
         OperatorState,

@@ -14,9 +14,9 @@ from detector.engine.sampled_probes import SampledProbes
 from detector.harm.judge import Harm
 from detector.methods.contract import Method
 from detector.methods.evidence.method import Evidence
-from detector.methods.peers.clustering import PeerClustering, annotate_clustered
-from detector.methods.peers.coverage import by_machine, sentences, uncompared
 from detector.methods.peers.device_attribution import attribute_to_gpu, attribute_to_port
+from detector.methods.peers.groups.clustering import PeerClustering, annotate_clustered
+from detector.methods.peers.groups.coverage import by_machine, sentences, uncompared
 from detector.methods.peers.method import Peers
 from detector.methods.peers.state import Panel
 from detector.methods.progress.method import Progress

@@ -15,7 +15,7 @@ from detector.engine.pipeline import Detector, State, read_rows, tick_of
 from detector.engine.readings import Readings, blind_spots, hold
 from detector.engine.stack_requests import StackPlanner
 from detector.engine.zoom_requests import ZoomPlanner
-from detector.methods.peers.coverage import CODE, OVER, SOURCE, uncompared_from_events
+from detector.methods.peers.groups.coverage import CODE, OVER, SOURCE, uncompared_from_events
 from detector.model.verdict import RANK, Verdict
 from detector.model.verdict_rows import NOTE, batch_of, verdict_of
 from detector.service.clock_steps import StepWatch

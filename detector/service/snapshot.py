@@ -21,7 +21,7 @@ from detector.engine.pipeline import State
 from detector.harm.judge import Harm
 from detector.methods.evidence.method import Evidence
 from detector.methods.evidence.rules import RULES
-from detector.methods.peers.clustering import PeerClustering
+from detector.methods.peers.groups.clustering import PeerClustering
 from detector.methods.peers.method import Peers
 from detector.methods.progress.method import Progress
 from detector.thresholds.learner import Thresholds

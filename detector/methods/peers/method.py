@@ -12,7 +12,6 @@ import numpy as np
 
 from detector.config import Config
 from detector.methods.contract import Method
-from detector.methods.peers.assignment import assign_groups
 from detector.methods.peers.findings import (
     alarm_findings,
     corroborated_findings,
@@ -20,6 +19,7 @@ from detector.methods.peers.findings import (
     fused_findings,
     strongest_by_machine,
 )
+from detector.methods.peers.groups.assignment import assign_groups
 from detector.methods.peers.learning import learn, read
 from detector.methods.peers.slow.small_findings import lasting_findings, shape_findings, sudden_findings
 from detector.methods.peers.stages import STAGES, begin

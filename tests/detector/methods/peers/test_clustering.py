@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from detector.engine.pipeline import Detector, judge
-from detector.methods.peers.clustering import STEP_NS, STEPS
+from detector.methods.peers.groups.clustering import STEP_NS, STEPS
 from detector.service.snapshot import dump, restore
 
 SECOND = 10**9
