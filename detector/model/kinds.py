@@ -111,7 +111,7 @@ _DONE = ("bytes_total", "_packets_total", "operations_total", "launches_total")
 _IDLE = frozenset({"gpu.duty_cycle_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio"})
 _PROCESSES = ("nccl", "cuda", "process")
 _SYSTEM = ("host.", "process.")
-_CROWDS = frozenset(
+_CONTENTION = frozenset(
     {
         "host.cpu_iowait_ratio",
         "host.cpu_pressure_ratio",
@@ -240,9 +240,9 @@ def draws(metric: str) -> bool:
     return metric == "gpu.power_watts"
 
 
-def crowds(metric: str) -> bool:
+def tells_contention(metric: str) -> bool:
     """Whether this reading of a machine rises where its processors, memory or disks are wanted by too many."""
-    return metric in _CROWDS
+    return metric in _CONTENTION
 
 
 def is_fault(metric: str) -> bool:

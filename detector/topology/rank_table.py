@@ -229,7 +229,7 @@ class RankTable(RankColumns):
 
     def _note_progress(self, series: Ints, time: Ints, away: Bools) -> None:
         # Time in which no rank waited, such as a checkpoint, is no gap, nor is one that was not read.
-        since = np.maximum(np.maximum(self.last_progress[series], self.last_idle[series]), self.back[series])
+        since = np.maximum.reduce([times[series] for times in (self.last_progress, self.last_idle, self.back)])
         gap = np.where((self.moves[series] >= _WARMUP_GAPS) & ~away, (time - since) / SECOND, 0.0)
         self.gap[series] = np.maximum(self.gap[series] * 0.5 ** (gap / _GAP_HALF_LIFE_S), gap)
         self.moves[series] += 1

@@ -17,7 +17,7 @@ from detector.harm.share import Share
 from detector.harm.waiting import MEMORY
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.state import Panel
-from detector.model.kinds import crowds, is_symptom, is_system
+from detector.model.kinds import is_symptom, is_system, tells_contention
 from detector.model.metrics import bounds_of
 from detector.model.text import change, subject
 from detector.model.verdict import Finding, Level, Verdict
@@ -157,8 +157,9 @@ class Causes:
                 machine = panel.window.entities[one.entity][0]
                 key = f"{table}.{panel.window.metrics[one.metric]}"
                 says_little = is_system(key) or is_symptom(key) or (key == MEMORY and fall.size < _PLAIN_LOSS)
-                alone = crowds(key) and one.before is not None and fall.size >= GREAT  # its task has no other machine
-                counts = not says_little or alone or (coarse and _is_plain(one, fall, panel))
+                apart = one.before is not None  # beside machines of other tasks: its own has few
+                contended = apart and fall.size >= GREAT and tells_contention(key)
+                counts = not says_little or contended or (coarse and _is_plain(one, fall, panel))
                 brief = is_system(key) and fall.rows < _SYSTEM_ROWS
                 counts = not brief and (counts or _is_held_up(machine, task, fall, pace, share))
                 if counts and (machine not in best or one.alone > best[machine].alone):

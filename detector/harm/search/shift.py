@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detector.harm.search.fall import Fall
 from detector.harm.search.readings import BEFORE, KNOWN, LEAST, ROW_NS, Memory
 from detector.methods.peers.state import Panel
-from detector.model.kinds import crowds, draws, is_done, is_fault, tells_use
+from detector.model.kinds import draws, is_done, is_fault, tells_contention, tells_use
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles
 from detector.stats.grouped import distinct, middle
@@ -110,7 +110,7 @@ def _among_tasks(
         return
     for one in _within(rows[:, :, members], members, look, table, panel, bounds):
         key = f"{table}.{panel.window.metrics[one.metric]}"
-        if panel.task_index[one.entity] == task and (is_fault(key) or (crowds(key) and one.size > 0)):
+        if panel.task_index[one.entity] == task and (is_fault(key) or (tells_contention(key) and one.size > 0)):
             old = rows[: -look.after, one.metric]
             before = old[:, one.entity]
             usual = before - middle(old[:, members])

@@ -21,15 +21,17 @@ def rests(baseline: Baseline, values: Array, groups: Groups, batch: MetricBatch,
 
     What was learned before a group began to work is forgotten.
     """
-    level = groups.middle(baseline.level[batch.rows, : values.shape[1]])
-    now, clock = groups.middle(values[batch.rows]), clocks[batch.rows, None]
-    with np.errstate(invalid="ignore"):
-        begins = clock & (level > 0) & (level < _AT_REST * now)
-        rest = clock & (now < _AT_REST * level)
-    begins, rest = (np.broadcast_to(groups.each(those), values[batch.rows].shape) for those in (begins, rest))
-    if begins.any():
+    begins: Bools = np.zeros(values[batch.rows].shape, bool)
+    resting = begins.copy()
+    rows = np.flatnonzero(clocks[batch.rows])
+    if len(rows):
+        level = groups.middle(baseline.level[batch.rows, : values.shape[1]][rows])
+        now = groups.middle(values[batch.rows][rows])
+        with np.errstate(invalid="ignore"):
+            begins[rows] = groups.each((level > 0) & (level < _AT_REST * now))
+            resting[rows] = groups.each(now < _AT_REST * level)
         baseline.reset_cells(batch, begins)
-    return rest
+    return resting
 
 
 def clocks_of(panel: Panel, metrics: int) -> Bools:
