@@ -32,7 +32,8 @@ GPU = {
     "sm_clock_hertz": 1.71e9,
 }
 LOSSES = ("packet_sequence_errors_total", "ack_timeouts_total", "symbol_errors_total")
-RDMA = {"link_up": 1.0, "rate_bits_per_second": 4e11, "link_downed_total": 3.0, **dict.fromkeys(LOSSES, 41.0)}
+COUNTS = *LOSSES, "pfc_transmit_frames_total"
+RDMA = {"link_up": 1.0, "rate_bits_per_second": 4e11, "link_downed_total": 3.0, **dict.fromkeys(COUNTS, 41.0)}
 
 
 def readings(table: str, bend: Bend, skip: tuple[str, ...] = ()) -> pa.Table:
@@ -177,6 +178,12 @@ REPORTED = [
         "has 44 symbol errors a second: clean or replace its cable",
     ),
     (
+        "rdma.pfc_transmit_frames_total",
+        errs("pfc_transmit_frames_total", 12.3e3),
+        196,
+        "pauses its senders 11,000 times a second: it cannot drain",
+    ),
+    (
         "rdma.transmit_bytes_total",
         still(2, 40),
         162,
@@ -239,6 +246,8 @@ HARMLESS = [
     ("gpu", errs("nvlink_errors_total", 173.0, 40, 57)),
     ("rdma", errs("packet_sequence_errors_total", 0.9, every=10)),
     ("rdma", errs("symbol_errors_total", 6.0)),
+    ("rdma", errs("pfc_transmit_frames_total", 2.9e3)),
+    ("rdma", errs("pfc_transmit_frames_total", 4.1e4, 40, 90)),
     ("gpu", everywhere("pcie_width", 8.0)),
     ("gpu", put("pcie_width", 8.0, 40, 48)),
     ("gpu", both(put("pcie_generation", 1.0), put("duty_cycle_ratio", 0.0))),
