@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from detector.model.kinds import is_own_error, only_slows
+from detector.model.kinds import is_own_error, is_own_event, only_slows
 from detector.model.text import subject
 from detector.model.verdict import RANK, STALLED, Finding, Verdict
 from detector.topology.maintenance import OperatorState
@@ -131,7 +131,8 @@ class Incidents:
         return (before.device, before.metric) == (finding.verdict.device, finding.verdict.metric)
 
     def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
-        stops = finding.hard and finding.verdict.kind == "progress"
+        # A slow device elsewhere neither stops a task nor hangs a mount.
+        stops = finding.hard and (finding.verdict.kind == "progress" or is_own_event(finding.verdict.metric))
         others = [
             other
             for known, other in self.open.items()

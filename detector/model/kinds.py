@@ -132,7 +132,8 @@ def is_capacity(metric: str) -> bool:
 
 def only_slows(metric: str) -> bool:
     """Whether this is a reading of what a device can do at most that makes a task slower, and never stops it."""
-    return metric in CAPACITY and not metric.endswith(("link_up", "links_up"))
+    slows = metric in CAPACITY or metric in ("gpu.throttle_reasons", "gpu.pcie_generation")
+    return slows and not metric.endswith(("link_up", "links_up"))
 
 
 def is_throttle(metric: str) -> bool:
@@ -203,6 +204,11 @@ def is_impaired(metric: str) -> bool:
 def is_own_error(metric: str) -> bool:
     """Whether this reading counts errors of a device, its memory or its cable, which no other machine makes."""
     return metric in OWN_ERRORS
+
+
+def is_own_event(metric: str) -> bool:
+    """Whether this is an event of a machine's own, as its kernel logs it; that none comes from it is no event."""
+    return metric.startswith("event.") and metric != "event.silent"
 
 
 def is_storm(metric: str, score: float) -> bool:

@@ -46,6 +46,25 @@ def test_what_slows_a_task_does_not_stop_it(metric: str, is_said: bool) -> None:
     assert said(incidents, 139, slow, hang) == ([("m8", "crit")] if is_said else [])
 
 
+@pytest.mark.parametrize(
+    ("metric", "event", "is_said"),
+    [
+        ("gpu.sm_clock_hertz", "event.nfs_stalled", True),
+        ("gpu.pcie_generation", "event.nfs_stalled", True),
+        ("rdma.link_up", "event.nfs_stalled", False),
+        ("gpu.sm_clock_hertz", "event.silent", False),
+    ],
+)
+def test_what_slows_a_task_hangs_no_mount_elsewhere(metric: str, event: str, is_said: bool) -> None:
+    """A mount that hangs, and holds its machine up, is said beside a low clock elsewhere; a silence is not."""
+    incidents = Incidents()
+    slow, hung = finding("m4", 23, hard=True), finding("m9", 36, hard=True)
+    slow = replace(slow, verdict=replace(slow.verdict, metric=metric))
+    hung = replace(hung, verdict=replace(hung.verdict, metric=event, level="warn"))
+    said(incidents, 28, slow)
+    assert said(incidents, 67, slow, hung) == ([("m9", "warn")] if is_said else [])
+
+
 @pytest.mark.parametrize(("metric", "is_said"), [("gpu.ecc_corrected_total", True), ("rdma.ack_timeouts_total", False)])
 def test_errors_that_a_device_makes_itself_follow_from_no_other_fault(metric: str, is_said: bool) -> None:
     """Memory errors are said beside a fault elsewhere; acknowledgements that are missing may be those of its victim."""
