@@ -26,8 +26,8 @@ ERROR_RATES = {
     "pfc_transmit_frames_total": 5_000.0,
 }
 """Errors a second from which on a memory, a link or a cable is failing. A pause frame is none, but each can stop its
-sender for the 84 µs that 65,535 quanta of 512 bits take at 400 Gbit/s (IEEE 802.1Qbb): 5,000 are 42 % of the time, and a
-receiver that is slow, or a NIC that fails (Guo and others, SIGCOMM'16)."""
+sender for the 84 µs that 65,535 quanta of 512 bits take at 400 Gbit/s (IEEE 802.1Qbb): 5,000 are 42 % of the time, of a
+receiver that is slow or a NIC that fails (Guo and others, SIGCOMM'16)."""
 OFTEN, VERY_OFTEN = (1.0, 15.0), (3.0, 5.0)
 """Multiples of these, and seconds without an error after which they are over: one burst is no failing part."""
 QUIET_S = 30.0

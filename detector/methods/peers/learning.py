@@ -62,6 +62,9 @@ def learn(panel: Panel, step: Judgement, config: Config) -> None:
         fusion.learn(panel.fusion, *step.fused, panel.groups, fusion_turn(panel), config)
         learned = looked_up(panel.limits.small, np.arange(len(rows))[:, None], panel.machine[None])
         panel.lasting.update(step.now, panel.worked(rows, step.values), panel.baseline, panel.groups, rows, learned)
+        heat, power = (panel.row_of(name) for name in ("temperature_celsius", "power_watts"))
+        if heat is not None and power is not None:
+            panel.warming.update(step.now, step.values[heat], step.values[power], panel.groups)
     if window.step_ns >= RARE_NS:
         times = step.now, window.step_ns
         panel.sudden.update(times, step.comparison, panel.baseline, panel.groups, step.bounds, config)

@@ -21,7 +21,12 @@ from detector.methods.peers.findings import (
 )
 from detector.methods.peers.groups.assignment import assign_groups
 from detector.methods.peers.learning import learn, read
-from detector.methods.peers.slow.small_findings import lasting_findings, shape_findings, sudden_findings
+from detector.methods.peers.slow.small_findings import (
+    lasting_findings,
+    shape_findings,
+    sudden_findings,
+    warming_findings,
+)
 from detector.methods.peers.stages import STAGES, begin
 from detector.methods.peers.state import Panel
 from detector.model.verdict import Finding
@@ -82,9 +87,10 @@ class Peers(Method):
         found += [finding for panel in panels for finding in fused_findings(panel, now, known)]
         small = [finding for panel in panels for finding in lasting_findings(panel, now, self.config)]
         notes = [finding for panel in panels for finding in shape_findings(panel, now)]
+        warm = [finding for panel in panels for finding in warming_findings(panel, now)]
         slow = [panel for panel in panels if panel.window.table not in self.config.fast_tables]
         early = [finding for panel in slow for finding in early_findings(panel, now)]
-        return [*strongest_by_machine(found), *strongest_by_machine(small), *strongest_by_machine(early), *notes]
+        return [*strongest_by_machine(found), *strongest_by_machine(small), *strongest_by_machine(early), *warm, *notes]
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Reset the evidence on the machine or device that the operator has acknowledged."""

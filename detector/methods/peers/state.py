@@ -16,6 +16,7 @@ from detector.methods.peers.slow.frozen import Frozen
 from detector.methods.peers.slow.lag import Lag
 from detector.methods.peers.slow.lasting import Lasting
 from detector.methods.peers.slow.sudden import Sudden
+from detector.methods.peers.slow.warming import Warming
 from detector.methods.peers.throughput_loss import ThroughputLoss
 from detector.stats.arrays import Array, Bools, Floats, Ints, Singles
 from detector.stats.grouped import Groups, groups_of
@@ -60,6 +61,7 @@ class Panel:
     lag: Lag = field(default_factory=Lag)
     lasting: Lasting = field(default_factory=Lasting)
     sudden: Sudden = field(default_factory=Sudden)
+    warming: Warming = field(default_factory=Warming)
     tasks: list[str] = field(default_factory=list)
     task_index: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
@@ -119,6 +121,7 @@ class Panel:
             _select(state, left)
         self.lasting.select(left)
         self.sudden.select(left)
+        self.warming.select(left)
         self.frozen.select(left)
         self.lag = Lag()
         self.repeating = _left(self.repeating, left)

@@ -22,6 +22,9 @@ _DONE = ("gpu.tensor_", "gpu.fp")
 _LEAST_WORK = 0.02
 """The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
 
+_MANY = 1 / 3
+"""Of a group's machines: one rack of several, of which the cooling fails, is less."""
+
 
 def shape_findings(panel: Panel, now: int) -> list[Finding]:
     """Notes on readings that stick, or lag."""
@@ -52,6 +55,20 @@ def lasting_findings(panel: Panel, now: int, config: Config) -> list[Finding]:
 def sudden_findings(panel: Panel, now: int) -> list[Finding]:
     """Changes of many readings at once."""
     return [_sudden(panel, at, now) for at in panel.sudden.found().tolist() if panel.group[at] != NO_TASK]
+
+
+def warming_findings(panel: Panel, now: int) -> list[Finding]:
+    """Devices that fail to be cooled; where more than a third of a group's machines got warmer it is the air."""
+    found = [at for at in panel.warming.found().tolist() if panel.group[at] != NO_TASK]
+    warmer = panel.warming.warmer() if found else np.zeros(0, np.int64)
+
+    def are_many(group: int) -> bool:
+        some, those = (
+            np.unique(panel.machine[at]) for at in (warmer[panel.group[warmer] == group], panel.group == group)
+        )
+        return len(some) > _MANY * len(those)
+
+    return [_warms(panel, at, now) for at in found if not are_many(int(panel.group[at]))]
 
 
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
@@ -108,6 +125,17 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
     task, score = panel.tasks[panel.task_index[entity]], min(far, MAX_DEVIATION)
     verdict = Verdict(now, task, machine, device, "peer", key, score, since, "warn", message)
     return Finding(verdict, False, score, small=True)
+
+
+def _warms(panel: Panel, entity: int, now: int) -> Finding:
+    metric = panel.window.metrics.index("temperature_celsius")
+    machine, device = panel.window.entities[entity]
+    text = compared_text(panel, metric, entity, device)
+    rise = f"{panel.warming.rise(entity):.0f} K warmer than usual at the same power"
+    message = f"{text}; {rise}: look at fans and airflow"
+    key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.task_index[entity]]
+    since = now - int(panel.warming.hot_s[entity] * SECOND)
+    return Finding(Verdict(now, task, machine, device, "evidence", key, 1.0, since, "warn", message), True, 1.0)
 
 
 def _shape(panel: Panel, metric: int, entity: int, steps: int, words: str, now: int) -> Finding:

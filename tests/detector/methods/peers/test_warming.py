@@ -1,0 +1,83 @@
+"""GPUs that get hotter than their peers at the same power, before they are slowed down for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.detector.engine.test_harm import MACHINES, ONSET, STEPS, Bend, tables, training, watch
+
+STEP_S = 2
+
+
+def heat(rise_k: float, who: int | slice = 4, power: float = 1.0, tau_s: float = 90.0, lasts: int = STEPS) -> Bend:
+    """From the onset on some machines' GPUs come near to a temperature that is so much higher, as a heat sink does."""
+    rng = np.random.default_rng(29)
+
+    def bend(found: dict[str, np.ndarray]) -> None:
+        usual = 58 + np.linspace(-7, 9, MACHINES) + 0.4 * rng.normal(0, 1, (STEPS, MACHINES))
+        since_s = STEP_S * np.arange(STEPS - ONSET)[:, None]
+        rise = rise_k * (1 - np.exp(-since_s / tau_s))
+        rise[lasts - ONSET :] = 0.0
+        usual[ONSET:, who] += rise if isinstance(who, slice) else rise[:, 0]
+        found["gpu.temperature_celsius"] = np.round(usual)
+        found["gpu.power_watts"][ONSET:, who] *= power
+
+    return bend
+
+
+def said(memory: Any, bend: Bend) -> list[tuple[str, str | None, str, str, float]]:
+    """Machine, device, reading, level, and how long (s) after the onset, of all that is said."""
+    verdicts = watch(memory, tables(training(bend), step_s=STEP_S))[0]
+    first = tables(training())["gpu"]["time"][0].as_py() + ONSET * STEP_S * 10**9
+    return [(one.machine, one.device, one.metric, one.level, (one.time - first) / 1e9) for one in verdicts]
+
+
+def test_a_gpu_that_gets_hotter_at_the_same_power_is_named(memory: Any) -> None:
+    """By 15 K within a few minutes, its time constant being 90 s; once, as a warning, before it is slow for it."""
+    ((*who, delay_s),) = said(memory, heat(15.0))
+    assert who == ["m4", "gpu:0", "gpu.temperature_celsius", "warn"]
+    assert 60 < delay_s < 200
+
+
+@pytest.mark.parametrize(
+    "bend",
+    [
+        heat(6.0),
+        heat(15.0, power=1.14),
+        heat(15.0, who=slice(None)),
+        heat(15.0, who=slice(0, 3)),
+        heat(17.0, lasts=ONSET + 20),
+    ],
+    ids=["by a little", "by more work", "the room", "half of the room", "for less than a minute"],
+)
+def test_warmth_that_is_no_fault(memory: Any, bend: Bend) -> None:
+    """Six degrees, more heat for more power, warm air for all or for many, and a moment name no GPU."""
+    assert [one for one in said(memory, bend) if one[2] == "gpu.temperature_celsius"] == []
+
+
+def test_a_gpu_that_always_was_hot_is_usual(memory: Any) -> None:
+    """Nine degrees more than the median in the hottest place of the rack are a trait of that place."""
+    assert said(memory, heat(0.0)) == []
+
+
+def test_a_cool_gpu_that_comes_to_read_what_its_peers_do_is_none_the_worse(memory: Any) -> None:
+    """Fans that ran too fast are back to normal: 15 K more, and still below the median."""
+
+    def bend(found: dict[str, np.ndarray]) -> None:
+        heat(15.0, who=2)(found)
+        found["gpu.temperature_celsius"][:, 2] -= 17.0
+
+    assert said(memory, bend) == []
+
+
+def test_it_stays_named_when_it_draws_less_and_is_over_when_it_is_cool(memory: Any) -> None:
+    """A protection takes some of its power away, and half of the rise: one warning, and one end of it."""
+
+    def bend(found: dict[str, np.ndarray]) -> None:
+        heat(18.0, lasts=ONSET + 150)(found)
+        found["gpu.temperature_celsius"][ONSET + 115 : ONSET + 150, 4] -= 6.0
+
+    assert len(said(memory, bend)) == 1
