@@ -28,7 +28,7 @@ _SYSTEM_LASTS_NS = 50 * SECOND
 """So long a reading of a machine's own system is off before its harm is plain."""
 UNSEEN_NS = 120 * SECOND
 """So long a deviation has to last where nothing tells the pace well enough."""
-IDLES_NS = 150 * SECOND
+IDLES_NS = 120 * SECOND
 """So long a GPU has to have less to do than all its peers, to be what they wait for."""
 
 

@@ -39,9 +39,9 @@ _NEARLY_ALL = 0.9
 _SCALES = 2.0
 """What reads so many times as much as its peers, or as little, does something else."""
 _TINY = 1e-12
-_ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows", "ecc_corrected_total")
+_ELSEWHERE = ("_celsius", "out_of_sequence_total", "remapped_rows", "ecc_corrected_total", "iteration_seconds")
 """Ends of readings that follow a change elsewhere, or cost no time: less work is cooler, on another route packets
-overtake others, a memory that corrects is as fast."""
+overtake others, a memory that corrects is as fast, an iteration ends for all when it does for the last."""
 _AMOUNTS = ("bytes_total", "_seconds_total", "_joules_total", "_ticks_total")
 """Ends of counters of amounts; the others count events, and the number of those has a noise of its own."""
 
