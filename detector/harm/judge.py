@@ -61,9 +61,9 @@ _PLAINLY = 0.05
 _PLAINLY_SMALL = 1.25
 """Multiples of its threshold that a small difference needs: what only just reaches it is chance, of so many."""
 _ONE_IDLES = 4.0
-"""The same of one GPU that is at work less while others of its machine are not: a slow host holds up all of them."""
-_ITERATIONS = 2
-"""So many iterations a small difference has to last: the means of less of one tell which part of it they are of."""
+"""The same of one GPU that is at work less than others of its machine: a slow host holds up all of them."""
+_ITERATIONS, _ITERATIONS_OF_WORK = 2, 3
+"""So many iterations a small difference, and one in what is done, lasts: less tells which part of them it is of."""
 _DRAWS_NS = 300 * SECOND
 """So long a small difference in power has to last where other readings tell what a GPU does: heat and load move it."""
 _BURST_NS = 60 * SECOND
@@ -218,8 +218,7 @@ class Harm:
             return YES  # a reading cannot show whether its own deviation does harm
         if answer != YES and small and tells_idleness(verdict.metric) and self._effect.idles(verdict, on, now):
             return YES
-        fails = is_loss(metric) or is_storm(metric, verdict.score)
-        hidden = answer == UNKNOWN or (answer == NO and fails)
+        hidden = answer == UNKNOWN or (answer == NO and (is_loss(metric) or is_storm(metric, verdict.score)))
         return unseen(self._effect, finding, on, panels, now) if hidden else answer
 
     def _delays_none(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
@@ -273,15 +272,16 @@ class Harm:
 
     def _waits(self, verdict: Verdict, on: Bools, now: int, small: bool) -> bool:
         """Whether nothing is to be said yet of a deviation."""
-        if verdict.score < (_PLAINLY_SMALL if small else 1):
-            return True  # it was enough to raise an alarm once, and is not now
-        if on.any() and not on[-_RECENT:].any():
-            return True  # it is over: what the task does since then is no effect of it
+        if verdict.score < (_PLAINLY_SMALL if small else 1) or (on.any() and not on[-_RECENT:].any()):
+            return True  # it raised an alarm once, and is over: what the task does since then is no effect of it
         if self._effect.rests(verdict.task) and not (is_state(verdict.metric) and self._effect.stands_long(verdict)):
             return True
+        lasted, iteration = now - verdict.since, self.pace.rhythm_ns(verdict.task)
+        if not small:
+            return is_done(verdict.metric) and lasted < _ITERATIONS_OF_WORK * iteration
         # While a task stands, or begins, its members do not do the same.
-        lasts = max(small_lasts(verdict.score), _ITERATIONS * self.pace.rhythm_ns(verdict.task))
-        return small and self._effect.ran_for(verdict.task, on, now - verdict.since) < lasts
+        lasts = max(small_lasts(verdict.score), _ITERATIONS * iteration)
+        return self._effect.ran_for(verdict.task, on, lasted) < lasts
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine's part of it, suffers from then on."""

@@ -17,7 +17,7 @@ _BEFORE_NS, _AFTER_NS = 15 * SECOND, 30 * SECOND
 """... if it stopped so long before or after that at most: one that goes on without its readings does not wait."""
 _UNSEEN_NS = 120 * SECOND
 """So long a silence has to last where nothing tells the pace."""
-_RESTART_NS = 120 * SECOND
+_RESTART_NS = 150 * SECOND
 """So long an agent restarts at most: for one that is silent for longer it does not matter how long the task pauses."""
 _UNPACED_NS = 180 * SECOND
 """So long a silence has to last where no reading tells the pace, or for too short a time to know the usual one."""

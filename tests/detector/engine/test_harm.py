@@ -303,6 +303,26 @@ def test_gpus_that_wait_for_a_moment_of_each_long_iteration_are_held_up(memory: 
     assert {(one.machine, one.metric) for one in said} == {("m5", "host.processes_running")}
 
 
+@pytest.mark.parametrize(("lasts_s", "named"), [(70, set()), (STEPS, {"m3"})])
+def test_traffic_is_less_for_three_long_iterations_before_it_is_said(
+    memory: Any, lasts_s: int, named: set[str]
+) -> None:
+    """Less than half of the bytes in two iterations of 30 s may be a part of these; in all that follow it is not."""
+
+    def less(found: dict[str, np.ndarray]) -> None:
+        second = np.arange(STEPS) % 30
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][second >= 19] *= 0.35
+        paced(found)
+        noise = np.random.default_rng(43).normal(0, 0.05, (STEPS, MACHINES))
+        found["gpu.nvlink_receive_bytes_total"] = 5e9 * (1 + noise)
+        found["gpu.nvlink_receive_bytes_total"][ONSET : ONSET + lasts_s, 3] *= 0.4
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts", "gpu.dram_active_ratio"):
+            found[key][ONSET : ONSET + lasts_s] *= 0.7
+
+    assert {one.machine for one in watch(memory, tables(training(less)))[0]} == named
+
+
 def test_a_backup_during_which_another_machine_slows_the_task_is_a_note(memory: Any) -> None:
     """Only a fall of the pace at the moment at which a machine begins to differ speaks against that machine."""
 
