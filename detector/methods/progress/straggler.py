@@ -30,7 +30,7 @@ _MEMORY_S, _MIN_SAMPLES = 300.0, 20
 _DIRECT, _CLEARLY = 0.1, 2.0
 """The share of time from which on a rank's own absence from operations, or sending, tells, and in multiples of that of
 the one that stands for its machine."""
-_LITTLE, _BRIEF_NS = 0.1, 45 * SECOND
+_LITTLE, _BRIEF_NS = 0.1, 60 * SECOND
 """The share of time that others wait for a straggler of little, and how long that lasts for reasons that pass."""
 
 

@@ -196,18 +196,6 @@ def test_a_clock_that_is_far_too_low_is_named_with_half_of_the_evidence(memory: 
     assert before_s - 15 < (first.time - START) / SECOND - ONSET < before_s
 
 
-@pytest.mark.parametrize(("low", "named"), [(0.982, set()), (0.972, {"m5"})])
-def test_a_clock_that_is_hardly_lower_is_not_said(memory: Any, low: float, named: set[str]) -> None:
-    """1.8 % less for half an hour are what heat makes of a healthy chip; 2.8 % are named."""
-
-    def slow(found: dict[str, np.ndarray]) -> None:
-        noise = np.random.default_rng(31).normal(0, 1, (STEPS, MACHINES))
-        found["gpu.sm_clock_hertz"] = 1.74e9 * (1 + 0.001 * noise)
-        found["gpu.sm_clock_hertz"][ONSET:, 5] *= low
-
-    assert {one.machine for one in watch(memory, tables(training(slow), step_s=8))[0]} == named
-
-
 @pytest.mark.parametrize(
     ("more", "lasts_s", "named"), [(3.1e3, STEPS, {"m2"}), (3.2e3, 88, set()), (830, STEPS, set())]
 )

@@ -106,3 +106,20 @@ def test_what_is_left_of_an_incident_is_no_other_one(ended_s: int, level: str | 
     draws = Verdict(now, "job-7", "m4", "gpu:6", "peer", "gpu.power_watts", 1.1, now - 590 * SECOND, "warn", "")
     said = harm.graded(Finding(draws, False, 1.1, small=True), {}, now)
     assert (said.verdict.level if said is not None else None) == level
+
+
+@pytest.mark.parametrize(("known", "level"), [(True, "note"), (False, "warn")])
+def test_what_an_incident_cost_that_is_over_raises_no_event_later(known: bool, level: str) -> None:
+    """Memory errors were logged as a slow GPU began to hold its task up; that it did is said, and over, already."""
+    harm, shares = Harm(), np.ones((150, len(SIGNALS)))
+    shares[62:115] = 0.8 + 0.01 * np.random.default_rng(3).normal(0, 1, (53, len(SIGNALS)))
+    harm.pace = standing(shares, 1)
+    harm.pace.values[-1] = 1.0
+    times, now = harm.pace.times, int(harm.pace.times[-1])
+    slow = Verdict(now, "job-7", "m4", None, "peer", "gpu.duty_cycle_ratio", 2.3, int(times[61]), "warn", "")
+    for at in times[61:118] if known else ():
+        harm.blamed.note(int(at), [slow])
+    logged = Verdict(now, "job-7", "m4", None, "evidence", "event.edac", 0.5, int(times[60]), "note", "m4")
+    said = harm.graded(Finding(logged, True, 0.5), {}, now)
+    assert said is not None
+    assert said.verdict.level == level

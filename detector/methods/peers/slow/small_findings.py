@@ -19,8 +19,8 @@ from store.schema.time import SECOND
 _UNKNOWN_S = 240.0
 _DONE = ("gpu.tensor_", "gpu.fp")
 """Readings of work that is done: who does more of it holds up no other, nor who does no more than its peers."""
-_LEAST_SHARE = 0.02
-"""The least share that is said: in health clocks are as far apart by heat, and GPUs are at work as much less."""
+_LEAST_WORK = 0.02
+"""The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
 
 _MANY = 1 / 3
 """Of a group's machines: one rack of several, of which the cooling fails, is less."""
@@ -85,9 +85,9 @@ def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
     lasted_s = panel.lasting.lasted_s(metric, entity)
     if not is_capacity(key) and lasted_s < LASTS_NS / SECOND:
         return False
-    if abs(share) < _LEAST_SHARE:
+    if not is_capacity(key) and abs(share) < _LEAST_WORK:
         return False
-    if share > 0 and (key.startswith(_DONE) or beside < _LEAST_SHARE):
+    if share > 0 and (key.startswith(_DONE) or beside < _LEAST_WORK):
         return False
     confirmed = is_known(key) and len(panel.lasting.rows) > 1
     return confirmed or lasted_s >= _UNKNOWN_S
