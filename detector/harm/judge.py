@@ -284,7 +284,7 @@ class Harm:
         return self._effect.ran_for(verdict.task, on, lasted) < lasts
 
     def _event(self, verdict: Verdict) -> str:
-        """What is no fault by itself is one if the task, or the machine, suffers from then on, by no earlier incident."""
+        """What is no fault by itself is one if the task, or the machine, suffers since then, by no earlier incident."""
         on = (self.pace.times > verdict.since) & ~self.blamed.before(verdict, self.pace.times)
         if self._effect.lasts(on) < LASTS_NS:
             return NO
