@@ -30,8 +30,6 @@ _MEMORY_S, _MIN_SAMPLES = 300.0, 20
 _DIRECT, _CLEARLY = 0.1, 2.0
 """The share of time from which on a rank's own absence from operations, or sending, tells, and in multiples of that of
 the one that stands for its machine."""
-_LITTLE, _BRIEF_NS = 0.1, 60 * SECOND
-"""The share of time that others wait for a straggler of little, and how long that lasts for reasons that pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,7 @@ class StragglerDetector(Columns):
         if seconds >= 0.95 * ranks.period / SECOND:
             self.updated_at = now
             self._add(now, ranks, live, min(seconds, 2 * ranks.period / SECOND), config)
-        number = live.number
-        brief = (self.waiting[number] < _LITTLE) & (now - self.cusum.onset[number] < _BRIEF_NS)
-        found = np.flatnonzero(self.cusum.alarmed[number] & ~brief & (live.task >= 0))
+        found = np.flatnonzero(self.cusum.alarmed[live.number] & (live.task >= 0))
         return [self._straggler(place, live, config) for place in found.tolist()]
 
     def late_by_little(self, live: LiveRanks) -> list[int]:

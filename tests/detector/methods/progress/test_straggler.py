@@ -80,16 +80,6 @@ def test_one_long_iteration_makes_no_straggler(iteration_s: float, named: bool) 
     assert bool(found) == named
 
 
-@pytest.mark.parametrize(("little", "named"), [(0.1, True), (0.3, False)])
-def test_a_straggler_that_others_wait_for_by_little_has_to_last(
-    monkeypatch: pytest.MonkeyPatch, little: float, named: bool
-) -> None:
-    """29 s of waiting for 26 % of the time are said, and not where as much is called little."""
-    monkeypatch.setattr("detector.methods.progress.straggler._LITTLE", little)
-    found, _ = stragglers(1, list(range(RANKS)))
-    assert bool(found) == named
-
-
 def sharing(absence: float) -> Straggler:
     """The straggler of three machines of two GPUs, of which only GPU 0 receives from the network.
 
