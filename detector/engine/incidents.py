@@ -132,12 +132,12 @@ class Incidents:
 
     def _is_consequence(self, key: tuple[str, str], finding: Finding) -> bool:
         # A slow device elsewhere neither stops a task nor hangs a mount.
-        stops = finding.hard and (finding.verdict.kind == "progress" or is_own_event(finding.verdict.metric))
+        no_slowness = finding.hard and (finding.verdict.kind == "progress" or is_own_event(finding.verdict.metric))
         others = [
             other
             for known, other in self.open.items()
             if known[0] == key[0] and known != key and known[0] != known[1] and not _came_later(finding, other)
-            if not (stops and only_slows(other.verdict.metric))
+            if not (no_slowness and only_slows(other.verdict.metric))
             if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.independent
         ]
         fact = finding.hard and finding.verdict.kind != "progress" and finding.evidence > 1

@@ -20,6 +20,7 @@ from detector.methods.peers.baseline import (
 from detector.methods.peers.cusum import write
 from detector.methods.peers.rest import clocks_of, rests, unknown_at_rest
 from detector.methods.peers.slow.sudden import RARE_NS
+from detector.methods.peers.slow.warming import HEAT, POWER
 from detector.methods.peers.stages import Judgement, fusion_turn
 from detector.methods.peers.state import Panel, looked_up
 from detector.model.kinds import is_capacity, is_memory, tells_pace
@@ -62,7 +63,7 @@ def learn(panel: Panel, step: Judgement, config: Config) -> None:
         fusion.learn(panel.fusion, *step.fused, panel.groups, fusion_turn(panel), config)
         learned = looked_up(panel.limits.small, np.arange(len(rows))[:, None], panel.machine[None])
         panel.lasting.update(step.now, panel.worked(rows, step.values), panel.baseline, panel.groups, rows, learned)
-        heat, power = (panel.row_of(name) for name in ("temperature_celsius", "power_watts"))
+        heat, power = (panel.row_of(name) for name in (HEAT, POWER))
         if heat is not None and power is not None:
             panel.warming.update(step.now, step.values[heat], step.values[power], panel.groups)
     if window.step_ns >= RARE_NS:

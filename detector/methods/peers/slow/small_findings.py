@@ -9,11 +9,13 @@ from detector.methods.peers.baseline import MAX_DEVIATION
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.nccl_context import is_lateness_metric
 from detector.methods.peers.slow.lasting import LASTS_NS
+from detector.methods.peers.slow.warming import HEAT
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_capacity, is_known
 from detector.model.metrics import bounds_of
 from detector.model.text import subject
 from detector.model.verdict import Finding, Verdict
+from detector.stats.grouped import distinct
 from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
@@ -21,7 +23,6 @@ _DONE = ("gpu.tensor_", "gpu.fp")
 """Readings of work that is done: who does more of it holds up no other, nor who does no more than its peers."""
 _LEAST_WORK = 0.02
 """The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
-
 _MANY = 1 / 3
 """Of a group's machines: one rack of several, of which the cooling fails, is less."""
 
@@ -60,15 +61,12 @@ def sudden_findings(panel: Panel, now: int) -> list[Finding]:
 def warming_findings(panel: Panel, now: int) -> list[Finding]:
     """Devices that fail to be cooled; where more than a third of a group's machines got warmer it is the air."""
     found = [at for at in panel.warming.found().tolist() if panel.group[at] != NO_TASK]
-    warmer = panel.warming.warmer() if found else np.zeros(0, np.int64)
-
-    def are_many(group: int) -> bool:
-        some, those = (
-            np.unique(panel.machine[at]) for at in (warmer[panel.group[warmer] == group], panel.group == group)
-        )
-        return len(some) > _MANY * len(those)
-
-    return [_warms(panel, at, now) for at in found if not are_many(int(panel.group[at]))]
+    if not found:
+        return []
+    warmer, count = panel.warming.warmer(), panel.groups.count
+    most = _MANY * distinct(panel.group, panel.machine, count)
+    few = distinct(panel.group[warmer], panel.machine[warmer], count) <= most
+    return [_warms(panel, at, now) for at in found if few[panel.group[at]]]
 
 
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
@@ -128,13 +126,13 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
 
 
 def _warms(panel: Panel, entity: int, now: int) -> Finding:
-    metric = panel.window.metrics.index("temperature_celsius")
+    metric = panel.window.metrics.index(HEAT)
     machine, device = panel.window.entities[entity]
     text = compared_text(panel, metric, entity, device)
     rise = f"{panel.warming.rise(entity):.0f} K warmer than usual at the same power"
     message = f"{text}; {rise}: look at fans and airflow"
     key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.task_index[entity]]
-    since = now - int(panel.warming.hot_s[entity] * SECOND)
+    since = panel.warming.since(entity)
     return Finding(Verdict(now, task, machine, device, "evidence", key, 1.0, since, "warn", message), True, 1.0)
 
 

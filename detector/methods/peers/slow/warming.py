@@ -15,6 +15,8 @@ from detector.stats.grouped import Groups
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
+HEAT, POWER = "temperature_celsius", "power_watts"
+"""The readings that it takes."""
 _BESIDE, _OWN, _POWER = range(3)
 """Rows: a temperature less the peers' median, by itself, and power as a share of the peers'."""
 _USUAL_S, _LATEST_S = 1800.0, 15.0
@@ -65,6 +67,10 @@ class Warming:
     def warmer(self) -> Ints:
         """Entities that are warmer than usual beside their peers, clearly or half of that."""
         return np.flatnonzero((self.latest - self.usual)[_BESIDE] >= _LEAST_K / 2)
+
+    def since(self, entity: int) -> int:
+        """Since when (Unix ns) an entity is too warm."""
+        return self.at - int(self.hot_s[entity] * SECOND)
 
     def rise(self, entity: int) -> float:
         """By how many K an entity is warmer than usual beside its peers."""
