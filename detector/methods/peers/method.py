@@ -99,8 +99,8 @@ class Peers(Method):
             covered = np.array([at for at, name in names if acknowledgement.covers(*name)], np.int64)
             for cusum in (panel.cusum, panel.fusion.cusum):
                 cusum.reset(covered[covered < cusum.value.shape[-1]])
-            panel.lasting.reset(covered)
-            panel.sudden.reset(covered)
+            for slow in (panel.lasting, panel.sudden, panel.warming):
+                slow.reset(covered)
 
     def compared(self) -> Mapping[str, Panel]:
         """The panels by table."""

@@ -40,7 +40,7 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     moved[panel.cusum.value.shape[-1] :] = False  # of what was never judged there is nothing to forget
     if moved.any():
         panel.cusum.reset(np.flatnonzero(moved))
-        for state in (panel.baseline, panel.lasting, panel.sudden):
+        for state in (panel.baseline, panel.lasting, panel.sudden, panel.warming):
             state.reset(np.flatnonzero(moved & ~idle))
         panel.baseline.shorten(np.flatnonzero(moved & idle), config)
     if (parted := _parted(panel.group, group)).any():

@@ -76,6 +76,11 @@ class Warming:
         """By how many K an entity is warmer than usual beside its peers."""
         return float(self.latest[_BESIDE, entity] - self.usual[_BESIDE, entity])
 
+    def reset(self, entities: Ints) -> None:
+        """Forget what is usual for some entities."""
+        some = entities[entities < len(self.known_s)]
+        self.known_s[some] = self.hot_s[some] = 0.0
+
     def select(self, left: Ints) -> None:
         """Forget the entities that are not left."""
         some = left[left < len(self.known_s)]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tests.detector.engine.test_harm import MACHINES, ONSET, STEPS, Bend, tables, training, watch
+from detector.methods.peers.slow.warming import Warming
+from detector.stats.grouped import groups_of
+from tests.detector.engine.test_harm import MACHINES, ONSET, SECOND, START, STEPS, Bend, tables, training, watch
 
 STEP_S = 2
 
@@ -71,6 +74,28 @@ def test_a_cool_gpu_that_comes_to_read_what_its_peers_do_is_none_the_worse(memor
         found["gpu.temperature_celsius"][:, 2] -= 17.0
 
     assert said(memory, bend) == []
+
+
+def test_warmth_that_the_operator_has_cleared_is_usual(memory: Any) -> None:
+    """What stays as warm as it was when its verdict was cleared is not said again."""
+    order = {"time": START + 320 * STEP_S * SECOND, "machine": "m4", "source": "operator", "code": "clear"}
+    cleared = pa.Table.from_pylist([order | {"severity": "info", "message": "checked"}])
+    verdicts = watch(memory, tables(training(heat(15.0)), step_s=STEP_S) | {"event": cleared})[0]
+    assert [one.machine for one in verdicts] == ["m4"]
+
+
+def test_what_was_usual_in_another_task_says_nothing() -> None:
+    """A GPU that comes to another task is warm beside its new peers from the first second on: no finding of theirs."""
+    warming, groups = Warming(), groups_of(np.zeros(MACHINES, np.int64))
+    power = np.full(MACHINES, 520.0, np.float32)
+    apart = np.linspace(-2, 2, MACHINES, dtype=np.float32)
+    for second in range(0, 600, STEP_S):
+        warming.update(second * SECOND, 58 + apart, power, groups)
+    warming.reset(np.array([4, MACHINES + 3]))
+    apart[[3, 4]] += 15
+    for second in range(600, 720, STEP_S):
+        warming.update(second * SECOND, 58 + apart, power, groups)
+    assert warming.found().tolist() == [3]
 
 
 def test_it_stays_named_when_it_draws_less_and_is_over_when_it_is_cool(memory: Any) -> None:
