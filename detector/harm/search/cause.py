@@ -29,8 +29,8 @@ _LEFT = 0.4
 """Below this share of the shift, or of the loss of pace, it is over."""
 _CLEARER = 2.0
 """Times as clear as what changed on the next machine."""
-_AGAIN_NS, _AGAIN_COARSE_NS = 10 * SECOND, 20 * SECOND
-"""How long after it was first found the same has to be found again, by fine rows and by coarse ones."""
+_AGAIN_NS = 10 * SECOND
+"""How long after it was first found the same has to be found again; small losses are looked into after twice that."""
 _OTHER_NS = 60 * SECOND
 """How much longer where another was found before it: chance names one after the other."""
 _ITERATIONS = 3
@@ -123,7 +123,7 @@ class Causes:
         found = self._search(task, fall, coarse, pace, share, panels, config)
         if found is None or panels[found.table].window.entities[found.entity][0] in begun:
             return  # nothing, or a fault that is known got worse
-        if self._is_confirmed(now, task, coarse, found, panels[found.table]):
+        if self._is_confirmed(now, task, found, panels[found.table]):
             self.open[task] = Cause(fall, found, _verdict(now, task, fall, found, panels[found.table]))
 
     def findings(self) -> list[Finding]:
@@ -169,14 +169,13 @@ class Causes:
             return None
         return order[0]
 
-    def _is_confirmed(self, now: int, task: str, coarse: bool, found: Shifted, panel: Panel) -> bool:
+    def _is_confirmed(self, now: int, task: str, found: Shifted, panel: Panel) -> bool:
         """Whether the same reading of the same machine was found when it was looked at before, and is still off."""
         place = panel.window.entities[found.entity][0], panel.window.metrics[found.metric]
-        again = _AGAIN_COARSE_NS if coarse else _AGAIN_NS
         *before, first = self.suspect.get(task, (*place, now))
         first = first if tuple(before) == place else now + _OTHER_NS
         self.suspect[task] = *place, first
-        lasts = now - first >= again
+        lasts = now - first >= _AGAIN_NS
         return lasts and left(self.readings.tables[found.table], found, panel, 1) > _LEFT and _is_off(found, panel)
 
     def _lasts(self, task: str, cause: Cause, pace: Pace, panels: Mapping[str, Panel]) -> bool:

@@ -28,8 +28,10 @@ ERROR_RATES = {
 """Errors a second from which on a memory, a link or a cable is failing. A pause frame is none, but each can stop its
 sender for the 84 µs that 65,535 quanta of 512 bits take at 400 Gbit/s (IEEE 802.1Qbb): 5,000 are 42 % of the time, of a
 receiver that is slow or a NIC that fails (Guo and others, SIGCOMM'16)."""
-OFTEN, VERY_OFTEN = (1.0, 15.0), (3.0, 5.0)
+OFTEN, VERY_OFTEN, _WITH_LOSSES = (1.0, 15.0), (3.0, 5.0), (1 / 3, 15.0)
 """Multiples of these, and seconds without an error after which they are over: one burst is no failing part."""
+LOST = ("packet_sequence_errors_total", "ack_timeouts_total")
+"""Counters of what a port loses, for whatever reason."""
 QUIET_S = 30.0
 """A port through which nothing flows for this long is quiet: longer than an iteration."""
 BUSY = 0.2
@@ -72,6 +74,13 @@ def _errs(states: StateTable, column: str, now: int, times: float, quiet_s: floa
     last, since = states.last[at], states.since[at]
     goes_on = (now - last <= quiet_s * SECOND) | ((last == since) & (now - since <= STALE_S * SECOND))
     found: Bools = (states.rate[at] >= times * ERROR_RATES[column]) & goes_on
+    return found
+
+
+def corrupts(states: StateTable, column: str, now: int) -> Bools:
+    """It counts errors on the wire, a third of what fails by itself, and loses packets: its cable, not the network."""
+    lost = np.logical_or.reduce([errs_often(states, name, now) for name in LOST])
+    found: Bools = lost & _errs(states, column, now, *_WITH_LOSSES)
     return found
 
 

@@ -19,6 +19,7 @@ from detector.methods.evidence.conditions import (
     below_peers_under_load,
     clock_below_siblings,
     clock_far_below_peers,
+    corrupts,
     down,
     errs_often,
     errs_very_often,
@@ -63,6 +64,7 @@ class Rule:
 
 
 _FLAPS = "has a link that flaps: down twice within five minutes"
+_CORRUPTS = "has {rate} symbol errors a second: clean or replace its cable"
 _STILL = "has had no traffic for two minutes while its peers have"
 Row = tuple[str, Test, float, float, Level, float, str, Share]
 _SOONER = 2 / 3
@@ -177,7 +179,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_errors("packet_sequence_errors_total", 60, "loses {rate} packets a second", ANY),
         *_errors("ack_timeouts_total", 60, "waits in vain for {rate} acknowledgements a second", ANY),
         *_errors("pfc_transmit_frames_total", 120, "pauses its senders {rate} times a second: it cannot drain", FEW),
-        *_errors("symbol_errors_total", 60, "has {rate} symbol errors a second: clean or replace its cable", FEW),
+        *_errors("symbol_errors_total", 60, _CORRUPTS, FEW),
+        ("symbol_errors_total", corrupts, 30, 120, "warn", 1.0, _CORRUPTS, FEW),
         ("transmit_bytes_total", no_traffic, 90, 10, "crit", 1.0, _STILL, FEW),
     ),
     "nvswitch": _rules(

@@ -178,6 +178,18 @@ REPORTED = [
         "has 44 symbol errors a second: clean or replace its cable",
     ),
     (
+        "rdma.symbol_errors_total",
+        both(errs(LOSSES[2], 23.0), errs(LOSSES[0], 7.0)),
+        94,
+        "has 13 symbol errors a second: clean or replace its cable",
+    ),
+    (
+        "rdma.symbol_errors_total",
+        both(errs(LOSSES[2], 19.0), errs(LOSSES[1], 2.2, every=2)),
+        97,
+        "has 11 symbol errors a second: clean or replace its cable",
+    ),
+    (
         "rdma.pfc_transmit_frames_total",
         errs("pfc_transmit_frames_total", 12.3e3),
         196,
@@ -246,6 +258,8 @@ HARMLESS = [
     ("gpu", errs("nvlink_errors_total", 173.0, 40, 57)),
     ("rdma", errs("packet_sequence_errors_total", 0.9, every=10)),
     ("rdma", errs("symbol_errors_total", 6.0)),
+    ("rdma", both(errs("symbol_errors_total", 4.0), errs("packet_sequence_errors_total", 1.7))),
+    ("rdma", both(errs("symbol_errors_total", 13.0), errs("packet_sequence_errors_total", 0.9, every=10))),
     ("rdma", errs("pfc_transmit_frames_total", 2.9e3)),
     ("rdma", errs("pfc_transmit_frames_total", 4.1e4, 40, 90)),
     ("gpu", everywhere("pcie_width", 8.0)),
