@@ -15,7 +15,6 @@ from detector.model.kinds import is_capacity, is_known
 from detector.model.metrics import bounds_of
 from detector.model.text import subject
 from detector.model.verdict import Finding, Verdict
-from detector.stats.grouped import distinct
 from store.schema.time import SECOND
 
 _UNKNOWN_S = 240.0
@@ -23,8 +22,6 @@ _DONE = ("gpu.tensor_", "gpu.fp")
 """Readings of work that is done: who does more of it holds up no other, nor who does no more than its peers."""
 _LEAST_WORK = 0.02
 """The least share by which a GPU is at work less than its peers that is said: cooling costs as much."""
-_MANY = 1 / 3
-"""Of a group's machines: one rack of several, of which the cooling fails, is less."""
 
 
 def shape_findings(panel: Panel, now: int) -> list[Finding]:
@@ -59,14 +56,8 @@ def sudden_findings(panel: Panel, now: int) -> list[Finding]:
 
 
 def warming_findings(panel: Panel, now: int) -> list[Finding]:
-    """Devices that fail to be cooled; where more than a third of a group's machines got warmer it is the air."""
-    found = [at for at in panel.warming.found().tolist() if panel.group[at] != NO_TASK]
-    if not found:
-        return []
-    warmer, count = panel.warming.warmer(), panel.groups.count
-    most = _MANY * distinct(panel.group, panel.machine, count)
-    few = distinct(panel.group[warmer], panel.machine[warmer], count) <= most
-    return [_warms(panel, at, now) for at in found if few[panel.group[at]]]
+    """Devices that fail to be cooled."""
+    return [_warms(panel, at, now) for at in panel.warming.found().tolist() if panel.group[at] != NO_TASK]
 
 
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:

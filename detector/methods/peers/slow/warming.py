@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.stats.arrays import Bools, Ints, Singles, grown
-from detector.stats.grouped import Groups
+from detector.stats.grouped import Groups, distinct
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
@@ -33,6 +33,8 @@ _SUSPECT_K = 3.0
 _SAME_POWER, _OTHER_WORK = 1.05, 0.3
 """Times its usual power beside the peers' at most; and by how much that share differs if it does other work."""
 _LASTS_S = 30.0
+_MANY = 1 / 3
+"""Of a group's machines: one rack of several, of which the cooling fails, is less."""
 
 
 @dataclass(slots=True)
@@ -60,13 +62,17 @@ class Warming:
         self._follow(rows, seconds)
         self._judge(np.isfinite(rows).all(0), seconds, groups)
 
+    def share(self, group: Ints, machine: Ints, groups: int) -> None:
+        """Where many machines of a group got warmer it is the air: who stays warm after that is judged from then on."""
+        if not self.hot_s.any():
+            return
+        warmer, of = np.flatnonzero((self.latest - self.usual)[_BESIDE] >= _LEAST_K / 2), group[: len(self.hot_s)]
+        many = distinct(group[warmer], machine[warmer], groups) > _MANY * distinct(group, machine, groups)
+        self.hot_s[(of >= 0) & np.append(many, False)[of]] = 0.0
+
     def found(self) -> Ints:
         """Entities that are too warm for long enough."""
         return np.flatnonzero(self.hot_s >= _LASTS_S)
-
-    def warmer(self) -> Ints:
-        """Entities that are warmer than usual beside their peers, clearly or half of that."""
-        return np.flatnonzero((self.latest - self.usual)[_BESIDE] >= _LEAST_K / 2)
 
     def since(self, entity: int) -> int:
         """Since when (Unix ns) an entity is too warm."""

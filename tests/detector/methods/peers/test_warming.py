@@ -76,6 +76,17 @@ def test_a_cool_gpu_that_comes_to_read_what_its_peers_do_is_none_the_worse(memor
     assert said(memory, bend) == []
 
 
+def test_who_cools_more_slowly_after_the_room_was_warm_is_not_said(memory: Any) -> None:
+    """Three of seven got warmer, two of them are as before: 5 K that are left on the third are no fault of it."""
+
+    def bend(found: dict[str, np.ndarray]) -> None:
+        heat(15.0, who=slice(4, 7))(found)
+        found["gpu.temperature_celsius"][ONSET + 90 :, 6] -= 10.0
+        found["gpu.temperature_celsius"][ONSET + 90 :, 4:6] -= 15.0
+
+    assert said(memory, bend) == []
+
+
 def test_warmth_that_the_operator_has_cleared_is_usual(memory: Any) -> None:
     """What stays as warm as it was when its verdict was cleared is not said again."""
     order = {"time": START + 320 * STEP_S * SECOND, "machine": "m4", "source": "operator", "code": "clear"}
