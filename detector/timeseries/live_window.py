@@ -139,14 +139,16 @@ class Window:
 
     def _rates(self, series: Ints, time: Ints, values: Array, target: Ints) -> Floats:
         """[row, counter]: growth a second since the last known value; unknown for the first and after a reset."""
-        cell = np.ix_(series, target)
+        in_order = np.array_equal(series, np.arange(len(series)))  # mostly; a slice is gathered three times as fast
+        cell = (slice(len(series)), target) if in_order else np.ix_(series, target)
         known = ~np.isnan(values)
         before, since = self.raw[cell], self.raw_time[cell]
         with np.errstate(invalid="ignore", divide="ignore"):
             rate = (values - before) / ((time[:, None] - since) / SECOND)
             rate[~(rate >= 0)] = np.nan
-        self.raw[cell] = values if known.all() else np.where(known, values, before)
-        self.raw_time[cell] = np.where(known, time[:, None], since)
+        whole = known.all()
+        self.raw[cell] = values if whole else np.where(known, values, before)
+        self.raw_time[cell] = time[:, None] if whole else np.where(known, time[:, None], since)
         return rate
 
 

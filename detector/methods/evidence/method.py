@@ -85,6 +85,8 @@ class RuleState:
 
     def _follow(self, at: int, met: Bools, now: int) -> None:
         rule, since = self.rules[at], self.since[at]
+        if not met.any() and (since == NEVER).all():  # mostly
+            return
         self.met[at] = np.where(met, now, self.met[at])
         since[met & (since == NEVER)] = now
         over = ~met & (now - self.met[at] >= rule.clear_after_s * SECOND)
