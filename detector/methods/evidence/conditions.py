@@ -30,7 +30,7 @@ sender for the 84 µs that 65,535 quanta of 512 bits take at 400 Gbit/s (IEEE 80
 receiver that is slow or a NIC that fails (Guo and others, SIGCOMM'16)."""
 OFTEN, VERY_OFTEN, _WITH_LOSSES = (1.0, 15.0), (3.0, 5.0), (1 / 3, 15.0)
 """Multiples of these, and seconds without an error after which they are over: one burst is no failing part."""
-LOST = ("packet_sequence_errors_total", "ack_timeouts_total")
+_LOST = ("packet_sequence_errors_total", "ack_timeouts_total")
 """Counters of what a port loses, for whatever reason."""
 QUIET_S = 30.0
 """A port through which nothing flows for this long is quiet: longer than an iteration."""
@@ -79,7 +79,7 @@ def _errs(states: StateTable, column: str, now: int, times: float, quiet_s: floa
 
 def corrupts(states: StateTable, column: str, now: int) -> Bools:
     """It counts errors on the wire, a third of what fails by itself, and loses packets: its cable, not the network."""
-    lost = np.logical_or.reduce([errs_often(states, name, now) for name in LOST])
+    lost = np.logical_or.reduce([errs_often(states, name, now) for name in _LOST])
     found: Bools = lost & _errs(states, column, now, *_WITH_LOSSES)
     return found
 

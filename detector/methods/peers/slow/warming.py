@@ -68,7 +68,7 @@ class Warming:
             return
         warmer, of = np.flatnonzero((self.latest - self.usual)[_BESIDE] >= _LEAST_K / 2), group[: len(self.hot_s)]
         many = distinct(group[warmer], machine[warmer], groups) > _MANY * distinct(group, machine, groups)
-        self.hot_s[(of >= 0) & np.append(many, False)[of]] = 0.0
+        self.hot_s[np.append(many, False)[of]] = 0.0
 
     def found(self) -> Ints:
         """Entities that are too warm for long enough."""
