@@ -24,6 +24,8 @@ _SPREADS, _SHARE, _GONE = 6.0, 0.12, 0.5
 memory half of it, as a process that is gone has none."""
 _SETTLES_NS, _SETTLED = 60 * SECOND, 2 / 3
 """Once a task stands for so long noise is averaged out: from then on so much of these is enough."""
+_RESTS = 0.1
+"""Below this share of the time a GPU waits for no collective: how much of it a stray kernel takes says nothing."""
 _ALONE = 2.0
 """Times as far as the next machine."""
 _CANDIDATES = 3
@@ -58,7 +60,8 @@ def outliers_of(
         if not known.any():
             continue
         floor = float(floors[names.index(key.partition(".")[2])]) / 2  # of averages
-        far = _far(readings, differs, floor, key == MEMORY)
+        at_work = np.maximum(readings, _RESTS) if key.endswith("_ratio") else readings
+        far = _far(at_work, differs, floor, key == MEMORY)
         _, place = np.unique(machines, return_inverse=True)
         worst = np.zeros(int(place.max()) + 1)
         np.fmax.at(worst, place, far)

@@ -130,14 +130,19 @@ class Stalls:
 
 
 def stalled_since(pace: Pace, task: str) -> int | None:
-    """Since when (Unix ns) a task that ran makes no progress; None: it does, or never did."""
+    """Since when (Unix ns) a task that ran is seen to make no progress; None: it does, or never did.
+
+    What it did while nothing of it was read, for two blocks and more, is not known.
+    """
     logs = pace.logs(task)
     if not logs.shape[1] or len(logs) < _RAN or np.isnan(logs[-1]).all():
         return None
-    known = ~np.isnan(logs).all(1)
+    known = np.asarray(~np.isnan(logs).all(1))
     level = np.full(len(logs), np.nan)
     level[known] = np.nanmedian(logs[known], axis=1)
-    moves = np.flatnonzero(level > STANDS)
-    if not len(moves) or moves[-1] >= len(level) - 2 or len(moves) < _RAN / 2:
+    moves = level > STANDS
+    if moves.sum() < _RAN / 2:
         return None
-    return int(pace.times[moves[-1]])
+    moves[1:] |= ~known[1:] & ~known[:-1]
+    last = int(np.flatnonzero(moves)[-1])
+    return None if last >= len(level) - 2 else int(pace.times[last])

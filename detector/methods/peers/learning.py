@@ -65,8 +65,7 @@ def learn(panel: Panel, step: Judgement, config: Config) -> None:
         panel.lasting.update(step.now, panel.worked(rows, step.values), panel.baseline, panel.groups, rows, learned)
         heat, power = (panel.row_of(name) for name in (HEAT, POWER))
         if heat is not None and power is not None:
-            panel.warming.update(step.now, step.values[heat], step.values[power], panel.groups)
-            panel.warming.share(panel.group, panel.machine, panel.groups.count)
+            panel.warming.update(step.now, step.values[heat], step.values[power], panel.groups, panel.machine)
     if window.step_ns >= RARE_NS:
         times = step.now, window.step_ns
         panel.sudden.update(times, step.comparison, panel.baseline, panel.groups, step.bounds, config)

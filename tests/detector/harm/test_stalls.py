@@ -74,6 +74,37 @@ def test_of_a_task_of_one_machine_that_stands_it_is_known_where(memory: Any) -> 
     assert {note.machine for note in notes} <= {"m5"}
 
 
+@pytest.mark.parametrize(("away_s", "waits_s", "named"), [(140, 20, []), (30, 150, ["m5"])])
+def test_a_task_is_not_said_to_stand_for_the_time_in_which_it_was_not_read(
+    memory: Any, away_s: int, waits_s: int, named: list[str]
+) -> None:
+    """Its one agent comes back while all GPUs wait: 20 s of that say nothing, whatever was before; 120 s do."""
+
+    def stands(found: dict[str, np.ndarray]) -> None:
+        usual = {key: array.copy() for key, array in found.items()}
+        waits(found, slice(5, 6))
+        for key, array in usual.items():
+            found[key][ONSET + away_s + waits_s :] = array[ONSET + away_s + waits_s :]
+
+    rows = tables(training(stands), {5: slice(ONSET, ONSET + away_s)})
+    said, _ = watch(memory, each_its_own(rows))
+    assert [one.machine for one in said if "stands still" in one.message] == named
+
+
+def test_of_gpus_that_are_all_idle_none_is_named(memory: Any) -> None:
+    """In a pause of two minutes, in which most run a kernel for 4 % of the time, one that does for 9 % is like them."""
+
+    def pauses(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(37).normal(0, 0.004, (STEPS - ONSET, MACHINES))
+        found["gpu.tensor_active_ratio"][ONSET:] = 0.0
+        found["gpu.power_watts"][ONSET:] = 93 + 100 * noise
+        found["gpu.duty_cycle_ratio"][ONSET:] = 0.043 + noise
+        found["gpu.duty_cycle_ratio"][ONSET:, 2] += 0.049
+
+    said, _ = watch(memory, tables(training(pauses)))
+    assert [one.machine for one in said if "stands still" in one.message] == []
+
+
 def test_those_most_unlike_the_others_are_listed_by_what_they_read_on_average(memory: Any) -> None:
     """One draws 7 W more, which is too little to be named for and more than any other differs by over two minutes."""
 

@@ -23,9 +23,12 @@ _USUAL_S, _LATEST_S = 1800.0, 15.0
 """Time constants of what is usual, and of what is read just now."""
 _WARM_UP_S = 240.0
 """So long an entity has to be known."""
-_LEAST_K, _OWN_K = 8.0, 6.0
-"""By how much it is warmer than usual, beside its peers and by itself: 8 K at the same power are about a fifth of what
-a GPU is above the air at its inlet."""
+_LEAST_K, _OWN_K = 6.0, 5.0
+"""By how much it is warmer than usual, beside its peers and by itself: 6 K at the same power are about a seventh of
+what a GPU is above the air at its inlet."""
+_SHARED_K, _ALIKE = 10.0, 0.5
+"""The same where another machine warmed as much, half of it at least: they breathe the same air, and what is
+recommended for that is 9 K wide (18 to 27 °C, ASHRAE TC 9.9, "Thermal Guidelines for Data Processing Environments")."""
 _SPREADS = 6.0
 """Standard deviations of the same changes over the peers."""
 _SUSPECT_K = 3.0
@@ -50,8 +53,8 @@ class Warming:
     at: int = 0
     """When it was looked at last, Unix ns."""
 
-    def update(self, now: int, temperature: Singles, power: Singles, groups: Groups) -> None:
-        """Take in what entities read at `now` (Unix ns), in °C and W."""
+    def update(self, now: int, temperature: Singles, power: Singles, groups: Groups, machine: Ints) -> None:
+        """Take in what entities, each of a machine, read at `now` (Unix ns), in °C and W."""
         seconds, count = min((now - self.at) / SECOND, _LATEST_S), len(temperature)
         self.at = now
         self.usual, self.latest = (grown(one, (3, count), 0) for one in (self.usual, self.latest))
@@ -60,15 +63,7 @@ class Warming:
         with np.errstate(invalid="ignore", divide="ignore"):
             rows = np.stack([temperature - middle[0], temperature, power / middle[1]])
         self._follow(rows, seconds)
-        self._judge(np.isfinite(rows).all(0), seconds, groups)
-
-    def share(self, group: Ints, machine: Ints, groups: int) -> None:
-        """Where many machines of a group got warmer it is the air: who stays warm after that is judged from then on."""
-        if not self.hot_s.any():
-            return
-        warmer, of = np.flatnonzero((self.latest - self.usual)[_BESIDE] >= _LEAST_K / 2), group[: len(self.hot_s)]
-        many = distinct(group[warmer], machine[warmer], groups) > _MANY * distinct(group, machine, groups)
-        self.hot_s[np.append(many, False)[of]] = 0.0
+        self._judge(np.isfinite(rows).all(0), seconds, groups, machine)
 
     def found(self) -> Ints:
         """Entities that are too warm for long enough."""
@@ -106,16 +101,39 @@ class Warming:
         # What it read at other work says nothing of what is usual at this.
         known_s[np.abs(latest - usual)[_POWER] > _OTHER_WORK] = 0.0
 
-    def _judge(self, known: Bools, seconds: float, groups: Groups) -> None:
+    def _judge(self, known: Bools, seconds: float, groups: Groups, machine: Ints) -> None:
         count = len(known)
         rise = np.where(known, self.latest[:, :count] - self.usual[:, :count], np.nan)
         middle = groups.each(groups.middle(rise[:1]))
         spread = NORMAL * groups.each(groups.middle(np.abs(rise[:1] - middle)))[0]
+        beside, hot_s = rise[_BESIDE], self.hot_s[:count]
         with np.errstate(invalid="ignore"):
-            hot = (rise[_BESIDE] >= np.fmax(_LEAST_K, _SPREADS * spread)) & (rise[_OWN] >= _OWN_K)
+            hot = (beside >= np.fmax(_LEAST_K, _SPREADS * spread)) & (rise[_OWN] >= _OWN_K)
         hot &= (self.latest[_BESIDE] > 0)[:count] & (self.known_s[:count] >= _WARM_UP_S)
         hot &= (self.latest <= _SAME_POWER * self.usual)[_POWER, :count]
-        hot_s = self.hot_s[:count]
-        hot |= (hot_s >= _LASTS_S) & (rise[_BESIDE] >= _LEAST_K / 2)
+        if hot.any():
+            hot &= (beside >= _SHARED_K) | (_warmest_other(beside, groups, machine) < _ALIKE * beside)
+        hot |= (hot_s >= _LASTS_S) & (beside >= _LEAST_K / 2)
         hot_s[hot] += seconds
         hot_s[~hot & known] = 0.0
+        if hot_s.any():
+            hot_s[_many_warm(beside, groups, machine)[groups.of]] = 0.0
+
+
+def _warmest_other(rise: Singles, groups: Groups, machine: Ints) -> Singles:
+    """[entity]: the largest rise, in K, on another machine of its group."""
+    rises = np.nan_to_num(rise, nan=-np.inf)
+    first, second = np.full((2, groups.count + 1), -np.inf, np.float32)
+    np.maximum.at(first, groups.of, rises)
+    at, holder = np.flatnonzero(rises == first[groups.of]), np.full(groups.count + 1, -1)
+    holder[groups.of[at]] = machine[at]
+    held = machine == holder[groups.of]
+    np.maximum.at(second, groups.of, np.where(held, -np.inf, rises))
+    return np.where(held, second[groups.of], first[groups.of])
+
+
+def _many_warm(rise: Singles, groups: Groups, machine: Ints) -> Bools:
+    """[group]: whether so many of its machines got warmer that it is the air: who stays warm is judged from then on."""
+    warm = np.flatnonzero(rise >= _LEAST_K / 2)
+    many = distinct(groups.of[warm], machine[warm], groups.count) > _MANY * distinct(groups.of, machine, groups.count)
+    return np.append(many, False)
