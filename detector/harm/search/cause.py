@@ -158,7 +158,7 @@ class Causes:
                 key = f"{table}.{panel.window.metrics[one.metric]}"
                 says_little = is_system(key) or is_symptom(key) or (key == MEMORY and fall.size < _PLAIN_LOSS)
                 apart = one.before is not None  # beside machines of other tasks: its own has few
-                contended = apart and fall.size >= GREAT and tells_contention(key)
+                contended = apart and fall.size >= GREAT and tells_contention(key) and not _idles(one, panel)
                 counts = not says_little or contended or (coarse and _is_plain(one, fall, panel))
                 brief = is_system(key) and fall.rows < _SYSTEM_ROWS
                 counts = not brief and (counts or _is_held_up(machine, task, fall, pace, share))
@@ -204,8 +204,13 @@ def _is_plain(one: Shifted, fall: Fall, panel: Panel) -> bool:
     """Whether processors, or how often a port is held back, changed so plainly that nothing else has to tell."""
     key = f"{one.table}.{panel.window.metrics[one.metric]}"
     great = fall.size >= _PLAIN_LOSS and one.far >= _PLAIN_FAR and one.alone >= _PLAIN_ALONE
-    idle = key == _PLAIN[0] and panel.values[one.metric, one.entity] < _BUSY
-    return great and key in _PLAIN and not idle
+    return great and key in _PLAIN and not _idles(one, panel)
+
+
+def _idles(one: Shifted, panel: Panel) -> bool:
+    """Whether processors have so much time left that no task waits for them, whatever else they do."""
+    key = f"{one.table}.{panel.window.metrics[one.metric]}"
+    return key == _PLAIN[0] and bool(panel.values[one.metric, one.entity] < _BUSY)
 
 
 def _is_held_up(machine: str, task: str, fall: Fall, pace: Pace, share: Share) -> bool:

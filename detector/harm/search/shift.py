@@ -33,7 +33,8 @@ _HELD_UP, _DRAWN = 0.5, 0.125
 """... and as a share of the task's loss: who holds it up does as much, and draws a little more than those who wait."""
 _PROCESSORS = 0.03
 """The least shift in the use of a machine's processors, as a share of all of them: less is some other work."""
-_FEWEST = 4
+_FEWEST, _FEW = 4, 3.0
+"""Machines, at least; and over their number, how much more it takes: what is usual of few is known badly."""
 _NEARLY_ALL = 0.9
 """Of the rows in which the peers are known."""
 _SCALES = 2.0
@@ -128,15 +129,16 @@ def _within(rows: Singles, members: Ints, look: Look, table: str, panel: Panel, 
     spent = np.array([name.endswith("_seconds_total") for name in names])[:, None]
     processors = np.array([_PROCESSORS * key.startswith("host.cpu_") for key in keys])[:, None]
     drawn = np.array([draws(key) for key in keys])[:, None] & (size > 0) & look.coarse
-    least = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * look.loss)
-    far[np.abs(size) < np.maximum(processors, least * np.where(spent, 1.0, level))] = 0.0
+    slight = np.maximum(_SLIGHT, np.where(drawn, _DRAWN, _HELD_UP) * look.loss)
+    far[np.abs(size) < np.maximum(processors, slight * np.where(spent, 1.0, level))] = 0.0
     bad = np.where(size > 0, bounds.high[: len(names), None], bounds.low[: len(names), None]) & shown[:, None]
     far = np.where(bad, far, np.minimum(far, FAR / 2))
     machines, place = np.unique(panel.machine[members], return_inverse=True)
     worst = np.zeros((len(names), len(machines)))
     np.maximum.at(worst.T, place, far.T)
     first, second = np.sort(worst, axis=1)[:, [-1, -2]].T
-    for metric in np.flatnonzero((first >= FAR) & (first >= _ALONE * np.maximum(second, 1.0))):
+    least = FAR * (1 + _FEW / len(machines))
+    for metric in np.flatnonzero((first >= least) & (first >= _ALONE * np.maximum(second, 1.0))):
         at = int(far[metric].argmax())
         alone = float(first[metric] / max(second[metric], 1.0))
         mine = far[metric, place == place[at]]

@@ -14,6 +14,8 @@ QUORUM, QUORUM_SHARE = 3, 0.6
 LESS = 0.97
 """Below this share of the peers' value is less."""
 FLAPS_S = 300.0
+_FLEET_S, _OTHERS = 600.0, 2
+"""Machines of which a link fell within so long, this one apart, from which on links fall everywhere."""
 BOUNCE_S = 10.0
 """A link that comes up and falls again so soon has fallen once."""
 ERROR_RATES = {
@@ -50,12 +52,18 @@ def nonzero(states: StateTable, column: str, now: int) -> Bools:
 
 
 def repeats(states: StateTable, column: str, now: int) -> Bools:
-    """It happened twice within some minutes, the last time not long ago; a bounce is once, unless it counts as two."""
+    """It happened twice within some minutes, the last time not long ago; a bounce is once, unless it counts as two.
+
+    Where it happens on other machines as well, twice on one is chance; so is not what a counter says to be thrice.
+    """
     at = states.row(column)
     near = now - states.last[at] <= QUIET_S * SECOND
     apart = states.last[at] - states.before[at]
     bounced = (apart > 0) & (apart <= BOUNCE_S * SECOND)
     found: Bools = near & (apart <= FLAPS_S * SECOND) & ~bounced
+    recent = now - states.last[at] <= _FLEET_S * SECOND
+    if found.any() and len(np.unique(states.machine[: len(recent)][recent])) > _OTHERS:
+        found &= states.value[at] - states.acknowledged[at] >= 3
     return found
 
 

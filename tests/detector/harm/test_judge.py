@@ -108,11 +108,15 @@ def test_what_is_left_of_an_incident_is_no_other_one(ended_s: int, level: str | 
     assert (said.verdict.level if said is not None else None) == level
 
 
+@pytest.mark.parametrize("again", [115, 150])
 @pytest.mark.parametrize(("known", "level"), [(True, "note"), (False, "warn")])
-def test_what_an_incident_cost_that_is_over_raises_no_event_later(known: bool, level: str) -> None:
-    """Memory errors were logged as a slow GPU began to hold its task up; that it did is said, and over, already."""
+def test_what_an_incident_cost_that_is_over_raises_no_event_later(known: bool, level: str, again: int) -> None:
+    """Memory errors were logged as a slow GPU began to hold its task up; that it did is said, and over, already.
+
+    Also where the task goes on as slowly for another reason.
+    """
     harm, shares = Harm(), np.ones((150, len(SIGNALS)))
-    shares[62:115] = 0.8 + 0.01 * np.random.default_rng(3).normal(0, 1, (53, len(SIGNALS)))
+    shares[62:again] = 0.8 + 0.01 * np.random.default_rng(3).normal(0, 1, (again - 62, len(SIGNALS)))
     harm.pace = standing(shares, 1)
     harm.pace.values[-1] = 1.0
     times, now = harm.pace.times, int(harm.pace.times[-1])

@@ -113,6 +113,35 @@ def test_a_great_loss_of_pace_is_looked_into_sooner(
     assert earliest <= (said.time - START) / SECOND - ONSET <= latest
 
 
+@pytest.mark.parametrize(("lower", "named"), [(0.022, set()), (0.035, {"m5"})])
+def test_beside_few_machines_a_change_has_to_be_clearer(memory: Any, lower: float, named: set[str]) -> None:
+    """Where a task loses 4 % one of seven machines copies more slowly: by seven spreads is chance, by twelve is not."""
+
+    def slow_copies(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(73).normal(0, 1, (STEPS, MACHINES))
+        found["gpu.copy_bandwidth"] = 2.7e10 * (1 + 0.0004 * noise)
+        found["gpu.copy_bandwidth"][ONSET:, 5] *= 1 - lower
+        slower(found, 0.96)
+
+    said, _ = watch(memory, tables(training(slow_copies)))
+    assert {one.machine for one in said} == named
+
+
+@pytest.mark.parametrize(("changed", "named"), [(0.13, set()), (0.61, {"m2"})])
+def test_processors_that_idle_most_of_the_time_slow_no_task(memory: Any, changed: float, named: set[str]) -> None:
+    """A task of one machine loses a third of its pace as its processors are busier: at 13 % they wait for work."""
+
+    def busier(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(83).normal(0, 1, (STEPS, MACHINES))
+        found["host.cpu_utilization_ratio"] = 0.07 * (1 + 0.02 * noise)
+        found["host.cpu_utilization_ratio"][ONSET:, 2] += changed - 0.07
+        for key in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+            found[key][ONSET:, 2] *= 0.65
+
+    said, _ = watch(memory, each_its_own(tables(training(busier), step_s=2)))
+    assert {one.machine for one in said} == named
+
+
 @pytest.mark.parametrize(("seconds", "named"), [(43, set()), (90, {"m3"})])
 def test_a_neighbour_on_the_processors_for_a_moment_is_no_fault(memory: Any, seconds: int, named: set[str]) -> None:
     """While all lose 14 % of their pace the GPUs of one machine idle, and threads there wait for processors."""

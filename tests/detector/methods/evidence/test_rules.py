@@ -211,6 +211,16 @@ def test_a_link_that_bounces_has_fallen_once(memory: Any, again: int, named: set
     assert {verdict.machine for verdict in said(memory, "rdma", falls)} == named
 
 
+@pytest.mark.parametrize(("elsewhere", "falls", "named"), [((0,), 2, {"m2"}), ((0, 4), 2, set()), ((0, 4), 3, {"m2"})])
+def test_where_links_fall_everywhere_one_of_them_does_so_twice_by_chance(
+    memory: Any, elsewhere: tuple[int, ...], falls: int, named: set[str]
+) -> None:
+    """A link that falls twice is named beside one that fell once; beside two of these it has to fall thrice."""
+    others = [put("link_downed_total", 4.0, 21 + 9 * at, machine=at) for at in elsewhere]
+    own = [put("link_downed_total", 4.0 + at, (62, 101, 133)[at]) for at in range(falls)]
+    assert {verdict.machine for verdict in said(memory, "rdma", both(*others, *own))} == named
+
+
 def test_a_switch_of_a_rack_takes_the_links_of_half_a_task(memory: Any) -> None:
     """All ports of three of six machines go down at once: each of the three is named, five seconds later."""
     machines = (1, 3, 4)
