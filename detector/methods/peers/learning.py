@@ -18,7 +18,7 @@ from detector.methods.peers.baseline import (
     update_thresholds,
 )
 from detector.methods.peers.cusum import write
-from detector.methods.peers.rest import clocks_of, rests, unknown_at_rest
+from detector.methods.peers.rest import clocks_of, pauses, rests, unknown_at_rest
 from detector.methods.peers.slow.sudden import RARE_NS
 from detector.methods.peers.slow.warming import HEAT, POWER
 from detector.methods.peers.stages import Judgement, fusion_turn
@@ -84,9 +84,12 @@ def _learn_baseline(panel: Panel, step: Judgement, config: Config) -> None:
     weight = fusion_turn(panel)
     batch = MetricBatch(slice(place % weight, metrics, weight), weight)
     resting = rests(baseline, step.values, groups, batch, clocks_of(panel, metrics))
+    stands = pauses(panel, step.values, step.now, config)
+    values = np.where(stands, np.nan, step.values) if stands.any() else step.values
     if panel.window.table not in config.fast_tables:
-        reset_on_level_shift(baseline, step.values, groups, batch, step.bounds, config)
-    reset_contaminated(baseline, step.values, comparison, groups, batch, config)
+        reset_on_level_shift(baseline, values, groups, batch, step.bounds, config)
+    reset_contaminated(baseline, values, comparison, groups, batch, config)
+    resting |= stands
     if resting.any():
         comparison = unknown_at_rest(comparison, batch, resting)
     update_baseline(baseline, step.values, comparison, batch, _suspect(panel, step, batch), config)

@@ -69,6 +69,8 @@ class Panel:
     """The peer group of each entity."""
     group_labels: list[tuple[int, str]] = field(default_factory=list)
     """[group]: its task, an index into `tasks`, and what its members are within it; empty: all there are."""
+    pauses_since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[group]: since when (Unix ns) it pauses, while it is young; 0: it works."""
     machine: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's machine as a number."""
     judged_at: int = NEVER

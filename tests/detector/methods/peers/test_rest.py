@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detector.engine.pipeline import Detector, judge
 from tests.detector.engine.test_harm import MACHINES, ONSET, STEPS, tables, training, watch
 
 AT_REST = 345e6
@@ -43,6 +44,26 @@ def test_a_clock_that_falls_after_its_task_began_late_is_found(memory: Any) -> N
 
     said, _ = watch(memory, tables(training(falls)))
     assert {(one.machine, one.metric) for one in said} == {("m4", "gpu.sm_clock_hertz")}
+
+
+@pytest.mark.parametrize("begins", [60, 83])
+def test_what_was_learned_before_a_pause_holds_after_it(memory: Any, begins: int) -> None:
+    """A port that always pauses its senders more than others reads as they do in a checkpoint: none of that is new."""
+
+    def checkpoint(found: dict[str, np.ndarray]) -> None:
+        noise = np.random.default_rng(67).normal(0, 1, (2, STEPS, MACHINES))
+        found["rdma.transmit_bytes_total"] = 2.3e10 * (1 + 0.02 * noise[0])
+        found["rdma.pfc_transmit_frames_total"][:, 3] += 1430 * (1 + 0.2 * noise[1][:, 3])
+        for key in ("gpu.tensor_active_ratio", "rdma.transmit_bytes_total", "rdma.pfc_transmit_frames_total"):
+            found[key][begins : begins + 25] = 0.0
+
+    detector = Detector()
+    list(judge(memory(tables(training(checkpoint))), detector))
+    panel = detector.state.panels()["rdma"]
+    metric, entity = panel.row_of("pfc_transmit_frames_total"), panel.window.entities.index(("m3", "rdma:mlx5_0/1"))
+    assert metric is not None
+    assert panel.baseline.offset[metric, entity] == pytest.approx(1430, rel=0.1)
+    assert panel.cusum.value[0, metric, entity] < 1
 
 
 @pytest.mark.parametrize(("limit", "said_of"), [(0.9, set()), (0.97, {"m5"}), (1.0, {"m5"})])
