@@ -56,7 +56,8 @@ def pauses(panel: Panel, values: Array, now: int, config: Config) -> Bools:
         share = groups.middle(values[rows]) / groups.middle(panel.baseline.level[rows, :count])
         stands = (np.nan_to_num(share, nan=1.0, posinf=1.0).max(0) < _STANDS) & (samples < config.startup_steps).all(0)
     panel.pauses_since[:] = np.where(stands, np.where(panel.pauses_since, panel.pauses_since, now), 0)
-    return (stands & (now - panel.pauses_since < _CHECKPOINT_NS))[groups.of]
+    found: Bools = (stands & (now - panel.pauses_since < _CHECKPOINT_NS))[groups.of]
+    return found
 
 
 def clocks_of(panel: Panel, metrics: int) -> Bools:
