@@ -96,7 +96,7 @@ class Config:
     min_smoothing_samples: int = 3
     """Fewest readings in the trimmed mean: of three the highest and the lowest are left out."""
     max_age_steps: float = 1.5
-    """Largest age of a reading, at most a step and a second (or a tenth of a step): bridges jitter and clock error."""
+    """Largest age of a reading: bridges jitter and half a second of clock error."""
     baseline_steps: int = 300
     """Length of the baseline's EWMA: long compared with an onset, short compared with a task."""
     warmup_steps: int = 20

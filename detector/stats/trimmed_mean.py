@@ -17,12 +17,15 @@ class TrimmedMeanFilter:
     place: int = 0
 
     def push(self, snapshot: Singles, depth: int) -> Singles:
-        """Take in [metric, entity] and return it smoothed; NaN where less than half of the steps are known."""
+        """Take in [metric, entity] and return it smoothed; NaN where less than half of the steps are known, or of three.
+
+        Of two there is no trimmed mean, and their mean is of other phases of an iteration than that of the peers.
+        """
         if self.ring.shape != (depth, *snapshot.shape):
             self._resize(depth, snapshot.shape)
         self.ring[self.place % depth] = snapshot
         self.place += 1
-        return _trimmed_mean(self.ring, (depth + 1) // 2)
+        return _trimmed_mean(self.ring, max((depth + 1) // 2, min(depth, 3)))
 
     def mean(self, rows: Ints) -> Singles:
         """[row, entity]: the mean of all that is known of some metrics, where a lone reading is no error."""

@@ -28,15 +28,11 @@ from detector.model.metrics import is_counter
 from detector.stats.arrays import Bools, Singles
 from store.schema.time import SECOND
 
-_LATE, _LATE_NS = 0.1, SECOND
-"""How much later than a step a reading comes, as a share of it or in time, whichever is more: what is held on to over
-half of a long step is of another phase of the work."""
-
 
 def read(panel: Panel, now: int, config: Config) -> Singles | None:
     """Take in the readings at `now` (Unix ns) and return them smoothed, [metric, entity]; None: there are none."""
     window = panel.window
-    snapshot = window.snapshot(now, min(config.max_age_steps, 1 + max(_LATE, _LATE_NS / max(window.step_ns, 1))))
+    snapshot = window.snapshot(now, config.max_age_steps)
     if not snapshot.size:
         return None
     counters = np.array([is_counter(window.table, metric) for metric in window.metrics], bool)

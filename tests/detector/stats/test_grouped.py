@@ -62,13 +62,16 @@ def test_means_and_lower_medians_by_group(values: np.ndarray, data: st.DataObjec
         assert middle_of(values, group)[at] == members[(len(members) - 1) // 2]
 
 
-@given(arrays.arrays(np.float32, st.tuples(st.integers(5, 14), st.just(1), st.just(2)), elements=VALUE))
-def test_the_filter_is_a_trimmed_mean_of_the_last_steps(snapshots: np.ndarray) -> None:
-    """Of the last five it is the mean of what is known without its ends; unknown if fewer than three are."""
+@given(
+    arrays.arrays(np.float32, st.tuples(st.integers(5, 14), st.just(1), st.just(2)), elements=VALUE),
+    st.integers(3, 5),
+)
+def test_the_filter_is_a_trimmed_mean_of_the_last_steps(snapshots: np.ndarray, depth: int) -> None:
+    """Of the last three to five it is the mean of what is known without its ends; unknown if fewer than three are."""
     smoothing = TrimmedMeanFilter()
-    out = [smoothing.push(snapshot, 5) for snapshot in snapshots]
+    out = [smoothing.push(snapshot, depth) for snapshot in snapshots]
     for place in range(2):
-        known = np.sort(snapshots[-5:, 0, place].astype(np.float64))
+        known = np.sort(snapshots[-depth:, 0, place].astype(np.float64))
         known = known[~np.isnan(known)]
         expected = known[1:-1].mean() if len(known) >= 3 else np.nan
         np.testing.assert_allclose(out[-1][0, place], expected, rtol=1e-3, atol=2e-3)
