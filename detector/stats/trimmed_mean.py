@@ -25,7 +25,7 @@ class TrimmedMeanFilter:
             self._resize(depth, snapshot.shape)
         self.ring[self.place % depth] = snapshot
         self.place += 1
-        return _trimmed_mean(self.ring, max((depth + 1) // 2, min(depth, 3)))
+        return _trimmed_mean(self.ring, max((depth + 1) // 2, min(depth, 3, self.place)))
 
     def mean(self, rows: Ints) -> Singles:
         """[row, entity]: the mean of all that is known of some metrics, where a lone reading is no error."""
