@@ -17,7 +17,7 @@ class TrimmedMeanFilter:
     place: int = 0
 
     def push(self, snapshot: Singles, depth: int) -> Singles:
-        """Take in [metric, entity] and return it smoothed; NaN where less than half of the steps are known, or of three.
+        """Take in [metric, entity] and return it smoothed; NaN where fewer than half of the steps, or three, are known.
 
         Of two there is no trimmed mean, and their mean is of other phases of an iteration than that of the peers.
         """
