@@ -65,7 +65,10 @@ def learn(panel: Panel, step: Judgement, config: Config) -> None:
         panel.lasting.update(step.now, panel.worked(rows, step.values), panel.baseline, panel.groups, rows, learned)
         heat, power = (panel.row_of(name) for name in (HEAT, POWER))
         if heat is not None and power is not None:
-            panel.warming.update(step.now, step.values[heat], step.values[power], panel.groups, panel.machine)
+            readings = step.now, step.values[heat], step.values[power]
+            panel.warming.update(*readings, panel.groups, panel.machine)
+            if panel.alone.count:
+                panel.warming_alone.update(*readings, panel.alone, panel.machine)
     if window.step_ns >= RARE_NS:
         times = step.now, window.step_ns
         panel.sudden.update(times, step.comparison, panel.baseline, panel.groups, step.bounds, config)

@@ -99,7 +99,7 @@ class Peers(Method):
             covered = np.array([at for at, name in names if acknowledgement.covers(*name)], np.int64)
             for cusum in (panel.cusum, panel.fusion.cusum):
                 cusum.reset(covered[covered < cusum.value.shape[-1]])
-            for slow in (panel.lasting, panel.sudden, panel.warming):
+            for slow in (panel.lasting, panel.sudden, panel.warming, panel.warming_alone):
                 slow.reset(covered)
 
     def compared(self) -> Mapping[str, Panel]:

@@ -62,6 +62,10 @@ class Panel:
     lasting: Lasting = field(default_factory=Lasting)
     sudden: Sudden = field(default_factory=Sudden)
     warming: Warming = field(default_factory=Warming)
+    warming_alone: Warming = field(default_factory=Warming)
+    """The same of machines of which the task has few, ..."""
+    alone: Groups = field(default_factory=lambda: groups_of(np.zeros(0, np.int64)))
+    """... beside those of other such tasks, one group of all of them."""
     tasks: list[str] = field(default_factory=list)
     task_index: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Each entity's task, an index into `tasks`, or -1."""
@@ -124,6 +128,7 @@ class Panel:
         self.lasting.select(left)
         self.sudden.select(left)
         self.warming.select(left)
+        self.warming_alone.select(left)
         self.frozen.select(left)
         self.lag = Lag()
         self.repeating = _left(self.repeating, left)

@@ -40,13 +40,13 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     moved[panel.cusum.value.shape[-1] :] = False  # of what was never judged there is nothing to forget
     if moved.any():
         panel.cusum.reset(np.flatnonzero(moved))
-        for state in (panel.baseline, panel.lasting, panel.sudden, panel.warming):
+        for state in (panel.baseline, panel.lasting, panel.sudden, panel.warming, panel.warming_alone):
             state.reset(np.flatnonzero(moved & ~idle))
         panel.baseline.shorten(np.flatnonzero(moved & idle), config)
     if (parted := _parted(panel.group, group)).any():
         panel.lasting.reset(np.flatnonzero(parted))
     panel.tasks, panel.task_index, panel.machine = list(numbers), task_index, machine
-    panel.groups = groups_of(group)
+    panel.groups, panel.alone = groups_of(group), groups_of(_alone(group, machine, config))
     panel.fusion.assign(group)
     panel.peers_valid = np.zeros((0, 0), bool)
 
@@ -68,6 +68,15 @@ def _grouped(task_index: Ints, role: Ints, machine: Ints, config: Config) -> tup
             group[rest] = len(labels)
             labels.append((task, "" if len(rest) == len(members) else "the rest"))
     return group, labels
+
+
+def _alone(group: Ints, machine: Ints, config: Config) -> Ints:
+    """Each entity's group among those of which the own has too few machines: 0, if these have enough together."""
+    machines = distinct(group, machine, int(group.max(initial=NO_TASK)) + 1)
+    few = group != NO_TASK
+    few[few] = machines[group[few]] < config.min_peers
+    enough = len(np.unique(machine[few])) >= config.min_peers
+    return np.where(few & enough, 0, NO_TASK)
 
 
 def _large_roles(members: Ints, role: Ints, machine: Ints, config: Config) -> Iterator[tuple[int, Ints]]:

@@ -9,11 +9,11 @@ from detector.methods.peers.baseline import MAX_DEVIATION
 from detector.methods.peers.findings import compared_text
 from detector.methods.peers.nccl_context import is_lateness_metric
 from detector.methods.peers.slow.lasting import LASTS_NS
-from detector.methods.peers.slow.warming import HEAT
+from detector.methods.peers.slow.warming import HEAT, Warming
 from detector.methods.peers.state import NO_TASK, Panel
 from detector.model.kinds import is_capacity, is_known
 from detector.model.metrics import bounds_of
-from detector.model.text import subject
+from detector.model.text import change, subject
 from detector.model.verdict import Finding, Verdict
 from store.schema.time import SECOND
 
@@ -57,7 +57,8 @@ def sudden_findings(panel: Panel, now: int) -> list[Finding]:
 
 def warming_findings(panel: Panel, now: int) -> list[Finding]:
     """Devices that fail to be cooled."""
-    return [_warms(panel, at, now) for at in panel.warming.found().tolist() if panel.group[at] != NO_TASK]
+    hot = {at: one for one in (panel.warming_alone, panel.warming) for at in one.found().tolist()}
+    return [_warms(panel, at, now, warming) for at, warming in hot.items() if panel.group[at] != NO_TASK]
 
 
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:
@@ -116,14 +117,16 @@ def _lasts(panel: Panel, metric: int, those: list[int], now: int) -> Finding:
     return Finding(verdict, False, score, small=True)
 
 
-def _warms(panel: Panel, entity: int, now: int) -> Finding:
+def _warms(panel: Panel, entity: int, now: int, warming: Warming) -> Finding:
     metric = panel.window.metrics.index(HEAT)
     machine, device = panel.window.entities[entity]
-    text = compared_text(panel, metric, entity, device)
-    rise = f"{panel.warming.rise(entity):.0f} K warmer than usual at the same power"
-    message = f"{text}; {rise}: look at fans and airflow"
     key, task = f"{panel.window.table}.{panel.window.metrics[metric]}", panel.tasks[panel.task_index[entity]]
-    since = panel.warming.since(entity)
+    if warming is panel.warming:
+        text = compared_text(panel, metric, entity, device)
+    else:  # the peers of other tasks read something else
+        text = change(subject(machine, device), key, float(panel.values[metric, entity]), warming.before(entity))
+    message = f"{text}; {warming.rise(entity):.0f} K warmer than usual at the same power: look at fans and airflow"
+    since = warming.since(entity)
     return Finding(Verdict(now, task, machine, device, "evidence", key, 1.0, since, "warn", message), True, 1.0)
 
 

@@ -77,6 +77,10 @@ class Warming:
         """By how many K an entity is warmer than usual beside its peers."""
         return float(self.latest[_BESIDE, entity] - self.usual[_BESIDE, entity])
 
+    def before(self, entity: int) -> float:
+        """What an entity usually reads, in °C."""
+        return float(self.usual[_OWN, entity])
+
     def reset(self, entities: Ints) -> None:
         """Forget what is usual for some entities."""
         some = entities[entities < len(self.known_s)]

@@ -11,6 +11,7 @@ import pytest
 from detector.methods.peers.slow.warming import Warming
 from detector.stats.grouped import groups_of
 from tests.detector.engine.test_harm import MACHINES, ONSET, SECOND, START, STEPS, Bend, tables, training, watch
+from tests.detector.harm.search.test_cause import each_its_own
 
 STEP_S = 2
 
@@ -66,6 +67,23 @@ def test_machines_that_got_warmer_together_have_to_be_warm_for_any_air(memory: A
 def test_warmth_that_is_no_fault(memory: Any, bend: Bend) -> None:
     """Four degrees, more heat for more power, warm air for all or for many, and a moment name no GPU."""
     assert [one for one in said(memory, bend) if one[2] == "gpu.temperature_celsius"] == []
+
+
+@pytest.mark.parametrize(("who", "named"), [(4, ["m4"]), (slice(None), []), (slice(0, 3), [])])
+def test_where_each_machine_has_its_own_task_the_others_tell_what_the_room_does(
+    memory: Any, who: int | slice, named: list[str]
+) -> None:
+    """Machines at different loads, each with one GPU: one that gets hotter at its own is named by its past."""
+
+    def loads(found: dict[str, np.ndarray]) -> None:
+        heat(15.0, who=who)(found)
+        found["gpu.power_watts"] *= np.linspace(0.6, 1.3, MACHINES)
+        found["gpu.tensor_active_ratio"] *= np.linspace(0.9, 0.4, MACHINES)
+
+    verdicts, _ = watch(memory, each_its_own(tables(training(loads), step_s=STEP_S)))
+    hot = [one for one in verdicts if one.metric == "gpu.temperature_celsius"]
+    assert [one.machine for one in hot] == named
+    assert all("(before: 6" in one.message for one in hot)
 
 
 def test_a_gpu_that_always_was_hot_is_usual(memory: Any) -> None:
