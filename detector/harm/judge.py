@@ -187,9 +187,9 @@ class Harm:
     def _is_late(self, finding: Finding, panels: Mapping[str, Panel]) -> bool:
         """Of a reading that no other machine moves: the pace tells nothing of it while another fault slows the task."""
         verdict = finding.verdict
-        if not finding.own or finding.small or not self.blamed.elsewhere(verdict, self.pace.times[-1:]).any():
-            return False
-        return comes_late(panels, verdict.task, verdict.machine)
+        own = finding.own and not (finding.small or is_symptom(verdict.metric))
+        slowed = own and self.blamed.elsewhere(verdict, self.pace.times[-1:]).any()
+        return bool(slowed) and comes_late(panels, verdict.task, verdict.machine)
 
     def _deviation(self, finding: Finding, on: Bools, panels: Mapping[str, Panel], now: int) -> str:
         """Of a reading that deviates from the peers' when `on` [block], or is a little off all that time."""

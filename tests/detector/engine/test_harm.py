@@ -972,9 +972,21 @@ def test_throttled_time_is_said_where_the_clock_is_lower_too(memory: Any, clock:
     assert {one.machine for one in said} == named
 
 
-@pytest.mark.parametrize(("in_flight", "named"), [(0.44, {"m1", "m5"}), (0.63, {"m1"})])
-def test_a_second_fault_is_said_where_its_ranks_come_late_too(memory: Any, in_flight: float, named: set[str]) -> None:
-    """While a GPU at half its clock holds up the task, another's memory pressure costs nothing that the pace shows."""
+@pytest.mark.parametrize(
+    ("metric", "more", "in_flight", "named"),
+    [
+        ("host.memory_pressure_ratio", 0.37, 0.44, {"m1", "m5"}),
+        ("host.memory_pressure_ratio", 0.37, 0.63, {"m1"}),
+        ("gpu.remapped_rows", 1.0, 0.44, {"m1"}),
+    ],
+)
+def test_a_second_fault_is_said_where_its_ranks_come_late_too(
+    memory: Any, metric: str, more: float, in_flight: float, named: set[str]
+) -> None:
+    """While a GPU at half its clock holds up the task, another's memory pressure costs nothing that the pace shows.
+
+    A row of memory that was remapped is mended, and costs nothing.
+    """
 
     def both(found: dict[str, np.ndarray]) -> None:
         noise = np.random.default_rng(17).normal(0, 1, (3, STEPS, MACHINES))
@@ -986,7 +998,7 @@ def test_a_second_fault_is_said_where_its_ranks_come_late_too(memory: Any, in_fl
         found["gpu.sm_clock_hertz"][ONSET:, 1] *= 0.5
         found["nccl.active_ratio"][ONSET:] += 0.21
         found["nccl.active_ratio"][ONSET:, 1] -= 0.44
-        found["host.memory_pressure_ratio"][ONSET + 9 :, 5] += 0.37
+        found[metric][ONSET + 9 :, 5] += more
         found["nccl.active_ratio"][ONSET + 9 :, 5] += in_flight - 0.63
 
     said, _ = watch(memory, tables(training(both)))
