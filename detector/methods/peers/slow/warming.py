@@ -35,7 +35,8 @@ _SUSPECT_K = 3.0
 """From here on what is read says little of what is usual."""
 _SAME_POWER, _OTHER_WORK = 1.05, 0.3
 """Times its usual power beside the peers' at most; and by how much that share differs if it does other work."""
-_LASTS_S = 30.0
+_LASTS_S = 45.0
+"""A sensor that reads 11 K too much for 40 s is no fan that fails; that takes minutes."""
 _MANY = 1 / 3
 """Of a group's machines: one rack of several, of which the cooling fails, is less."""
 

@@ -61,8 +61,9 @@ def test_machines_that_got_warmer_together_have_to_be_warm_for_any_air(memory: A
         heat(15.0, who=slice(None)),
         heat(15.0, who=slice(0, 3)),
         heat(17.0, lasts=ONSET + 20),
+        heat(11.0, tau_s=0.5, lasts=ONSET + 20),
     ],
-    ids=["by a little", "by more work", "the room", "half of the room", "for less than a minute"],
+    ids=["by a little", "by more work", "the room", "half of the room", "for less than a minute", "a sensor"],
 )
 def test_warmth_that_is_no_fault(memory: Any, bend: Bend) -> None:
     """Four degrees, more heat for more power, warm air for all or for many, and a moment name no GPU."""
