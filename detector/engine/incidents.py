@@ -141,8 +141,7 @@ class Incidents:
             if finding.hard or other.hard or (min(key[1], known[1]), max(key[1], known[1])) not in self.independent
         ]
         fact = finding.hard and finding.verdict.kind != "progress" and finding.evidence > 1
-        own_errors = finding.verdict.kind == "evidence" and is_own_error(finding.verdict.metric)
-        if not others or fact or finding.late or own_errors:
+        if not others or fact or finding.late or _counts_own_errors(finding):
             return False
         if finding.hard or any(other.hard for other in others):
             return any(other.hard for other in others)
@@ -182,11 +181,17 @@ def _is_new(finding: Finding, closed: int) -> bool:
     return finding.hard and finding.verdict.since > closed
 
 
+def _counts_own_errors(finding: Finding) -> bool:
+    """Whether a device counts too many errors of its own, which no other machine makes."""
+    return finding.verdict.kind == "evidence" and is_own_error(finding.verdict.metric)
+
+
 def _order(finding: Finding) -> tuple[bool, bool, float, bool, int, float]:
     verdict = finding.verdict
     mild = verdict.kind == "evidence" and verdict.level == "warn"  # must not hide what is worse
     evidence = -finding.evidence if finding.hard else 0.0
-    return (mild, not finding.hard, evidence, not finding.own, verdict.since, -verdict.score)
+    own = finding.own or _counts_own_errors(finding)  # of a machine with both it is why it loses packets
+    return (mild, not finding.hard, evidence, not own, verdict.since, -verdict.score)
 
 
 def _is_worse(before: Finding, after: Finding) -> bool:

@@ -65,6 +65,21 @@ def test_what_slows_a_task_hangs_no_mount_elsewhere(metric: str, event: str, is_
     assert said(incidents, 67, slow, hung) == ([("m9", "warn")] if is_said else [])
 
 
+def test_a_cable_that_corrupts_is_named_beside_another_fault_though_it_lost_packets_first() -> None:
+    """Packets are lost for whatever reason, so that may follow from a slow machine; errors on the wire are its own."""
+    incidents = Incidents()
+    slow = finding("m3", 21, score=4.3)
+    said(incidents, 26, slow)
+    found = []
+    for metric, since_s in (("packet_sequence_errors_total", 47), ("symbol_errors_total", 83)):
+        counted = finding("m6", since_s, score=1.0)
+        verdict = replace(counted.verdict, kind="evidence", metric=f"rdma.{metric}", level="warn")
+        found.append(replace(counted, verdict=verdict))
+    assert said(incidents, 89, slow, found[0]) == []
+    (named,) = incidents.update(START + 113 * SECOND, [slow, *found])
+    assert (named.machine, named.metric) == ("m6", "rdma.symbol_errors_total")
+
+
 @pytest.mark.parametrize(("metric", "is_said"), [("gpu.ecc_corrected_total", True), ("rdma.ack_timeouts_total", False)])
 def test_errors_that_a_device_makes_itself_follow_from_no_other_fault(metric: str, is_said: bool) -> None:
     """Memory errors are said beside a fault elsewhere; acknowledgements that are missing may be those of its victim."""
