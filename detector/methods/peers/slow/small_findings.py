@@ -57,8 +57,9 @@ def sudden_findings(panel: Panel, now: int) -> list[Finding]:
 
 def warming_findings(panel: Panel, now: int) -> list[Finding]:
     """Devices that fail to be cooled."""
-    hot = {at: one for one in (panel.warming_alone, panel.warming) for at in one.found().tolist()}
-    return [_warms(panel, at, now, warming) for at, warming in hot.items() if panel.group[at] != NO_TASK]
+    both = (panel.warming_alone, panel.alone), (panel.warming, panel.groups)
+    hot = {at: warming for warming, groups in both for at in warming.found(groups).tolist()}
+    return [_warms(panel, at, now, warming) for at, warming in hot.items()]
 
 
 def _counts(panel: Panel, cell: tuple[int, int]) -> bool:

@@ -66,9 +66,10 @@ class Warming:
         self._follow(rows, seconds)
         self._judge(np.isfinite(rows).all(0), seconds, groups, machine)
 
-    def found(self) -> Ints:
-        """Entities that are too warm for long enough."""
-        return np.flatnonzero(self.hot_s >= _LASTS_S)
+    def found(self, groups: Groups) -> Ints:
+        """Entities that are too warm for long enough, of those that have a group still."""
+        count = min(len(self.hot_s), len(groups.of))
+        return np.flatnonzero((self.hot_s[:count] >= _LASTS_S) & (groups.of[:count] >= 0))
 
     def since(self, entity: int) -> int:
         """Since when (Unix ns) an entity is too warm."""

@@ -132,7 +132,18 @@ def test_what_was_usual_in_another_task_says_nothing() -> None:
     apart[[3, 4]] += 15
     for second in range(600, 720, STEP_S):
         warming.update(second * SECOND, 58 + apart, power, groups, np.arange(MACHINES))
-    assert warming.found().tolist() == [3]
+    assert warming.found(groups).tolist() == [3]
+
+
+def test_who_has_no_machines_beside_it_any_more_is_no_finding() -> None:
+    """A GPU that was hot beside the machines of other tasks is not judged, nor found, once these have left."""
+    warming, groups = Warming(), groups_of(np.zeros(MACHINES, np.int64))
+    power, heat_c = np.full((2, MACHINES), [[410.0], [61.0]], np.float32)
+    for second in range(0, 720, STEP_S):
+        heat_c[2] += 17 if second == 600 else 0
+        warming.update(second * SECOND, heat_c, power, groups, np.arange(MACHINES))
+    assert warming.found(groups).tolist() == [2]
+    assert warming.found(groups_of(np.full(MACHINES, -1))).tolist() == []
 
 
 def test_it_stays_named_when_it_draws_less_and_is_over_when_it_is_cool(memory: Any) -> None:
