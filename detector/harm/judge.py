@@ -285,8 +285,8 @@ class Harm:
 
     def _event(self, verdict: Verdict) -> str:
         """What is no fault by itself is one if the task, or the machine, suffers since then, by no earlier incident."""
-        on, over = self.pace.times > verdict.since, self.blamed.before(verdict, self.pace.times)
-        if (on & over).any() or self._effect.lasts(on & ~over) < LASTS_NS:
+        on = self.pace.times > verdict.since
+        if (on & self.blamed.before(verdict, self.pace.times)).any() or self._effect.lasts(on) < LASTS_NS:
             return NO  # an incident of the machine came after it, and is over: what the task loses now is of another
         return YES if self._effect.is_held_up(verdict, on) else self._effect.harmed(verdict, on)
 

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from detector.harm.search.fall import Fall
 from detector.harm.search.readings import BEFORE, KNOWN, LEAST, ROW_NS, Memory
+from detector.methods.peers.groups.assignment import few_machines
 from detector.methods.peers.state import Panel
 from detector.model.kinds import draws, is_done, is_fault, tells_contention, tells_use
 from detector.model.metrics import Bounds, is_counter
 from detector.stats.arrays import Bools, Ints, Singles
-from detector.stats.grouped import distinct, middle
+from detector.stats.grouped import middle
 from detector.stats.robust import NORMAL
 from store.schema.time import SECOND
 
@@ -93,7 +94,7 @@ def shifted_with(
         return
     rows = _arranged(memory.last(fall.rows + 2 * BEFORE), fall.rows, coarse)
     look = Look(fall.rows // 2 if coarse else fall.rows, fall.size, coarse)
-    alone = few_machines(panel, rows.shape[2])
+    alone = few_machines(panel, rows.shape[2], _FEWEST)
     if alone[panel.task_index[: rows.shape[2]] == task].any():
         yield from _among_tasks(rows, np.flatnonzero(alone), look, table, panel, task, bounds)
         return
@@ -156,17 +157,9 @@ def left(memory: Memory, shifted: Shifted, panel: Panel, last: int = LEAST) -> f
     return now / shifted.size
 
 
-def few_machines(panel: Panel, count: int) -> Bools:
-    """[entity], of the first `count`: whether its task has too few machines to tell by them what is usual."""
-    task = panel.task_index[:count]
-    machines = distinct(task, panel.machine[:count], len(panel.tasks))
-    few: Bools = (task >= 0) & (machines[task] < _FEWEST)
-    return few
-
-
 def peers_of(panel: Panel, entity: int, count: int) -> Ints:
     """Those, of the first `count` entities, that one is compared with, itself too."""
-    few = few_machines(panel, count)
+    few = few_machines(panel, count, _FEWEST)
     return np.flatnonzero(few if few[entity] else panel.group[:count] == panel.group[entity])
 
 

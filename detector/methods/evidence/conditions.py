@@ -54,7 +54,7 @@ def nonzero(states: StateTable, column: str, now: int) -> Bools:
 def repeats(states: StateTable, column: str, now: int) -> Bools:
     """It happened twice within some minutes, the last time not long ago; a bounce is once, unless it counts as two.
 
-    Where it happens on other machines as well, twice on one is chance; so is not what a counter says to be thrice.
+    Where it happens on other machines as well, twice on one is chance: there it takes three times by its counter.
     """
     at = states.row(column)
     near = now - states.last[at] <= QUIET_S * SECOND

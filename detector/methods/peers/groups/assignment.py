@@ -46,9 +46,19 @@ def assign_groups(panel: Panel, tasks: Tasks, config: Config) -> None:
     if (parted := _parted(panel.group, group)).any():
         panel.lasting.reset(np.flatnonzero(parted))
     panel.tasks, panel.task_index, panel.machine = list(numbers), task_index, machine
-    panel.groups, panel.alone = groups_of(group), groups_of(_alone(group, machine, config))
+    few = few_machines(panel, len(entities), config.min_peers)
+    enough = len(np.unique(machine[few])) >= config.min_peers
+    panel.groups, panel.alone = groups_of(group), groups_of(np.where(few & enough, 0, NO_TASK))
     panel.fusion.assign(group)
     panel.peers_valid = np.zeros((0, 0), bool)
+
+
+def few_machines(panel: Panel, count: int, least: int) -> Bools:
+    """[entity], of the first `count`: whether its task has fewer machines than can tell what is usual."""
+    task = panel.task_index[:count]
+    few: Bools = task != NO_TASK
+    few[few] = distinct(task, panel.machine[:count], len(panel.tasks))[task[few]] < least
+    return few
 
 
 def _grouped(task_index: Ints, role: Ints, machine: Ints, config: Config) -> tuple[Ints, list[tuple[int, str]]]:
@@ -68,15 +78,6 @@ def _grouped(task_index: Ints, role: Ints, machine: Ints, config: Config) -> tup
             group[rest] = len(labels)
             labels.append((task, "" if len(rest) == len(members) else "the rest"))
     return group, labels
-
-
-def _alone(group: Ints, machine: Ints, config: Config) -> Ints:
-    """Each entity's group among those of which the own has too few machines: 0, if these have enough together."""
-    machines = distinct(group, machine, int(group.max(initial=NO_TASK)) + 1)
-    few = group != NO_TASK
-    few[few] = machines[group[few]] < config.min_peers
-    enough = len(np.unique(machine[few])) >= config.min_peers
-    return np.where(few & enough, 0, NO_TASK)
 
 
 def _large_roles(members: Ints, role: Ints, machine: Ints, config: Config) -> Iterator[tuple[int, Ints]]:
